@@ -53,6 +53,7 @@ KERNELS = {
     "logweir.replication.greenstack.wire.pushkernel": "replication/greenstack/wire/pushkernel.py",
     "logweir.replication.memcached.wire.kernel": "replication/memcached/wire/kernel.py",
     "logweir.replication.memcached.wire.wordkernel": "replication/memcached/wire/wordkernel.py",
+    "logweir.replication.memcached.wire.metakernel": "replication/memcached/wire/metakernel.py",
     "logweir.replication.memcached.wire.linekernel": "replication/memcached/wire/linekernel.py",
     "logweir.replication.memcached.wire.tellkernel": "replication/memcached/wire/tellkernel.py",
     "logweir.replication.memcached.wire.pushkernel": "replication/memcached/wire/pushkernel.py",

@@ -17,7 +17,7 @@ BURY        the tombstone of what is there, with the given TTL;   01 it is not t
 APPEND      the value behind, PREPEND: before what is there       05 not there; 03 too long
 INCREMENT   the number that its text says, VALUE more, as text    06 it is no number; 01 not there,
 DECREMENT   of the old length at least, modulo 2^64; less VALUE,  with NO_CREATE. Without it the
-            0 at least                                            given item is made
+            0 at least; with RETIME the given expiry              given item is made
 TOUCH       the old item and its CAS, with the given expiry       01 it is not there
 TAKE        the given item and its CAS, also where there is an    nothing is changed where there is
             expired one                                           the same, whatever its TTL; with
@@ -74,6 +74,7 @@ __all__ = [
     "PATCH",
     "PREPEND",
     "REPLACE",
+    "RETIME",
     "SET",
     "TAKE",
     "TAKEN",
@@ -88,6 +89,7 @@ PATCH: Final = 12
 NO_CREATE: Final = 0x100
 TAKEN: Final = 0x200
 NO_REPLACE: Final = 0x400
+RETIME: Final = 0x800
 
 MISSING: Final = 1
 EXISTS: Final = 2
@@ -133,6 +135,8 @@ class PlainItemComputer(Computer):
                 assert there is not None
                 return KEPT, None, (0, there.cas, 0)
             made, code, told = _combined(kind, number, new, there)
+            if how & RETIME:
+                made = replace(made, expiry=new.expiry)
             if kind == BURY and not how & TAKEN:
                 made = replace(made, cas=0)
         if code:

@@ -33,6 +33,7 @@ cdef enum:
     NO_CREATE = 0x100
     TAKEN = 0x200
     NO_REPLACE = 0x400
+    RETIME = 0x800
 
     MISSING = 1
     EXISTS = 2
@@ -128,7 +129,7 @@ cdef class ItemComputer(Computer):
         if not is_there or kind <= REPLACE:
             put_given(given, given_size, new, cas, NO_HOPS_MADE, made)
         else:
-            put_changed(kind, number, given, new, old, old_size, there, cas, made)
+            put_changed(how, number, given, new, old, old_size, there, cas, made)
         told[0], told[1], told[2] = 0, cas, 0
         if kind == INCREMENT or kind == DECREMENT:
             told[2] = number
@@ -242,10 +243,11 @@ cdef int put_given(
 
 
 cdef int put_changed(
-    u64 kind, u64 number, Source given, u64* new, Source old, Py_ssize_t old_size, u64* there,
+    u64 how, u64 number, Source given, u64* new, Source old, Py_ssize_t old_size, u64* there,
     u64 cas, Room made
 ) except -1:
     """Write what a change makes of the tuple that is there."""
+    cdef u64 kind = how & KINDS
     cdef u64 before = there[VALUE_END] - there[VALUE_AT], more = new[VALUE_END] - new[VALUE_AT]
     cdef u64 ttl = new[TTL] if kind == BURY else NO_HOPS_MADE
     cdef Py_ssize_t at
@@ -275,8 +277,12 @@ cdef int put_changed(
         at = put_part(old, there[VALUE_AT], there[VALUE_END], out, at)
     else:
         at = put_text(number, before, out, at)
-    at = put_part(
-        old, there[FLAGS_AT], bucket.uint_stop(old, there[FLAGS_END], old_size), out, at)
+    if how & RETIME:
+        at = put_part(old, there[FLAGS_AT], there[FLAGS_END], out, at)
+        at = rows.put_uint(out, at, new[EXPIRY])
+    else:
+        at = put_part(
+            old, there[FLAGS_AT], bucket.uint_stop(old, there[FLAGS_END], old_size), out, at)
     made.size = put_end(old, there, cas, ttl, out, at)
     return 0
 

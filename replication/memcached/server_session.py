@@ -28,6 +28,7 @@ ep-engine 1.8.1, observed.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -159,11 +160,12 @@ Event: TypeAlias = (
 @dataclass(frozen=True, slots=True)
 class Settings:
     """`credentials`: None: SASL is not known; `random`: see `Authentication`; `version`: what
-    VERSION is answered."""
+    VERSION is answered; `clock`: Unix seconds, for what is told of expiry."""
 
     version: bytes
     random: Callable[[int], bytes]
     credentials: Credentials | None = None
+    clock: Callable[[], float] = time.time
 
 
 class ServerSession(BaseSession[Event]):
@@ -434,7 +436,9 @@ class ServerSession(BaseSession[Event]):
         self._flush()
 
     def _send(self, answers: bytes) -> None:
-        self._out.put(answers if self._text is None else self._text.tell(answers))
+        self._out.put(
+            answers if self._text is None else self._text.tell(answers, self._settings.clock())
+        )
 
     def _flush(self) -> None:
         slots = self._slots
@@ -445,5 +449,5 @@ class ServerSession(BaseSession[Event]):
             self._first_slot += 1
         if self._closing and not slots:
             if self._text is not None:
-                self._out.put(self._text.finish())
+                self._out.put(self._text.finish(self._settings.clock()))
             self.end(self._closing)

@@ -1,9 +1,10 @@
 """The same lines to Debian's memcached and to us: the same answers, byte for byte.
 
-Not compared: CAS values (only whether they are there, equal or changed), VERSION, most of `stats`,
-what `me` tells beside the name. Not made: values too large for a command that stores over an item
-(memcached then removes it, we keep it), `flush_all` with a delay, `get` with a key that is too long
-behind other commands (memcached drops their answers).
+Not compared: CAS values (only whether they are there, equal or changed), how many seconds are left,
+VERSION, most of `stats`, what `me` tells beside the name. Not made: values too large for a command
+that stores over an item (memcached then removes it, we keep it), `flush_all` with a delay, `get`
+with a key that is too long behind other commands (memcached drops their answers), and flags of
+meta commands that are about what is not kept here.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ COMMANDS = st.one_of(
             *(b"cache_memlimit 64\r\n", b"cache_memlimit 1\r\n", b"cache_memlimit x\r\n"),
             *(b"cache_memlimit 1000000001\r\n", b"shutdown\r\n", b"stats nothing\r\n"),
             *(b"\r\n", b"\n", b"x\r\n", b" \r\n", b"GET a\r\n", b"gett a\r\n", b"  get   a  \r\n"),
-            *(b"get\r\n", b"get a\0b\r\n", b"set a 0 0\r\n", b"set a 0 0 1 2 3\r\n", b"mn x\r\n"),
+            *(b"get\r\n", b"get a\0b\r\n", b"set a 0 0\r\n", b"set a 0 0 1 2 3\r\n"),
             *(b"set a 0 0 1\r\nabc\r\n", b"set a 0 0 1 noreply\r\nabc\r\n", b"set a 0 0 -1\r\n"),
             *(b"set a 0 0 2147483646\r\n", b"set a 0 0 4294967296\r\n\r\n", b"incr a\r\n"),
             *(b"get " + b"k" * 251 + b"\r\n", b"get a b " + b"k" * 251 + b"\r\n"),
@@ -94,6 +95,75 @@ COMMANDS = st.one_of(
             *(b"set " + b"k" * 251 + b" 0 0 1\r\n1\r\n", b"incr " + b"k" * 251 + b" 1\r\n"),
             *(b"add new 0 0 1100000\r\n" + bytes(1100000) + b"\r\n", b"delete a 0 noreply x\r\n"),
             *(b"get" + b" a" * 40 + b"\r\n", b"gets" + b" a b" * 700 + b"\r\n", b"reset\r\n"),
+        ]
+    ),
+)
+
+
+def comparable(name: bytes, flags: list[bytes]) -> list[bytes]:
+    """Flags without those that mean something else here: N of `mg`, and what stands beside N in
+    `ma` (docs/tap.md)."""
+    creates = any(flag.startswith(b"N") for flag in flags)
+    left_out = {b"mg": b"N", b"ma": b"qT" if creates else b""}.get(name, b"")
+    return [flag for flag in flags if flag[:1] not in left_out]
+
+
+FLAGS_OF_META = st.lists(
+    st.sampled_from(
+        [
+            *(b"k", b"O123", b"q", b"s", b"v", b"c", b"f", b"T0", b"T-1", b"T2000000000", b"Tx"),
+            *(b"N0", b"N-1", b"CCAS", b"CCAS", b"C1", b"C0", b"Cx", b"F5", b"F4294967296", b"Fx"),
+            *(b"MS", b"ME", b"MA", b"MP", b"MR", b"MI", b"MD", b"M+", b"M-", b"Mx", b"M", b"MSS"),
+            *(b"J0", b"J13", b"Jx", b"D0", b"D7", b"D18446744073709551615", b"Dx", b"P1", b"L2"),
+            *(b"O" + b"1" * 31, b"O" + b"1" * 32, b"x", b"E5", b"u", b"\xff", b"k2"),
+        ]
+    ),
+    max_size=5,
+)
+METAS = st.one_of(
+    st.builds(
+        lambda name, key, flags: b" ".join((name, key, *comparable(name, flags))) + b"\r\n",
+        st.sampled_from([b"mg", b"mg", b"md", b"ma", b"ma"]),
+        KEYS,
+        FLAGS_OF_META,
+    ),
+    st.builds(
+        lambda key, value, flags: (
+            b"%s\r\n%s\r\n" % (b" ".join((b"ms", key, b"%d" % len(value), *flags)), value)
+        ),
+        KEYS,
+        VALUES,
+        FLAGS_OF_META,
+    ),
+    st.sampled_from(
+        [
+            *(
+                b"mg\r\n",
+                b"ms\r\n",
+                b"ms a\r\n",
+                b"ms a x\r\n",
+                b"ms a -1\r\n",
+                b"md\r\n",
+                b"ma\r\n",
+            ),
+            *(b"me\r\n", b"me missing\r\n", b"mx a\r\n", b"m\r\n", b"mg missing k O1\r\n"),
+            *(b"mg " + b"k" * 251 + b" v\r\n", b"ms " + b"k" * 251 + b" 1\r\n", b"me a\0b\r\n"),
+            *(b"mg a" + b" k" * 19 + b"\r\n", b"ms a 1" + b" k" * 18 + b"\r\n1\r\n"),
+            *(b"md a" + b" k" * 19 + b"\r\n", b"ma a" + b" k" * 19 + b"\r\n"),
+            *(b"ms YWJj 2 b c\r\nbb\r\n", b"mg YWJj b k v\r\n", b"get abc\r\n", b"md YWJj b k\r\n"),
+            *(b"mg YW b v\r\n", b"mg !! b v\r\n", b"ms YW 2 b\r\nbb\r\n", b"mg Y=== b v\r\n"),
+            *(
+                b"ms YQ== 1 b k\r\n1\r\n",
+                b"ma YQ== b k v\r\n",
+                b"mg YQ== b k v\r\n",
+                b"me YW b\r\n",
+            ),
+            *(
+                b"ms a 1\r\nabc\r\n",
+                b"ms a 1 q\r\nabc\r\n",
+                b"ms a 1100000 ME\r\n" + bytes(1100002),
+            ),
+            *(b"ma a N0 J5 v c t\r\n", b"mg a t\r\n", b"mg a T0 t v\r\n"),
         ]
     ),
 )
@@ -146,7 +216,9 @@ class Both:
         for client in self.clients:
             key = sent.split(b" ")[1] if b"CAS" in sent else b""
             answer = client.ask(sent.replace(b"CAS", client.cas(key)) if key else sent)
-            said.append(re.sub(rb"(VALUE \S+ \d+ \d+) \d+\r\n", rb"\1 CAS\r\n", answer))
+            answer = re.sub(rb"(VALUE \S+ \d+ \d+) \d+\r\n", rb"\1 CAS\r\n", answer)
+            answer = re.sub(rb"^((?:HD|VA)\b.*) t[1-9]\d*", rb"\1 tTIME", answer)
+            said.append(re.sub(rb"^((?:HD|VA)\b.*) c[1-9]\d*", rb"\1 cCAS", answer))
         return said
 
 
@@ -174,6 +246,19 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
         process.wait(20)
 
 
+def differences(both: tuple[int, int], steps: list[bytes]) -> list[tuple[bytes, bytes, bytes]]:
+    """What is asked and told otherwise, one command after the other, and what is there then."""
+    pair = Both(*both)
+    found = []
+    keys = (b"a", b"b", b"c", b"abc", b"k" * 250)
+    for sent in (b"flush_all\r\n", *steps, *(b"get %s\r\n" % key for key in keys)):
+        theirs, ours = pair.ask(sent)
+        if theirs != ours:
+            found.append((sent, theirs, ours))
+    pair.close()
+    return found
+
+
 @settings(
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -181,18 +266,17 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
 @example([b"set a 0 0 2\r\n10\r\n", b"decr a 1\r\n", b"get a\r\n", b"incr a 1\r\n", b"get a\r\n"])
 @example([b"set a 0 0 1\r\n1\r\n", b"cas a 0 0 1 0\r\n2\r\n", b"cas b 0 0 1 0\r\n2\r\n"])
 def test_memcached_and_we_tell_the_same(both: tuple[int, int], steps: list[bytes]) -> None:
-    """One command after the other, right ones and wrong ones."""
-    pair = Both(*both)
-    try:
-        assert pair.ask(b"flush_all\r\n") == [b"OK\r\n"] * 2
-        for sent in steps:
-            theirs, ours = pair.ask(sent)
-            assert ours == theirs, sent
-        for key in (b"a", b"b", b"c", b"k" * 250):
-            theirs, ours = pair.ask(b"get %s\r\n" % key)
-            assert ours == theirs, key
-    finally:
-        pair.close()
+    """Classic commands, right ones and wrong ones."""
+    assert differences(both, steps) == []
+
+
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(METAS | COMMANDS, max_size=25))
+def test_meta_commands_are_told_the_same(both: tuple[int, int], steps: list[bytes]) -> None:
+    """Their flags, right ones and wrong ones, between classic commands."""
+    assert differences(both, steps) == []
 
 
 @settings(
@@ -237,6 +321,44 @@ def test_lines_and_packets_are_about_the_same_items(both: tuple[int, int]) -> No
         assert client.cas(b"shared") == b"%d" % answer.cas
         assert packets.ask(store(b"shared", b"packets", cas=answer.cas))[0].status == 0
         assert client.ask(b"get shared\r\n") == b"VALUE shared 0 7\r\npackets\r\nEND\r\n"
+    client.close()
+
+
+def test_what_is_told_of_an_item(both: tuple[int, int]) -> None:
+    """Whether and when it was asked for is not kept; what a counter's T and `mg` T do is."""
+    _, port = both
+    client = TextClient(port)
+    assert client.ask(b"ms told 3 F7 T500\r\nabc\r\n") == b"HD\r\n"
+    cas = client.cas(b"told")
+    said = client.ask(b"mg told s t f c h l k O9\r\n")
+    left = re.fullmatch(rb"HD s3 t(\d+) f7 c%s h0 l0 ktold O9\r\n" % cas, said)
+    assert left is not None
+    assert 490 <= int(left[1]) <= 500
+    exp = re.fullmatch(
+        rb"ME told exp=(\d+) la=0 cas=%s fetch=no cls=1 size=7\r\n" % cas,
+        client.ask(b"me told\r\n"),
+    )
+    assert exp is not None
+    assert 490 <= int(exp[1]) <= 500
+    assert client.ask(b"mg told T0 t\r\n") == b"HD t-1\r\n"
+    assert client.ask(b"me told\r\n").startswith(b"ME told exp=-1 ")
+    assert client.ask(b"ms told 1 T0\r\n1\r\n") == b"HD\r\n"
+    assert int(client.ask(b"ma told T900 t\r\n")[4:]) in range(890, 901)
+    assert client.ask(b"mg told v\r\n") == b"VA 1\r\n2\r\n"
+    assert client.ask(b"ma gone T900 t\r\n") == b"NF\r\n"
+    assert client.ask(b"ma told T-1\r\n") == b"HD\r\n"
+    assert client.ask(b"mg told v\r\n") == b"EN\r\n"
+    client.close()
+
+
+@pytest.mark.parametrize("sent", [b"mg a N30 v", b"mg a R30", b"mg a I", b"ms a 1 I"])
+def test_what_is_not_kept_is_refused(both: tuple[int, int], sent: bytes) -> None:
+    """Nothing is kept of who was told that an item is stale, so nobody is told it."""
+    _, port = both
+    client = TextClient(port)
+    value = b"1\r\n" if sent.startswith(b"ms") else b""
+    assert client.ask(sent + b"\r\n" + value) == b"CLIENT_ERROR invalid flag\r\n"
+    assert client.ask(b"md a I T30\r\n") == b"CLIENT_ERROR invalid or duplicate flag\r\n"
     client.close()
 
 

@@ -59,6 +59,7 @@ KINDS = st.sampled_from(
         *(change.PREPEND, change.INCREMENT, change.DECREMENT, change.TOUCH, change.TAKE),
         *(change.INCREMENT | change.NO_CREATE, change.DECREMENT | change.NO_CREATE),
         *(change.BURY | change.TAKEN, change.TAKE | change.NO_REPLACE, change.PATCH),
+        *(change.INCREMENT | change.RETIME, change.DECREMENT | change.NO_CREATE | change.RETIME),
     ]
 )
 STEPS = st.sampled_from([0, 1, 7, TOP - 7, TOP])

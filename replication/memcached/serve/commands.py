@@ -18,6 +18,10 @@ GAT(K)     expiry u32  –                   as GET
 FLUSH      – or u32    –                   Q: silent
 STAT       –           –                   one packet for each, the last without key and value
 VBUCKET    state u32   –                   SET: empty; GET: state u32; DEL: empty
+GETM GATM  as GETK,    –                   as GETK, with expiry u32 behind the flags
+           GATK
+INCREMENTM as          –                   expiry u32, result u64, CAS. Data type 1: the item gets
+DECREMENTM INCREMENT                       the expiry; 2: it is not created
 =========  ==========  ==================  =========================================================
 
 Errors are always sent, but misses of quiet reads. SET, ADD and REPLACE with a CAS all mean "if it
@@ -29,7 +33,8 @@ come, unless there is another FLUSH before. TOUCH keeps the CAS. Keys of 1 … 2
 otherwise, and for extras or a value that the command has not: 04 and the connection ends. An
 unknown opcode: 81. A vbucket that is not active: 07; pending: the request waits until it is not.
 Source: memcached 1.6.18 and 1.8.1, ep-engine 1.8.1, observed. Not as there: what is too large (03)
-leaves the item as it was.
+leaves the item as it was. The commands that end in M (e0 to e3) are our own: what meta commands of
+the text protocol need.
 
 TAP_MUTATION and its like do to the bucket what a consumer does with them, whoever sends them:
 unconditional; the CAS of the producer is kept where it is given. Any vbucket that is here and not
@@ -96,6 +101,7 @@ READS: Final = frozenset(
         Opcode.GETQ,
         Opcode.GETK,
         Opcode.GETKQ,
+        Opcode.GETM,
         Opcode.STAT,
         Opcode.NOOP,
         Opcode.GET_VBUCKET,
@@ -103,11 +109,13 @@ READS: Final = frozenset(
 )
 """Commands that change nothing."""
 
-_READING: Final = frozenset((Opcode.GET, Opcode.GETK, Opcode.GAT, Opcode.GATK))
+_WITH_KEY: Final = frozenset((Opcode.GETK, Opcode.GATK, Opcode.GETM, Opcode.GATM))
+_READING: Final = _WITH_KEY | {Opcode.GET, Opcode.GAT}
 _ITEMS: Final = (
     *(Opcode.GET, Opcode.GETK, Opcode.SET, Opcode.ADD, Opcode.REPLACE, Opcode.DELETE),
     *(Opcode.INCREMENT, Opcode.DECREMENT, Opcode.APPEND, Opcode.PREPEND),
     *(Opcode.TOUCH, Opcode.GAT, Opcode.GATK),
+    *(Opcode.GETM, Opcode.GATM, Opcode.INCREMENTM, Opcode.DECREMENTM),
 )
 TAP_OPCODES: Final = range(Opcode.TAP_MUTATION, Opcode.TAP_CHECKPOINT_END + 1)
 
@@ -132,6 +140,10 @@ _SHAPES: Final = {
     Opcode.GATK: ((4,), True, False),
     Opcode.VERBOSITY: ((4,), False, False),
     Opcode.SASL_LIST_MECHS: ((0,), False, False),
+    Opcode.GETM: ((0,), True, False),
+    Opcode.GATM: ((4,), True, False),
+    Opcode.INCREMENTM: ((20,), True, False),
+    Opcode.DECREMENTM: ((20,), True, False),
 }
 
 
@@ -207,7 +219,7 @@ class Viewer:
             if failed.status == Status.NOT_FOUND and opcode in _READING:
                 if is_quiet:
                     return b""
-                if opcode in (Opcode.GETK, Opcode.GATK):
+                if opcode in _WITH_KEY:
                     return encode_answer(request, failed.status, key=request.key, value=b"")
             return encode_answer(request, failed.status)
         return b"" if is_quiet and opcode not in _READING else answer
@@ -379,11 +391,12 @@ def item_of(message: TapMessage) -> Item:
 
 def item_answer(request: Packet, item: Item) -> bytes:
     """The answer to GET, GAT or TOUCH where there is an item."""
-    with_key = request.opcode in (Opcode.GETK, Opcode.GETKQ, Opcode.GATK, Opcode.GATKQ)
+    with_key = plain_opcode(request.opcode) in _WITH_KEY
+    with_expiry = request.opcode in (Opcode.GETM, Opcode.GATM)
     is_touch = request.opcode == Opcode.TOUCH
     return encode_answer(
         request,
-        extras=item.flags.to_bytes(4, "big"),
+        extras=item.flags.to_bytes(4, "big") + (item.expiry.to_bytes(4, "big") * with_expiry),
         key=item.key if with_key else b"",
         value=b"" if is_touch else item.value,
         cas=item.cas,

@@ -126,7 +126,7 @@ class TapService:
         make_space(shared.log)
         self.credentials = StoreCredentials(shared)
         version = f"1.6.18-logweir-{VERSION}".encode()
-        self.settings = Settings(version, os.urandom, self.credentials)
+        self.settings = Settings(version, os.urandom, self.credentials, self.now)
         self.must_login = must_login
         self.statistics = Statistics(shared.log, self.settings.version, shared.options.clock)
         self.streams: dict[Conversation, Streaming] = {}

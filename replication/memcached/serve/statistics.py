@@ -39,7 +39,7 @@ __all__ = ["Statistics", "Stats"]
 Stats = list[tuple[bytes, bytes]]
 """Names and texts."""
 
-_GETS: Final = (Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ)
+_GETS: Final = (Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ, Opcode.GETM)
 _SETS: Final = (Opcode.SET, Opcode.SETQ)
 _STORES: Final = (
     *_SETS,
@@ -47,9 +47,11 @@ _STORES: Final = (
     *(Opcode.APPEND, Opcode.APPENDQ, Opcode.PREPEND, Opcode.PREPENDQ),
 )
 _DELETES: Final = (Opcode.DELETE, Opcode.DELETEQ)
-_INCREMENTS: Final = (Opcode.INCREMENT, Opcode.INCREMENTQ)
-_DECREMENTS: Final = (Opcode.DECREMENT, Opcode.DECREMENTQ)
-_TOUCHES: Final = (Opcode.TOUCH, Opcode.GAT, Opcode.GATQ, Opcode.GATK, Opcode.GATKQ)
+_INCREMENTS: Final = (Opcode.INCREMENT, Opcode.INCREMENTQ, Opcode.INCREMENTM)
+_DECREMENTS: Final = (Opcode.DECREMENT, Opcode.DECREMENTQ, Opcode.DECREMENTM)
+_TOUCHES: Final = (
+    *(Opcode.TOUCH, Opcode.GAT, Opcode.GATQ, Opcode.GATK, Opcode.GATKQ, Opcode.GATM),
+)
 _OF_SLABS: Final = frozenset(
     (
         *(b"get_hits", b"cmd_set", b"delete_hits", b"incr_hits", b"decr_hits"),

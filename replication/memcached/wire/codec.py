@@ -143,6 +143,10 @@ class Opcode(IntEnum):
     SELECT_BUCKET = 0x89
     DEREGISTER_TAP_CLIENT = 0x9E
     CHANGE_VB_FILTER = 0xB0
+    GETM = 0xE0
+    GATM = 0xE1
+    INCREMENTM = 0xE2
+    DECREMENTM = 0xE3
 
 
 class Status(IntEnum):

@@ -13,10 +13,10 @@ cdef Py_ssize_t _TALLY_REQUESTS, _TALLY_CAS, _TALLY_ANSWERS, _TALLY_OTHER, _TALL
 cdef Py_ssize_t _DONE, _NEED_STATE, _NO_ROOM, _ODD
 cdef Py_ssize_t _GET, _SET, _ADD, _REPLACE, _DELETE, _APPEND, _PREPEND, _INCREMENT, _DECREMENT
 cdef Py_ssize_t _TOUCH, _NOOP
-cdef u64 _NO_CREATE, _NEVER, _COMPUTED, _ROW_REPLACE, _ROW_DELETE, _REFUSED
+cdef u64 _NO_CREATE, _RETIME, _NEVER, _COMPUTED, _ROW_REPLACE, _ROW_DELETE, _REFUSED
 cdef Py_ssize_t _WIDTH, _RESULTS, _KIND, _FIRST, _FIRST_END, _LAST, _EXPECT, _FIELD, _VALUE
 cdef Py_ssize_t _STATUS, _CODE, _TOLD, _NUMBER, _OLD, _OLD_END, _NEW, _NEW_END
-cdef Py_ssize_t _HEADER, _KEY_MAX, _STATES, _ACTIVE, _MISSING, _INTERNAL
+cdef Py_ssize_t _HEADER, _OWN, _KEY_MAX, _STATES, _ACTIVE, _MISSING, _INTERNAL
 cdef Py_ssize_t _TEXT_ROOM, _ITEM_BYTES
 cdef Py_ssize_t _VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE
 cdef Py_ssize_t _KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END
@@ -49,7 +49,7 @@ cdef Py_ssize_t put_missing(
     Source data, Py_ssize_t key_at, Py_ssize_t key_bytes, Py_ssize_t opcode, u64 opaque,
     Target out, Py_ssize_t at) noexcept
 
-@cython.locals(head=Py_ssize_t, key_bytes=u64, body=u64)
+@cython.locals(head=Py_ssize_t, key_bytes=u64, extras_bytes=Py_ssize_t, body=u64)
 cdef Py_ssize_t put_item(
     Target out, Py_ssize_t at, Py_ssize_t opcode, u64 opaque, Source item, u64* fields) noexcept
 

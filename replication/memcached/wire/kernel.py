@@ -67,6 +67,8 @@ _GET, _SET, _ADD, _REPLACE, _DELETE, _APPEND, _PREPEND, _INCREMENT, _DECREMENT, 
 )
 _NOOP = 12
 _NO_CREATE = 0x100
+_RETIME = 0x800
+_OWN = 0xE0  # opcodes from here on also tell when the item expires
 _NEVER = 0xFFFF_FFFF  # expiry of a counter that is not to be made
 
 # Of a statement, and of its result.
@@ -88,6 +90,8 @@ for _opcode, _quiet, _kind in (
     *((0x03, 0x13, _REPLACE), (0x04, 0x14, _DELETE), (0x0A, 0x0A, _NOOP)),
     *((0x05, 0x15, _INCREMENT), (0x06, 0x16, _DECREMENT), (0x0E, 0x19, _APPEND)),
     *((0x0F, 0x1A, _PREPEND), (0x1C, 0x1C, _TOUCH), (0x1D, 0x1E, _TOUCH), (0x23, 0x24, _TOUCH)),
+    *((0xE0, 0xE0, _GET), (0xE1, 0xE1, _TOUCH)),
+    *((0xE2, 0xE2, _INCREMENT), (0xE3, 0xE3, _DECREMENT)),
 ):
     _kind_of[_opcode] = _kind_of[_quiet] = _kind
     if _quiet != _opcode:
@@ -95,7 +99,7 @@ for _opcode, _quiet, _kind in (
 _gets_of = bytearray(256)  # 1: the answer holds an item, 2: with its key
 for _opcode in (0x00, 0x09, 0x1D, 0x1E):
     _gets_of[_opcode] = 1
-for _opcode in (0x0C, 0x0D, 0x23, 0x24):
+for _opcode in (0x0C, 0x0D, 0x23, 0x24, 0xE0, 0xE1):
     _gets_of[_opcode] = 2
 _kinds = bytes(_kind_of)
 _quiets = bytes(_quiet_of)
@@ -210,14 +214,17 @@ def put_item(
     """Write the answer to GET or GAT that holds an item. Unchecked."""
     head = at
     key_bytes = 0
+    extras_bytes = 8 if opcode >= _OWN else 4
     if GETS[opcode] == 2:
         key_bytes = fields[_KEY_END] - fields[_KEY_AT]
-    body = 4 + key_bytes + (fields[_VALUE_END] - fields[_VALUE_AT])
+    body = extras_bytes + key_bytes + (fields[_VALUE_END] - fields[_VALUE_AT])
     at = put_answer(out, at, opcode, 0, opaque, fields[_ITEM_CAS], body)
     bucket.put2(out, head + 2, key_bytes)
-    out[head + 4] = 4
+    out[head + 4] = extras_bytes
     out[head + 5] = fields[_DATATYPE]
     at = bucket.put4(out, at, fields[_FLAGS])
+    if extras_bytes == 8:
+        at = bucket.put4(out, at, fields[_EXPIRY])
     if key_bytes:
         at = rows.copy(item, fields[_KEY_AT], fields[_KEY_END], out, at)
     return rows.copy(item, fields[_VALUE_AT], fields[_VALUE_END], out, at)
@@ -334,6 +341,11 @@ def statements(
             columns[row + _VALUE] = rows.load(raw, at + _HEADER, 8)
             if bucket.load4(raw, at + _HEADER + 16) == _NEVER:
                 columns[row + _FIELD] = kind | _NO_CREATE
+            if raw[at + 1] >= _OWN:
+                if raw[at + 5] & 1:
+                    columns[row + _FIELD] |= _RETIME
+                if raw[at + 5] & 2:
+                    columns[row + _FIELD] |= _NO_CREATE
         count += 1
         if kind == _DELETE:
             columns[row + _LAST] = 0
@@ -426,7 +438,18 @@ def answers(
                 said = bucket.put4(to, said, fields[_FLAGS])
         elif not QUIETS[opcode]:
             cas = 0 if kind == _DELETE else results[row + _TOLD]
-            if kind in (_INCREMENT, _DECREMENT):
+            if opcode >= _OWN:
+                start, close = results[row + _NEW], results[row + _NEW_END]
+                if start > close or close > end:
+                    raise IndexError("answers: a tuple beyond its buffer")
+                if not bucket.read_item(tuples, start, close, fields):
+                    fields[_EXPIRY] = 0
+                head = said
+                said = put_answer(to, said, opcode, 0, opaque, cas, 12)
+                to[head + 4] = 4
+                said = bucket.put4(to, said, fields[_EXPIRY])
+                said = bucket.put8(to, said, results[row + _NUMBER])
+            elif kind in (_INCREMENT, _DECREMENT):
                 said = put_answer(to, said, opcode, 0, opaque, cas, 8)
                 said = bucket.put8(to, said, results[row + _NUMBER])
             else:

@@ -1,6 +1,7 @@
 # The types of linekernel.py, for Cython. Nothing here is needed to run it as plain Python.
 cimport cython
 cimport logweir.replication.bucket.kernel as bucket
+cimport logweir.replication.memcached.wire.metakernel as meta
 cimport logweir.replication.memcached.wire.wordkernel as words_of
 cimport logweir.wal.kernel as rows
 
@@ -8,8 +9,9 @@ ctypedef unsigned long long u64
 ctypedef const unsigned char* Source
 ctypedef unsigned char* Target
 
-cdef Py_ssize_t _AT, _USED, _ABOUT, _WAITS, _NO_ROOM, _OTHER, _PASSES
-cdef Py_ssize_t _HEADER, _KEY_MAX, _LINE_ROOM, _KEY_ROOM, _WORDS_MAX, _NAME_BYTES
+cdef Py_ssize_t _AT, _USED, _TOLD, _ABOUT, _WAITS, _NO_ROOM, _OTHER, _PASSES
+cdef Py_ssize_t _HEADER, _KEY_MAX, _LINE_ROOM, _KEY_ROOM, _TOLD_ROOM, _WORDS_MAX
+cdef Py_ssize_t _META_SIZE, _NAME_BYTES
 cdef u64 _ALL, _LOW, _PAST, _LONGEST, _QUIET, _LINE, _END
 cdef Py_ssize_t _GET, _GETS, _BGET, _GAT, _GATS, _SET, _ADD, _REPLACE, _APPEND, _PREPEND, _CAS
 cdef Py_ssize_t _INCR, _DECR, _TOUCH, _DELETE, _NOOP_OPCODE
@@ -38,10 +40,16 @@ cdef Py_ssize_t read_store(
 
 cdef bint is_wanted(Py_ssize_t command, Py_ssize_t count) noexcept
 
-@cython.locals(raw=Source, to=Target, words="Py_ssize_t[48]", store="unsigned long long[5]",
-               at=Py_ssize_t, used=Py_ssize_t, end=Py_ssize_t, room=Py_ssize_t, how=Py_ssize_t,
-               about=Py_ssize_t, feed=Py_ssize_t, stop=Py_ssize_t, zero=Py_ssize_t,
-               behind=Py_ssize_t, count=Py_ssize_t, command=Py_ssize_t, need=Py_ssize_t,
-               wrong=Py_ssize_t, size=Py_ssize_t, value_at=Py_ssize_t, extras=Py_ssize_t)
+@cython.locals(extras=Py_ssize_t, opaque=u64, key_bytes=Py_ssize_t)
+cdef Py_ssize_t put_store(
+    Source raw, Py_ssize_t command, Py_ssize_t* words, u64* store, Py_ssize_t at, Target out,
+    Py_ssize_t used) noexcept
+
+@cython.locals(raw=Source, to=Target, records=Target, words="Py_ssize_t[48]",
+               store="unsigned long long[5]", fields="unsigned long long[16]",
+               places="Py_ssize_t[1]", at=Py_ssize_t, used=Py_ssize_t, end=Py_ssize_t,
+               room=Py_ssize_t, how=Py_ssize_t, about=Py_ssize_t, feed=Py_ssize_t, stop=Py_ssize_t,
+               zero=Py_ssize_t, behind=Py_ssize_t, count=Py_ssize_t, command=Py_ssize_t,
+               need=Py_ssize_t, wrong=Py_ssize_t, size=Py_ssize_t, value_at=Py_ssize_t)
 cpdef Py_ssize_t take(
-    bytes data, Py_ssize_t value_max, u64[::1] numbers, bytearray out) except? -2
+    bytes data, Py_ssize_t value_max, u64[::1] numbers, bytearray out, bytearray told) except? -2

@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import logweir.replication.bucket.kernel as bucket
+import logweir.replication.memcached.wire.metakernel as meta
 import logweir.replication.memcached.wire.wordkernel as words_of
 import logweir.wal.kernel as rows
 from logweir.replication.memcached.wire import textforms as forms
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 
 COMPILED = not __file__.endswith(".py")
 
-# What `take` is given and writes: where the next line begins, bytes used of `out`; and a number
-# that how it ended is about.
-AT, USED, ABOUT = range(3)
+# What `take` is given and writes: where the next line begins, bytes used of `out` and of `told`;
+# and a number that how it ended is about.
+AT, USED, TOLD, ABOUT = range(4)
 
 # How it ended: nothing whole is left, ABOUT bytes have to be there, 0: not known; so much room is
 # wanted; a line that is not for here, and where it ends; so many bytes of a value are still to be
@@ -42,13 +43,15 @@ AT, USED, ABOUT = range(3)
 WAITS, NO_ROOM, OTHER, PASSES = range(4)
 
 # The same for C, which alone then sees them.
-_AT, _USED, _ABOUT = range(3)
+_AT, _USED, _TOLD, _ABOUT = range(4)
 _WAITS, _NO_ROOM, _OTHER, _PASSES = range(4)
 
 _HEADER = 24
 _KEY_MAX = 250  # limits.TAP_KEY_BYTES
 _LINE_ROOM = 512  # for the requests of a line, beside its own bytes
 _KEY_ROOM = 16  # times the bytes of a line of keys are its requests at most
+_META_SIZE = 12  # metakernel._SIZE
+_TOLD_ROOM = 512  # for the record of a meta command
 _WORDS_MAX = 23
 _ALL = 0xFFFF_FFFF_FFFF_FFFF  # the CAS of no item
 _LOW = 0xFFFF_FFFF
@@ -98,7 +101,10 @@ _TOO_LARGE = forms.line_number(b"SERVER_ERROR object too large for cache")
 
 
 def command_of(raw: bytes, at: int, stop: int) -> int:
-    """The number of a command; 0: it is not for here. Unchecked."""
+    """The number of a command, of a meta command its second letter; 0: it is not for here.
+    Unchecked."""
+    if stop - at == 2 and raw[at] == 0x6D:  # m
+        return raw[at + 1] if raw[at + 1] in (0x67, 0x73, 0x64, 0x61, 0x65) else 0  # g s d a e
     for number in range(1, 16):
         slot = number * _NAME_BYTES
         if raw[at] == NAMES[slot + 1] and words_of.is_word(
@@ -216,21 +222,41 @@ def is_wanted(command: int, count: int) -> bool:
     return 3 <= count <= 4
 
 
-def take(data: bytes, value_max: int, numbers: Table, out: bytearray) -> int:
+def put_store(
+    raw: bytes, command: int, words: list[int], store: list[int], at: int, out: bytearray, used: int
+) -> int:
+    """The request of a line that stores the value at `at`. Returns where it ends. Unchecked."""
+    extras = 8 if command <= _REPLACE or command == _CAS else 0
+    opaque = FORMS[command] << 24 | store[4]
+    key_bytes = words[3] - words[2]
+    used = words_of.put_request(
+        out, used, OPCODES[command], key_bytes, extras, store[2], opaque, store[3]
+    )
+    if extras:
+        used = bucket.put4(out, used, store[0])
+        used = bucket.put4(out, used, store[1])
+    used = rows.copy(raw, words[2], words[3], out, used)
+    return rows.copy(raw, at, at + store[2], out, used)
+
+
+def take(data: bytes, value_max: int, numbers: Table, out: bytearray, told: bytearray) -> int:
     """Make requests of whole lines, and of values behind them. Returns how it ended.
 
-    `value_max`: longest value; `numbers`: see above.
+    `value_max`: longest value; `numbers`: see above; `told`: takes the records of meta commands.
     """
-    raw, to = data, out
+    raw, to, records = data, out, told
     words = [0] * 48
     store = [0] * 5
+    fields = [0] * 16
+    places = [0]
     if len(numbers) <= _ABOUT:
         raise IndexError("take: a table is too short")
     at = numbers[_AT]
     used = numbers[_USED]
+    places[0] = numbers[_TOLD]
     end = len(data)
     room = len(out)
-    if at < 0 or used < 0 or used > room:
+    if at < 0 or used < 0 or used > room or places[0] < 0:
         raise IndexError("take: numbers beyond their buffers")
     how = _WAITS
     about = 0
@@ -254,57 +280,57 @@ def take(data: bytes, value_max: int, numbers: Table, out: bytearray) -> int:
             how, about = _OTHER, behind
             break
         need = _LINE_ROOM + (_KEY_ROOM * (stop - at) if command <= _GATS else stop - at)
-        if need > room - used:
+        if need > room - used or len(told) - places[0] < _TOLD_ROOM:
             how, about = _NO_ROOM, need
             break
-        if not is_wanted(command, count):
+        if command <= _DELETE and not is_wanted(command, count):
             used = words_of.put_line(to, used, _ERROR, 0)
         elif command <= _GATS:
             used = take_gets(raw, command, words, stop, to, used)
-        elif command > _CAS:
+        elif _CAS < command <= _DELETE:
             used = take_short(raw, command, words, count, to, used)
         else:
-            wrong = read_store(raw, command, words, count, store)
-            size = store[2]
+            size = -1
+            store[4] = 0
+            if command > _DELETE:
+                wrong = meta.check(raw, command, words, count, fields)
+                if fields[_META_SIZE] != _ALL:
+                    size = fields[_META_SIZE]
+            else:
+                wrong = read_store(raw, command, words, count, store)
+                if wrong == 0:
+                    size = store[2]
+            if wrong == 0 and size > value_max:
+                wrong = _TOO_LARGE
             if wrong:
                 used = words_of.put_line(to, used, wrong, store[4])
-            elif size > value_max:
-                used = words_of.put_line(to, used, _TOO_LARGE, store[4])
-                behind += size + 2
+                behind += size + 2 if size >= 0 else 0
                 if behind > end:
                     how, about = _PASSES, behind - end
                     at = end
                     break
-            elif behind + size + 2 > end:
-                about = behind - at + size + 2
+                at = behind
+                continue
+            value_at = behind
+            if size >= 0:
+                behind += size + 2
+            if behind > end:
+                about = behind - at
                 break
-            elif size + need > room - used:
+            if size + need > room - used:
                 how, about = _NO_ROOM, size + need
                 break
+            if size >= 0 and (raw[behind - 2] != 0x0D or raw[behind - 1] != 0x0A):
+                used = words_of.put_line(to, used, _BAD_CHUNK, store[4])
+            elif command > _DELETE:
+                used = meta.put_meta(
+                    raw, command, words, count, fields, value_at, to, used, records, places
+                )
             else:
-                value_at = behind
-                behind += size + 2
-                if raw[behind - 2] != 0x0D or raw[behind - 1] != 0x0A:
-                    used = words_of.put_line(to, used, _BAD_CHUNK, store[4])
-                else:
-                    extras = 8 if command <= _REPLACE or command == _CAS else 0
-                    used = words_of.put_request(
-                        to,
-                        used,
-                        OPCODES[command],
-                        words[3] - words[2],
-                        extras,
-                        size,
-                        FORMS[command] << 24 | store[4],
-                        store[3],
-                    )
-                    if extras:
-                        used = bucket.put4(to, used, store[0])
-                        used = bucket.put4(to, used, store[1])
-                    used = rows.copy(raw, words[2], words[3], to, used)
-                    used = rows.copy(raw, value_at, value_at + size, to, used)
+                used = put_store(raw, command, words, store, value_at, to, used)
         at = behind
     numbers[_AT] = at
     numbers[_USED] = used
+    numbers[_TOLD] = places[0]
     numbers[_ABOUT] = about
     return how

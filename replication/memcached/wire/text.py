@@ -18,7 +18,13 @@ from typing import Final
 from logweir.errors import LimitExceeded
 from logweir.limits import TAP_VALUE_BYTES, TEXT_KEYS_BYTES, TEXT_LINE_BYTES
 from logweir.replication.bucket import kernel as bucketkernel
-from logweir.replication.memcached.wire import linekernel, tellkernel, textforms, wordkernel
+from logweir.replication.memcached.wire import (
+    linekernel,
+    metakernel,
+    tellkernel,
+    textforms,
+    wordkernel,
+)
 from logweir.replication.memcached.wire.codec import Opcode, Packet, encode_answer, encode_request
 from logweir.replication.memcached.wire.textforms import QUIET, line_number
 from logweir.replication.session import InputBuffer
@@ -28,14 +34,17 @@ from logweir.wal import kernel as rows_kernel
 __all__ = ["TextCodec"]
 
 _ROOM: Final = 4096
+_RECORDS_MAX: Final = 64 * 1024
+_RECORD_ROOM: Final = 1024
 _KEYS: Final = re.compile(rb" {0,100}gets? ")
 _NUMBER: Final = re.compile(rb"[ \t\n\v\f\r]*([+-]?[0-9]+)(?=[ \t\n\v\f\r]|\Z)")
 
 
 def _choose() -> None:
     """The C functions of the other kernels can only be called by a compiled one."""
-    called = {"bucket": bucketkernel, "rows": rows_kernel, "words_of": wordkernel}
-    for kernel in (wordkernel, linekernel, tellkernel):
+    called = {"bucket": bucketkernel, "rows": rows_kernel}
+    called |= {"words_of": wordkernel, "meta": metakernel}
+    for kernel in (wordkernel, metakernel, linekernel, tellkernel):
         if not kernel.COMPILED and any(one.COMPILED for one in called.values()):
             vars(kernel).update((name, interpreted(one)) for name, one in called.items())
 
@@ -53,6 +62,7 @@ class TextCodec:
         self._is_keys = False  # it is a line of keys
         self._pass_bytes = 0
         self._failed = 0
+        self._records = bytearray()
 
     def __len__(self) -> int:
         """Bytes of a command that is not whole yet, those passed over included."""
@@ -70,35 +80,38 @@ class TextCodec:
         data = self._kept.join(data)
         return self._take(data) if data else (b"", None)
 
-    def tell(self, answers: bytes) -> bytes:
-        """What the client is told of whole binary answers."""
+    def tell(self, answers: bytes, now: float) -> bytes:
+        """What the client is told of whole binary answers. `now`: Unix seconds."""
         parts: list[memoryview] = []
-        numbers = array("Q", (0, 0, self._failed, 2 * len(answers) + _ROOM))
+        numbers = array("Q", (0, 0, self._failed, 0, int(now), 2 * len(answers) + _ROOM))
         how = tellkernel.NO_ROOM
         while how != tellkernel.DONE:
             out = bytearray(numbers[tellkernel.ABOUT])
             numbers[tellkernel.USED] = 0
-            how = tellkernel.tell(answers, numbers, out)
+            how = tellkernel.tell(answers, self._records, numbers, out)
             parts.append(memoryview(out)[: numbers[tellkernel.USED]])
         self._failed = numbers[tellkernel.FAILED]
+        del self._records[: numbers[tellkernel.TOLD]]
         return b"".join(parts)
 
-    def finish(self) -> bytes:
+    def finish(self, now: float) -> bytes:
         """What the client is told of a `get` whose end does not come."""
         end = encode_answer(Packet(Opcode.NOOP, opaque=textforms.END << 24))
-        return self.tell(end) if self._failed else b""
+        return self.tell(end, now) if self._failed else b""
 
     def _take(self, data: bytes) -> tuple[bytes, LimitExceeded | None]:
         parts: list[bytes] = []
-        numbers = array("Q", (0, 0, 0))
+        numbers = array("Q", (0, 0, 0, 0))
+        told = bytearray(min(len(data), _RECORDS_MAX) + _RECORD_ROOM)
         how = linekernel.NO_ROOM
         while how in (linekernel.NO_ROOM, linekernel.OTHER):
-            at, _, about = numbers
+            at, _, _, about = numbers
             if how == linekernel.NO_ROOM:
                 room = bytearray(about + 2 * (len(data) - at) + _ROOM)
-            numbers[linekernel.USED] = 0
-            how = linekernel.take(data, TAP_VALUE_BYTES, numbers, room)
-            at, used, about = numbers
+            numbers[linekernel.USED] = numbers[linekernel.TOLD] = 0
+            how = linekernel.take(data, TAP_VALUE_BYTES, numbers, room, told)
+            at, used, recorded, about = numbers
+            self._records += memoryview(told)[:recorded]
             parts.append(bytes(memoryview(room)[:used]))
             if how == linekernel.OTHER:
                 parts.append(_other(data[at:about]))

@@ -3,7 +3,7 @@
 A line of the text protocol becomes requests of the binary one, whose opaque is the *form* of what
 is told of their answers: in its highest byte one of those below; bit 23: the client wants to be
 told nothing (`noreply`); its low bytes what the form needs: the number of a line, or how many bytes
-stand for it in the table of forms (meta commands).
+the record of a meta command has (`metakernel`).
 
 A NOOP stands for what needs no item: the end of a `get`, and lines that say what is wrong.
 """
@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 LINE, VALUE, VALUE_CAS, END, STORE, CAS, KEEP, DELETE, TOUCH, COUNT = range(1, 11)
-STAT, RESET, DONE, VERSION, META = range(11, 16)
+STAT, RESET, DONE, VERSION, META_GET, META_SET, META_DELETE, META_COUNT, META_DEBUG = range(11, 20)
 QUIET: Final = 1 << 23
 
 LINES: Final = (
@@ -99,7 +99,7 @@ REFUSALS: Final = _slots(
 
 def _told() -> bytes:
     """By form and status below 8 the number of a line; 0: see `REFUSALS`."""
-    told = bytearray(16 * 8)
+    told = bytearray(32 * 8)
     lines = {
         STORE: {Status.SUCCESS: b"STORED"},
         CAS: {

@@ -1,0 +1,340 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: annotation_typing=False
+"""Meta commands of memcached's text protocol: their flags, and the binary requests they become.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that
+stand in `metakernel.pxd`. `linekernel` calls it, nothing else does. What is told of an answer
+stands in a *record*: a byte of bits (1: quiet, 2: with the value, 4: the key is in base64), the
+length of the key and the key as it came (none where it is not told), then the flags that are told,
+in their order: a letter, an O with the length of what stands behind it and that.
+
+The flags and what is wrong with them: memcached 1.6.18, its source and observed.
+
+What is called here is unchecked: who calls it has checked, and gives room for `_TOLD_ROOM` bytes of
+a record.
+"""
+
+from __future__ import annotations
+
+import logweir.replication.bucket.kernel as bucket
+import logweir.replication.memcached.wire.wordkernel as words_of
+import logweir.wal.kernel as rows
+from logweir.replication.memcached.wire import textforms as forms
+
+COMPILED = not __file__.endswith(".py")
+
+# What flags say. Of numbers that are wanted: what they are, and whether they were given.
+_FIELDS = 16
+(_BITS, _KEY_TOLD, _EXPIRY, _HAS_EXPIRY, _FIRST_EXPIRY, _CREATES, _FLAGS) = range(7)
+(_CAS, _HAS_CAS, _DELTA, _INITIAL, _MODE, _SIZE) = range(7, 13)
+
+_QUIET_BIT, _VALUE_BIT, _BINARY_BIT = 1, 2, 4
+_KEY_MAX = 250  # limits.TAP_KEY_BYTES
+_FLAGS_MAX = 19  # words of a line
+_OPAQUE_MAX = 32
+_ALL = 0xFFFF_FFFF_FFFF_FFFF  # the CAS of no item
+_LOW = 0xFFFF_FFFF
+_LONGEST = 0x7FFF_FFFF - 2
+_GETM, _GATM, _INCREMENTM, _DECREMENTM, _DELETE = 0xE0, 0xE1, 0xE2, 0xE3, 4
+_SET, _ADD, _REPLACE, _APPEND, _PREPEND = 1, 2, 3, 0x0E, 0x0F
+_META_GET, _META_SET, _META_DELETE = forms.META_GET, forms.META_SET, forms.META_DELETE
+_META_COUNT, _META_DEBUG = forms.META_COUNT, forms.META_DEBUG
+
+_ERROR = forms.line_number(b"ERROR")
+_BAD_FORMAT = forms.line_number(b"CLIENT_ERROR bad command line format")
+_MANY_ARE = forms.line_number(b"CLIENT_ERROR options flags are too long")
+_MANY = forms.line_number(b"CLIENT_ERROR options flags too long")
+_TWICE = forms.line_number(b"CLIENT_ERROR duplicate flag")
+_UNKNOWN = forms.line_number(b"CLIENT_ERROR invalid flag")
+_BAD_FLAG = forms.line_number(b"CLIENT_ERROR invalid or duplicate flag")
+_BAD_KEY = forms.line_number(b"CLIENT_ERROR error decoding key")
+_BAD_TOKEN = forms.line_number(b"CLIENT_ERROR bad token in command line format")
+_BAD_MODE = forms.line_number(b"CLIENT_ERROR incorrect length for M token")
+_BAD_INITIAL = forms.line_number(b"CLIENT_ERROR invalid numeric initial value")
+_BAD_DELTA = forms.line_number(b"CLIENT_ERROR invalid numeric delta value")
+_BAD_OPAQUE = forms.line_number(b"CLIENT_ERROR opaque token too long")
+_NO_SET_MODE = forms.line_number(b"CLIENT_ERROR invalid mode for ms M token")
+_NO_COUNT_MODE = forms.line_number(b"CLIENT_ERROR invalid mode for ma M token")
+
+# By letter: 1 a flag that is known, 2 one that is told. Not known: I and R, and N of `mg`; nothing
+# is kept of an item that they could be about.
+_kind_of = bytearray(128)
+for _letter in bytearray(b"bNTlOPLkstcfvhuqFCMJD"):
+    _kind_of[_letter] = 1
+for _letter in bytearray(b"lOkstcfh"):
+    _kind_of[_letter] = 2
+_kinds = bytes(_kind_of)
+KINDS = _kinds
+_value_of = bytearray(b"\x80" * 256)
+for _digit, _letter in enumerate(
+    bytearray(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")
+):
+    _value_of[_letter] = _digit
+_value_of[0x3D] = 0
+_digits = bytes(_value_of)
+DIGITS = _digits
+
+
+def decode_key(raw: bytes, at: int, stop: int, out: bytearray, used: int) -> int:
+    """Write the key that stands in base64. Returns where it ends, where it begins: it is none.
+    Unchecked."""
+    begin = used
+    count = pad = block = 0
+    for i in range(at, stop):
+        if DIGITS[raw[i]] != 0x80:
+            count += 1
+    if count == 0 or count % 4:
+        return begin
+    count = 0
+    for i in range(at, stop):
+        digit = DIGITS[raw[i]]
+        if digit == 0x80:
+            continue
+        if raw[i] == 0x3D:
+            pad += 1
+        block = block << 6 | digit
+        count += 1
+        if count == 4:
+            out[used] = block >> 16 & 0xFF
+            out[used + 1] = block >> 8 & 0xFF
+            out[used + 2] = block & 0xFF
+            used += 3
+            count = block = 0
+            if pad:
+                return used - pad if pad < 3 else begin
+    return used
+
+
+def read_flag(raw: bytes, at: int, stop: int, fields: list[int]) -> int:
+    """Take what a flag says into `fields`. Returns the number of a line that says what is wrong
+    with it, 0: nothing. Unchecked."""
+    found = [0, 0]
+    letter = raw[at]
+    if letter in (0x4E, 0x54):  # N T
+        if not words_of.read_expiry(raw, at + 1, stop, found):
+            return _BAD_TOKEN
+        if letter == 0x54:
+            fields[_EXPIRY] = found[0]
+            fields[_HAS_EXPIRY] = 1
+        else:
+            fields[_FIRST_EXPIRY] = found[0]
+            fields[_CREATES] = 1
+    elif letter == 0x46:  # F
+        if not words_of.read_long(raw, at + 1, stop, found):
+            return _BAD_FORMAT
+        fields[_FLAGS] = found[0] & _LOW
+    elif letter == 0x43:  # C
+        if not words_of.read_long(raw, at + 1, stop, found):
+            return _BAD_TOKEN
+        fields[_CAS] = found[0]
+        fields[_HAS_CAS] = 1
+    elif letter == 0x4D:  # M
+        if stop - at != 2:
+            return _BAD_MODE
+        fields[_MODE] = raw[at + 1]
+    elif letter == 0x4A:  # J
+        if not words_of.read_long(raw, at + 1, stop, found):
+            return _BAD_INITIAL
+        fields[_INITIAL] = found[0]
+    elif letter == 0x44:  # D
+        if not words_of.read_long(raw, at + 1, stop, found):
+            return _BAD_DELTA
+        fields[_DELTA] = found[0]
+    elif letter == 0x62:  # b
+        fields[_BITS] |= _BINARY_BIT
+    elif letter == 0x76:  # v
+        fields[_BITS] |= _VALUE_BIT
+    elif letter == 0x71:  # q
+        fields[_BITS] |= _QUIET_BIT
+    elif letter == 0x6B:  # k
+        fields[_KEY_TOLD] = 1
+    elif letter == 0x4F and stop - at > _OPAQUE_MAX:  # O
+        return _BAD_OPAQUE
+    return 0
+
+
+def read_flags(raw: bytes, words: list[int], first: int, count: int, fields: list[int]) -> int:
+    """Take what the flags of a line say. Returns as `read_flag`, of the last one that is wrong.
+    Unchecked."""
+    wrong = 0
+    for field in range(_FIELDS):
+        fields[field] = 0
+    fields[_DELTA] = 1
+    for i in range(first, count):
+        letter = raw[words[2 * i]]
+        for j in range(first, i):
+            if raw[words[2 * j]] == letter:
+                return _TWICE
+        if letter >= 127:
+            return _TWICE
+        if KINDS[letter] == 0:
+            return _UNKNOWN
+        found = read_flag(raw, words[2 * i], words[2 * i + 1], fields)
+        if found and (found != _BAD_OPAQUE or wrong == 0):
+            wrong = found
+    return wrong
+
+
+def put_record(
+    raw: bytes, words: list[int], first: int, count: int, fields: list[int], out: bytearray, at: int
+) -> int:
+    """Write what is to be told of an answer. Returns where it ends. Unchecked."""
+    out[at] = fields[_BITS]
+    out[at + 1] = 0
+    begin = at
+    at += 2
+    if fields[_KEY_TOLD]:
+        out[begin + 1] = words[3] - words[2]
+        at = rows.copy(raw, words[2], words[3], out, at)
+    for i in range(first, count):
+        start, stop = words[2 * i], words[2 * i + 1]
+        if KINDS[raw[start]] == 2:
+            out[at] = raw[start]
+            at += 1
+            if raw[start] == 0x4F:
+                out[at] = stop - start
+                at = rows.copy(raw, start, stop, out, at + 1)
+    return at
+
+
+def put_key(
+    raw: bytes, words: list[int], fields: list[int], rest: int, out: bytearray, head: int, at: int
+) -> int:
+    """Write the key of the request whose header stands at `head`, and say there how long it is,
+    with the `rest` of its body. Returns where it ends, `at`: it is none. Unchecked."""
+    if fields[_BITS] & _BINARY_BIT:
+        stop = decode_key(raw, words[2], words[3], out, at)
+    else:
+        stop = rows.copy(raw, words[2], words[3], out, at)
+    bucket.put2(out, head + 2, stop - at)
+    bucket.put4(out, head + 8, rest + stop - at)
+    return stop
+
+
+def mode_of(letter: int, mode: int) -> int:
+    """The opcode of a mode of `ms` or `ma`, by the second letter of the command; 0: there is no
+    such mode. Commands without modes take any."""
+    if letter == 0x73:  # s
+        if mode in (0, 0x53):  # S
+            return _SET
+        if mode == 0x45:  # E
+            return _ADD
+        if mode == 0x41:  # A
+            return _APPEND
+        if mode == 0x50:  # P
+            return _PREPEND
+        return _REPLACE if mode == 0x52 else 0  # R
+    if letter != 0x61 or mode in (0, 0x49, 0x2B):  # a; I +
+        return _INCREMENTM
+    return _DECREMENTM if mode in (0x44, 0x2D) else 0  # D -
+
+
+def check(raw: bytes, letter: int, words: list[int], count: int, fields: list[int]) -> int:
+    """Read a meta command. Returns the number of a line that says what is wrong, 0: nothing.
+    `fields`: takes what its flags say; of `ms` also the length of the value, or all ones where that
+    is not known. Unchecked."""
+    found = [0, 0]
+    first = 3 if letter == 0x73 else 2  # s
+    fields[_SIZE] = _ALL
+    if letter == 0x65:  # e
+        if count < 2 or words[3] - words[2] > _KEY_MAX:
+            return _BAD_FORMAT
+        fields[_BITS] = 0
+        if count > 2 and words[5] - words[4] == 1 and raw[words[4]] == 0x62:
+            fields[_BITS] = _BINARY_BIT
+        fields[_KEY_TOLD] = 1
+        return 0
+    if count < 2:
+        return _ERROR
+    if words[3] - words[2] > _KEY_MAX or (letter == 0x73 and count == 2):
+        return _BAD_FORMAT
+    if count > _FLAGS_MAX:
+        return _MANY_ARE if letter == 0x67 else _MANY  # g
+    size = _ALL
+    if letter == 0x73:
+        if not words_of.read_short(raw, words[4], words[5], found) or found[0] > _LONGEST:
+            return _BAD_FORMAT
+        size = found[0]
+    wrong = read_flags(raw, words, first, count, fields)
+    fields[_SIZE] = size
+    if wrong and letter in (0x64, 0x61) and wrong != _BAD_OPAQUE:  # d a
+        return _BAD_FLAG
+    if wrong == 0 and letter == 0x67 and fields[_CREATES]:
+        return _UNKNOWN
+    if wrong in (0, _BAD_OPAQUE) and mode_of(letter, fields[_MODE]) == 0:
+        return _NO_SET_MODE if letter == 0x73 else _NO_COUNT_MODE
+    return wrong
+
+
+def put_meta(
+    raw: bytes,
+    letter: int,
+    words: list[int],
+    count: int,
+    fields: list[int],
+    value_at: int,
+    out: bytearray,
+    used: int,
+    told: bytearray,
+    places: list[int],
+) -> int:
+    """Write the request of a meta command, and its record. Returns where it ends.
+
+    `places`: where the record is to begin, and takes where it ends. Unchecked.
+    """
+    head = used
+    first = 3 if letter == 0x73 else 2
+    if letter == 0x65:
+        first = count
+    cas = fields[_CAS]
+    if letter in (0x73, 0x64) and fields[_HAS_CAS] and cas == 0:  # s d
+        cas = _ALL
+    opcode = _GETM
+    form = _META_GET
+    extras = 0
+    value_bytes = 0
+    if letter in (0x67, 0x65):  # g e
+        cas = 0
+        if letter == 0x65:
+            form = _META_DEBUG
+        elif fields[_HAS_EXPIRY]:
+            opcode, extras = _GATM, 4
+    elif letter == 0x64:
+        opcode, form = _DELETE, _META_DELETE
+    elif letter == 0x61:
+        opcode, form, extras = mode_of(letter, fields[_MODE]), _META_COUNT, 20
+    else:
+        opcode, form = mode_of(letter, fields[_MODE]), _META_SET
+        value_bytes = fields[_SIZE]
+        if opcode in (_SET, _ADD, _REPLACE):
+            extras = 8
+        if opcode == _REPLACE and fields[_HAS_CAS]:
+            opcode = _SET
+        elif opcode == _ADD:
+            cas = 0
+        elif extras == 0:
+            cas = fields[_CAS]
+    at = put_record(raw, words, first, count, fields, told, places[0])
+    opaque = form << 24 | (at - places[0])
+    used = words_of.put_request(out, used, opcode, 0, extras, value_bytes, opaque, cas)
+    if extras == 20:
+        used = bucket.put8(out, used, fields[_DELTA])
+        used = bucket.put8(out, used, fields[_INITIAL])
+        if fields[_HAS_EXPIRY]:
+            used = bucket.put4(out, used, fields[_EXPIRY])
+            out[head + 5] = 1 if fields[_CREATES] else 3
+        else:
+            used = bucket.put4(out, used, fields[_FIRST_EXPIRY] if fields[_CREATES] else _LOW)
+    elif extras:
+        if extras == 8:
+            used = bucket.put4(out, used, fields[_FLAGS])
+        used = bucket.put4(out, used, fields[_EXPIRY])
+    key_at = used
+    used = put_key(raw, words, fields, extras + value_bytes, out, head, used)
+    if used == key_at:
+        wrong = _BAD_FORMAT if letter == 0x65 else _BAD_KEY
+        if letter in (0x64, 0x61):
+            wrong = _BAD_FLAG
+        return words_of.put_line(out, head, wrong, 0)
+    places[0] = at
+    return rows.copy(raw, value_at, value_at + value_bytes, out, used)
