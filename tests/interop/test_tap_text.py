@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from pymemcache.client.base import Client as PymemcacheClient
 from support.ports import free_port
 
 from interop.kvclient import KvClient, store
@@ -372,3 +373,51 @@ def test_lines_need_the_same_rights(tmp_path: Path) -> None:
             assert client.ask(sent) == b"CLIENT_ERROR unauthenticated\r\n"
         assert client.ask(b"stats reset\r\n") == b"CLIENT_ERROR unauthenticated\r\n"
         client.close()
+
+
+def test_a_real_python_client(both: tuple[int, int]) -> None:
+    """pymemcache finds at both what it asks for."""
+    found = []
+    for port in both:
+        client = PymemcacheClient(("127.0.0.1", port), timeout=20)
+        assert client.flush_all(noreply=False)
+        said: list[object] = [
+            client.set("one", b"1", flags=5, noreply=False),
+            client.set_many({"two": b"2", "three": b"3" * 5000}, noreply=False),
+            client.get_many(["one", "two", "three", "four"]),
+            client.add("one", b"x", noreply=False),
+            client.replace("four", b"x", noreply=False),
+            client.append("two", b"2", noreply=False),
+            client.prepend("two", b"0"),
+            client.get("two"),
+            client.incr("one", 41),
+            client.decr("two", 1000),
+            client.touch("one", 100, noreply=False),
+            client.delete("three"),
+            client.delete_many(["three", "two"]),
+            client.get("two", b"none"),
+        ]
+        value, cas = client.gets("one")
+        said += [value, client.cas("one", b"43", cas), client.cas("one", b"44", cas)]
+        said += [client.cas("five", b"44", cas), client.raw_command("mn", b"\r\n")]
+        assert int(client.stats()[b"curr_items"]) == 1
+        assert client.stats("settings")[b"cas_enabled"] in (b"yes", True)
+        assert client.version().startswith(b"1.6.18")
+        client.quit()
+        found.append(said)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("group", ["settings", "items", "slabs", "vbucket", "tap"])
+def test_groups_of_statistics(both: tuple[int, int], group: str) -> None:
+    """Those of STAT."""
+    _, port = both
+    client = TextClient(port)
+    told = re.findall(rb"STAT (\S+) ([^\r]*)\r\n", client.ask(b"stats %s\r\n" % group.encode()))
+    with KvClient(port) as packets:
+        assert {name.decode() for name, _ in told} == set(packets.statistics(group.encode()))
+    assert client.ask(b"stats reset\r\n") == b"RESET\r\n"
+    assert b"STAT cmd_get 0\r\n" in client.ask(b"stats\r\n")
+    assert client.ask(b"get gone\r\nmg gone\r\n") == b"END\r\nEN\r\n"
+    assert b"STAT get_misses 2\r\n" in client.ask(b"stats\r\n")
+    client.close()
