@@ -1,1 +1,1 @@
-"""memcached's binary protocol and TAP: a bucket served, its changes streamed, others followed."""
+"""memcached's protocols and TAP: a bucket served, its changes streamed, others followed."""

@@ -87,6 +87,8 @@ COMMANDS = st.one_of(
             *(b"verbosity 1\r\n", b"verbosity\r\n", b"verbosity x\r\n", b"verbosity 1 noreply\r\n"),
             *(b"cache_memlimit 64\r\n", b"cache_memlimit 1\r\n", b"cache_memlimit x\r\n"),
             *(b"cache_memlimit 1000000001\r\n", b"shutdown\r\n", b"stats nothing\r\n"),
+            *(b"stats detail\r\n", b"stats detail on\r\n", b"stats detail off\r\n"),
+            *(b"stats detail dump\r\n", b"stats detail x\r\n"),
             *(b"\r\n", b"\n", b"x\r\n", b" \r\n", b"GET a\r\n", b"gett a\r\n", b"  get   a  \r\n"),
             *(b"get\r\n", b"get a\0b\r\n", b"set a 0 0\r\n", b"set a 0 0 1 2 3\r\n"),
             *(b"set a 0 0 1\r\nabc\r\n", b"set a 0 0 1 noreply\r\nabc\r\n", b"set a 0 0 -1\r\n"),
@@ -275,6 +277,7 @@ def test_memcached_and_we_tell_the_same(both: tuple[int, int], steps: list[bytes
     max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(METAS | COMMANDS, max_size=25))
+@example([b"mg a Cx Fx\r\n", b"mg a O%s Fx\r\n" % (b"1" * 32), b"mg a Fx O%s\r\n" % (b"1" * 32)])
 def test_meta_commands_are_told_the_same(both: tuple[int, int], steps: list[bytes]) -> None:
     """Their flags, right ones and wrong ones, between classic commands."""
     assert differences(both, steps) == []
@@ -323,6 +326,21 @@ def test_lines_and_packets_are_about_the_same_items(both: tuple[int, int]) -> No
         assert packets.ask(store(b"shared", b"packets", cas=answer.cas))[0].status == 0
         assert client.ask(b"get shared\r\n") == b"VALUE shared 0 7\r\npackets\r\nEND\r\n"
     client.close()
+
+
+def test_a_browser_is_hung_up_on(both: tuple[int, int]) -> None:
+    """Its request is no line of errors, and what follows it no commands."""
+    for port in both:
+        client = TextClient(port)
+        client.socket.sendall(b"POST / HTTP/1.1\r\nHost: a\r\n\r\nset evil 0 0 1\r\n1\r\n")
+        try:
+            assert client.socket.recv(1000) == b""
+        except ConnectionResetError:  # memcached does not read the rest
+            assert port == both[0]
+        client.close()
+        client = TextClient(port)
+        assert client.ask(b"get evil\r\n") == b"END\r\n"
+        client.close()
 
 
 def test_what_is_told_of_an_item(both: tuple[int, int]) -> None:

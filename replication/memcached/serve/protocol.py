@@ -1,4 +1,4 @@
-"""memcached's binary protocol and TAP, as a server has them."""
+"""memcached's protocols, packets and lines, and TAP, as a server has them."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ settings   how it is set
 items      the items of the bucket, as those of slab 1
 slabs      counts of slab 1, which is everything
 reset      nothing; counts begin anew
+detail     on, off, dump: nothing, keys are not counted by their prefixes
 vbucket    vb_N: active, replica, pending or dead
 tap        ep_tap_count, and of each stream eq_tapq:NAME:type, connected, ack_log_size (packets that
            are not acknowledged), rec_fetched (packets sent)
@@ -123,6 +124,8 @@ class Statistics:
                 return self._of_vbuckets(bucket)
             case b"tap":
                 return _of_streams(streams)
+            case b"detail on" | b"detail off" | b"detail dump":
+                return []
         return None
 
     def _reset(self) -> None:
@@ -228,7 +231,7 @@ def _settings() -> Stats:
         "evictions": "off",
         "cas_enabled": "yes",
         "flush_enabled": "yes",
-        "binding_protocol": "binary",
+        "binding_protocol": "auto-negotiate",
         "auth_enabled_sasl": "yes",
     }
     numbers = _numbers(

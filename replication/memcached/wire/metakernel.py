@@ -170,8 +170,11 @@ def read_flags(raw: bytes, words: list[int], first: int, count: int, fields: lis
         if KINDS[letter] == 0:
             return _UNKNOWN
         found = read_flag(raw, words[2 * i], words[2 * i + 1], fields)
-        if found and (found != _BAD_OPAQUE or wrong == 0):
-            wrong = found
+        if found == 0 or (found == _BAD_OPAQUE and wrong):
+            continue
+        if found == _BAD_FORMAT and wrong not in (0, _BAD_OPAQUE):
+            continue  # memcached says nothing of its own of a wrong F
+        wrong = found
     return wrong
 
 

@@ -34,6 +34,9 @@ from logweir.wal import kernel as rows_kernel
 __all__ = ["TextCodec"]
 
 _ROOM: Final = 4096
+_FIRST: Final = tuple(bytes((letter,)) for letter in b"mgsacidt")
+"""Letters with which commands begin; what begins otherwise may be a browser, which is hung up on.
+Source: memcached 1.6.18."""
 _RECORDS_MAX: Final = 64 * 1024
 _RECORD_ROOM: Final = 1024
 _KEYS: Final = re.compile(rb" {0,100}gets? ")
@@ -174,6 +177,10 @@ def _other(line: bytes) -> bytes:
             return _request(Opcode.STAT, textforms.STAT)
         case [b"stats", b"reset", *_]:
             return _request(Opcode.STAT, textforms.RESET, b"reset")
+        case [b"stats", b"detail", *rest]:
+            usage = b"CLIENT_ERROR usage: stats detail on|off|dump"
+            known = {b"on": b"OK", b"off": b"OK", b"dump": b"END"}
+            return _line(known.get(rest[0], usage) if rest else usage)
         case [b"stats", group, *_]:
             return _request(Opcode.STAT, textforms.STAT, group)
         case [b"flush_all", *rest] if len(rest) <= 2:
@@ -191,6 +198,8 @@ def _other(line: bytes) -> bytes:
             return _line(b"OK" if is_level else wrong, quiet)
         case [b"cache_memlimit", size, *rest] if len(rest) <= 1:
             return _line(_memlimit(_short(size)), quiet)
+    if words and words[0][:1] not in _FIRST and words[-1].startswith(b"HTTP/"):
+        return _request(Opcode.QUITQ, 0)
     return _line(b"ERROR")
 
 

@@ -63,6 +63,7 @@ LINES: Final = (
     b"CLIENT_ERROR opaque token too long",
     b"CLIENT_ERROR invalid mode for ms M token",
     b"CLIENT_ERROR invalid mode for ma M token",
+    b"CLIENT_ERROR usage: stats detail on|off|dump",
 )
 """Whole lines. Source: memcached 1.6.18, its source and observed."""
 
