@@ -11,7 +11,13 @@ from pathlib import Path
 from typing import get_args
 
 from logweir.errors import ConfigError
-from logweir.limits import COMPRESS_THRESHOLD_BYTES, WAL_MAX_SIZE_BYTES, WRITE_AHEAD_BYTES
+from logweir.limits import (
+    COMPRESS_THRESHOLD_BYTES,
+    TOPIC_TUPLE_BYTES,
+    TUPLE_BYTES,
+    WAL_MAX_SIZE_BYTES,
+    WRITE_AHEAD_BYTES,
+)
 from logweir.store.log import Durability, Log
 from logweir.store.recover.checkpoint import CheckpointOptions
 from logweir.store.recover.opening import open_folder
@@ -33,6 +39,7 @@ def open(
     compress_threshold: int | None = COMPRESS_THRESHOLD_BYTES,
     compress_level: int = 1,
     write_ahead: int = WRITE_AHEAD_BYTES,
+    tuple_bytes: int = TUPLE_BYTES,
     checkpoint_count: int = 2,
     checkpoint_interval: float = 3600.0,
     checkpoint_wal_threshold: int = 0,
@@ -48,6 +55,8 @@ def open(
     `wal_max_size`: a log file is closed from this size on, in bytes; `compress_threshold`: zstd
     for blocks from this size on, in bytes, None never; `compress_level`: 1 … 22;
     `write_ahead`: most zeros that the log has behind its last block, in bytes, 0 none;
+    `tuple_bytes`: what one new tuple may take, from 1 MiB
+    to `limits.TOPIC_TUPLE_BYTES`;
     `checkpoint_count`: snapshots kept; `checkpoint_interval`: seconds between two, 0 never;
     `checkpoint_wal_threshold`: bytes of log between two, 0 for any; `filesystem`, `clock`:
     replaced by tests.
@@ -66,9 +75,16 @@ def open(
         compress_threshold=compress_threshold,
         compress_level=compress_level,
         write_ahead=write_ahead,
+        tuple_bytes=tuple_bytes,
         checkpoint_count=checkpoint_count,
         checkpoint_wal_threshold=checkpoint_wal_threshold,
     )
+    if not TUPLE_BYTES <= tuple_bytes <= TOPIC_TUPLE_BYTES:
+        raise ConfigError(
+            "tuple_bytes",
+            f"{tuple_bytes} is not from {TUPLE_BYTES} to {TOPIC_TUPLE_BYTES}",
+            hint="give bytes; the default is 1 MiB",
+        )
     if not isinstance(checkpoint_interval, int | float) or math.isnan(checkpoint_interval):
         raise ConfigError("checkpoint_interval", f"{checkpoint_interval!r} is not a number")
     checkpoints = CheckpointOptions(
@@ -93,6 +109,7 @@ def open(
             clock=clock,
         )
         stack.callback(opened.release)
+        opened.schema.limit_tuples(tuple_bytes)
         log = Log(opened, durability=durability, checkpoints=checkpoints, clock=clock)
         if opened.needs_snapshot:
             log.snapshot()

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from logweir.errors import CorruptBlock, RequestError
+from logweir.limits import TOPIC_TUPLE_BYTES
 from logweir.recovery import Batch
 from logweir.store.commit.applying import APPLIED, apply_row, apply_rows, compiled_space
 from logweir.store.engine import ddl
@@ -49,7 +50,7 @@ _DEFINING: Final = frozenset(ddl.DEFINING)
 
 def schema_of(txn: Txn) -> Schema:
     """The definitions that a state holds."""
-    schema = Schema()
+    schema = Schema(TOPIC_TUPLE_BYTES)
     for space_id in ddl.DEFINING:
         for _, data in txn.items(space_id, 0):
             schema.apply(space_id, None, data, is_insert=True, trusted=True)
@@ -128,7 +129,7 @@ class Loader:
         self._state = state
         self._plans = plans
         self._start = start
-        self.schema = Schema() if schema is None else schema
+        self.schema = Schema(TOPIC_TUPLE_BYTES) if schema is None else schema
         self.waiting = SynchroQueue()
         self._asked: Schema | None = None
         self._has_synchronous = False

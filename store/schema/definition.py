@@ -339,6 +339,7 @@ class SpaceDef:
     fields: tuple[FieldDef, ...] = ()
     indexes: tuple[IndexDef, ...] = ()
     sequence: SequenceUse | None = None
+    tuple_bytes: int = TUPLE_BYTES
     format: TupleFormat = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -346,7 +347,7 @@ class SpaceDef:
             self.fields,
             [index.parts for index in self.indexes if not index.function_id],
             self.field_count,
-            TOPIC_TUPLE_BYTES if _is_topic(self.fields) else TUPLE_BYTES,
+            TOPIC_TUPLE_BYTES if _is_topic(self.fields) else self.tuple_bytes,
         )
         object.__setattr__(self, "format", format_)
 

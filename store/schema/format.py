@@ -281,7 +281,8 @@ class TupleFormat:
                 ErrorCode.MEMTX_MAX_TUPLE_SIZE,
                 f"Failed to allocate {total} bytes for tuple: tuple is too large. Check "
                 "'memtx_max_tuple_size' configuration option.",
-                hint=f"logweir has no such option: a tuple has at most {self.max_bytes} bytes",
+                hint=f"a tuple has at most {self.max_bytes} bytes here: `tuple_bytes` of "
+                "`logweir.open`, `--tuple-bytes` of `serve` and `follow`",
             )
 
     def _check_node(self, node: FormatNode, data: bytes, at: int, seen: set[int]) -> int:

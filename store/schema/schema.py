@@ -37,7 +37,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from logweir.errors import ErrorCode, RequestError
-from logweir.limits import VCLOCK_COMPONENTS
+from logweir.limits import TUPLE_BYTES, VCLOCK_COMPONENTS
 from logweir.store.schema.decode import (
     decode_collation,
     decode_index,
@@ -129,12 +129,14 @@ def _nothing(space_id: int, index_id: int, key: list[Any]) -> bool:
 class Schema:
     """All definitions. Not for several threads at once; readers may share a copy.
 
-    `version` rises with each change; `sequences`: id → sequence; `collations`: id → collation.
+    `version` rises with each change; `sequences`: id → sequence; `collations`: id → collation;
+    `tuple_bytes`: what a tuple may take, but in spaces that have the format of a topic.
     """
 
-    __slots__ = ("_by_name", "_spaces", "collations", "sequences", "version")
+    __slots__ = ("_by_name", "_spaces", "collations", "sequences", "tuple_bytes", "version")
 
-    def __init__(self) -> None:
+    def __init__(self, tuple_bytes: int = TUPLE_BYTES) -> None:
+        self.tuple_bytes = tuple_bytes
         self._spaces: dict[int, SpaceDef] = {}
         self._by_name: dict[str, int] = {}
         self.sequences: dict[int, SequenceDef] = {}
@@ -152,7 +154,14 @@ class Schema:
         other.sequences = dict(self.sequences)
         other.collations = dict(self.collations)
         other.version = self.version
+        other.tuple_bytes = self.tuple_bytes
         return other
+
+    def limit_tuples(self, tuple_bytes: int) -> None:
+        """From now on a tuple may take so much; those that are there stay."""
+        self.tuple_bytes = tuple_bytes
+        for space in self._spaces.values():
+            self._spaces[space.id] = replace(space, tuple_bytes=tuple_bytes)
 
     # --- looking up -------------------------------------------------------------------------------
     def __iter__(self) -> Iterator[SpaceDef]:
@@ -274,6 +283,7 @@ class Schema:
                 del self._by_name[before.name]
             return Change("drop", before, None)
         space = decode_space(new, is_new=before is None)
+        space = replace(space, tuple_bytes=self.tuple_bytes)
         if before is not None:
             _check_alter(before, space)
         self._check_collations(space)

@@ -63,6 +63,26 @@ def state(serving: Serving) -> SourceState:
     return serving.server.runners[0].status.state
 
 
+def test_large_tuples_are_followed(tmp_path: Path) -> None:
+    """Of a master with a larger `memtx_max_tuple_size`, copied and taken later; and those that are
+    over our limit stop the source with the name of the option."""
+    large = 16 * 1024 * 1024
+    insert = "box.space.t:insert{..., string.rep('x', 1000 * 1000 * ...)}"
+    with RealTarantool(tmp_path / "master", cfg={"memtx_max_tuple_size": large}) as master:
+        master.eval(SETUP)
+        master.eval(insert, [3])
+        copy(master, tmp_path / "ours")
+        options = {"tuple_bytes": 8 * 1024 * 1024}
+        with following(tmp_path / "ours", master, open_options=options) as serving:
+            master.eval(insert, [5])
+            until(lambda: serving.log.count("t") == 2)
+            assert [len(str(row[1])) for row in serving.log.select("t")] == [3_000_000, 5_000_000]
+            master.eval(insert, [9])
+            until(lambda: state(serving) == SourceState.STOPPED)
+            assert "--tuple-bytes" in serving.server.runners[0].status.last_error
+            assert serving.log.count("t") == 2
+
+
 def test_copy_goes_on_where_it_stopped(tmp_path: Path) -> None:
     """Data, definitions, transactions with local rows, users; restarts of both sides."""
     with RealTarantool(tmp_path / "master") as master:

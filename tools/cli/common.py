@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from logweir.limits import TOPIC_TUPLE_BYTES, TUPLE_BYTES
 from logweir.tools.cli.output import Output
 from logweir.wal.damage import TAIL_KINDS, Damage
 
@@ -17,6 +18,7 @@ __all__ = [
     "FolderArgument",
     "NewFolderOption",
     "PathArgument",
+    "TupleBytes",
     "existing",
     "log_bytes",
     "show_damage",
@@ -35,6 +37,18 @@ NewFolderOption = Annotated[
     Path, typer.Option("--to", metavar="NEW", help="The new folder; it must be empty or not exist.")
 ]
 """The option of commands that write a new folder."""
+
+
+TupleBytes = Annotated[
+    int,
+    typer.Option(
+        envvar="LOGWEIR_TUPLE_BYTES",
+        min=TUPLE_BYTES,
+        max=TOPIC_TUPLE_BYTES,
+        help="What one tuple may take, as Tarantool's memtx_max_tuple_size.",
+    ),
+]
+"""The option of commands that open a store for others to write."""
 
 
 def existing(path: Path) -> Path:

@@ -14,10 +14,12 @@ import typer
 
 import logweir
 from logweir.errors import ConfigError
+from logweir.limits import TUPLE_BYTES
 from logweir.replication import server as serving
 from logweir.replication.runner import SourceState, SourceStatus
 from logweir.replication.stream import positions
 from logweir.replication.urls import Url
+from logweir.tools.cli.common import TupleBytes
 from logweir.tools.cli.joining import join_if_new
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
@@ -37,6 +39,7 @@ def command(
     once: Annotated[
         bool, typer.Option("--once", help="Stop when the end of the upstream is reached.")
     ] = False,
+    tuple_bytes: TupleBytes = TUPLE_BYTES,
 ) -> int:
     """Copy one upstream into a folder and keep the copy up to date.
 
@@ -51,7 +54,8 @@ def command(
         raise ConfigError("--rejoin", f"is for Tarantool; {source.scheme} goes on by itself")
     instance = _put_aside(out, directory) if rejoin else None
     join_if_new(out, [source], directory, instance=instance)
-    with logweir.open(directory, create=source.scheme != "tarantool") as log:
+    create = source.scheme != "tarantool"
+    with logweir.open(directory, create=create, tuple_bytes=tuple_bytes) as log:
         return serving.run(_follow(out, log, source, once))
 
 

@@ -21,6 +21,7 @@ from logweir.limits import (
     CONNECTIONS,
     MEMORY_BYTES,
     MEMORY_LEAST_BYTES,
+    TUPLE_BYTES,
     WRITE_AHEAD_BYTES,
     WRITE_AHEAD_MAX_BYTES,
 )
@@ -30,6 +31,7 @@ from logweir.replication.listener import server_tls
 from logweir.replication.metricsport import METRICS
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.urls import Url
+from logweir.tools.cli.common import TupleBytes
 from logweir.tools.cli.configfile import config_option
 from logweir.tools.cli.joining import join_if_new
 from logweir.tools.cli.output import Output
@@ -82,6 +84,7 @@ def command(
             help="Most zeros that the log has behind its last block, in bytes; 0: none.",
         ),
     ] = WRITE_AHEAD_BYTES,
+    tuple_bytes: TupleBytes = TUPLE_BYTES,
     tls_certificate: Annotated[
         Path | None,
         typer.Option(envvar="LOGWEIR_TLS_CERTIFICATE", help="Speak TLS with this PEM certificate."),
@@ -156,7 +159,9 @@ def command(
         out.warning(f"only {files} files may be open: fewer connections than {CONNECTIONS}")
     with stopped_early(out):
         join_if_new(out, options.follow, directory)
-        with logweir.open(directory, durability=durability, write_ahead=write_ahead) as log:
+        with logweir.open(
+            directory, durability=durability, write_ahead=write_ahead, tuple_bytes=tuple_bytes
+        ) as log:
             return serving.run(_serve(out, log, options))
 
 

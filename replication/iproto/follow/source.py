@@ -106,7 +106,8 @@ class TarantoolSource:
                     f"{self.url}: the transaction of replica {row.replica_id} that ends with lsn "
                     f"{row.lsn} ({last - first} rows) cannot be applied: {error.message} "
                     f"(error {int(error.code)})",
-                    hint="mend the difference between the two, or copy the master anew",
+                    hint=error.hint
+                    or "mend the difference between the two, or copy the master anew",
                 ) from error
 
     def lag_seconds(self, timestamp: float) -> float:

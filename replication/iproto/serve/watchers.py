@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -48,7 +48,7 @@ class Events:
         self._watchers: set[Watchers] = set()
         self._forget: Callable[[], None] | None = None
         self._seen = 0
-        self._makers: Final = {
+        self._makers: Final[Mapping[str, Callable[[], bytes | None]]] = {
             "box.id": self._id,
             "box.status": self._status,
             "box.election": self._election,

@@ -149,7 +149,9 @@ _BODILESS: Final = frozenset(
 )
 _KNOWN: Final = frozenset(RequestType)
 _ANY: Final = frozenset(range(256))
-_EVENT: Final = {IprotoKey.EVENT_KEY: ("name", FIRST_BYTES["str"])}
+_EVENT: Final[Mapping[int, tuple[str, frozenset[int]]]] = {
+    IprotoKey.EVENT_KEY: ("name", FIRST_BYTES["str"])
+}
 _BODIES: Final[Mapping[int, Mapping[int, tuple[str, frozenset[int]]]]] = {
     RequestType.BEGIN: {
         IprotoKey.TIMEOUT: ("timeout_seconds", FIRST_BYTES["double"]),
@@ -351,9 +353,12 @@ def decode_request(data: bytes, start: int, end: int, request: Request) -> None:
         request.type, request.sync = header.type, header.sync
         request.schema_version, request.stream_id = header.schema_version, header.stream_id
     kind, at = header.type, header.body_at
-    _check_stream(kind, header.stream_id)
+    if header.stream_id or kind in _TRANSACTION_TYPES:
+        _check_stream(kind, header.stream_id)
     if kind in DML_TYPES:
         seen = _dml_body(request, data, at) if at < end else set()
+    elif kind in _BODILESS:
+        return
     elif kind in _NAME_KEYS:
         seen = _named_body(request, data, at, end)
     elif kind in STREAM_TYPES:
@@ -361,8 +366,6 @@ def decode_request(data: bytes, start: int, end: int, request: Request) -> None:
         return
     elif kind in _BODIES:
         _keyed_body(request, data, at, end)
-        return
-    elif kind in _BODILESS:
         return
     else:
         raise RequestError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {kind}")
