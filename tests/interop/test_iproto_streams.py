@@ -13,6 +13,7 @@ import pytest
 
 from interop.rawclient import RawClient
 from interop.serving import Serving
+from logweir.errors import StateFailed
 from logweir.limits import TRIAL_BYTES, TRIALS
 from logweir.replication.iproto.serve import trial
 from logweir.replication.iproto.wire.requests import FEATURES, PROTOCOL_VERSION
@@ -279,6 +280,23 @@ def test_one_that_rests_has_no_view(
             assert client.rows(1, [2]) == [[2, 2]]
             assert client.code(1, COMMIT) == 0
             assert client.rows(0) == [[1, 1], [2, 2], [9, 9]]
+
+
+def test_a_failed_log_begins_nothing(serving: Serving) -> None:
+    """BEGIN is refused as a change is, and so is what would wake a transaction; nothing is left."""
+    serving.log.insert("t", (1, 1))
+    with Client(serving) as client:
+        client.code(1, BEGIN)
+        client.put(1, 2, 2)
+        serving.log._committer.failure = StateFailed("it is broken")
+        try:
+            assert client.code(2, BEGIN) == 40
+            assert client.rows(1, [1]) == [[1, 1]]
+            assert client.code(1, COMMIT) == 40
+        finally:
+            serving.log._committer.failure = None
+        assert client.rows(0) == [[1, 1]]
+    serving.wait(lambda: serving.server.shared.open_views == 0)
 
 
 def test_the_state_grows_while_one_is_open(serving: Serving) -> None:

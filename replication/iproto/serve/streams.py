@@ -172,7 +172,7 @@ class Streams:
         if trial is None:
             self._connection.answer(request, EMPTY_BODY)
             return
-        size_bytes = trial.size_bytes
+        work_bytes = trial.work_bytes
         self._end(stream)
         trial.check()
         if not trial.changes:
@@ -185,7 +185,7 @@ class Streams:
             else:
                 self._connection.answer(request, EMPTY_BODY)
 
-        self._connection.put_in_line(Job(trial.repeat, size_bytes), done)
+        self._connection.put_in_line(Job(trial.repeat, work_bytes), done)
 
     def _end(self, stream: _Stream) -> None:
         trial, stream.trial = stream.trial, None

@@ -69,12 +69,15 @@ class Trials:
 
 class _View:
     """A group that is never committed. `must_rest`: called, in the loop's thread, when the state
-    must grow."""
+    must grow. Raises `RequestError` where nothing can be changed."""
 
     def __init__(self, shared: Shared, must_rest: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         self._shared = shared
-        self._group: Group | None = shared.log.trial(Executor())
+        try:
+            self._group: Group | None = shared.log.trial(Executor())
+        except LogweirError as error:  # the log has failed
+            raise as_request_error(error) from error
         self._forget = shared.log.on_grow(lambda: loop.call_soon_threadsafe(must_rest))
         shared.open_views += 1
 
@@ -122,9 +125,9 @@ class Trial:
         return self._view is not None
 
     @property
-    def size_bytes(self) -> int:
-        """What its statements take, about."""
-        return self._size_bytes
+    def work_bytes(self) -> int:
+        """What its statements take and read: how much there is to repeat."""
+        return self._size_bytes + self._read_bytes
 
     def check(self) -> None:
         """Raise errors 97, 231 where it has failed."""
@@ -202,8 +205,9 @@ class Trial:
     # --- its view ---------------------------------------------------------------------------------
 
     def _new_view(self) -> _View:
+        view = _View(self._trials.shared, self._rest_soon)
         self._trials.used(self)
-        return _View(self._trials.shared, self._rest_soon)
+        return view
 
     def _take(self, view: _View) -> None:
         self._view = view
