@@ -102,6 +102,7 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
         "insert": ("kv", (10**6, "x")),
         "knows_settled": (VClock(),),
         "on_commit": (print,),
+        "trial": (Executor(),),
         "on_grow": (print,),
         "release": ("somebody",),
         "replace": ("kv", (10**6, "x")),
