@@ -187,13 +187,15 @@ def test_a_lock_file_that_is_a_link_is_refused(tmp_path: Path) -> None:
     assert not victim.exists()
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize(
+    ("make", "said"), [(os.mkfifo, "not a regular file"), (os.mkdir, "is a directory")]
+)
 def test_a_lock_file_that_is_no_file_is_refused(
-    make: Callable[[Path], None], tmp_path: Path
+    make: Callable[[Path], None], said: str, tmp_path: Path
 ) -> None:
-    """At once: nobody waits for the other end of a pipe."""
+    """At once: nobody waits for the other end of a pipe, and nothing is cut or written."""
     make(tmp_path / "logweir.lock")
-    with pytest.raises(WalError, match=r"logweir\.lock") as caught:
+    with pytest.raises(WalError, match=rf"logweir\.lock: {said}") as caught:
         logweir.open(tmp_path)
     assert caught.value.hint
 
