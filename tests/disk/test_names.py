@@ -16,7 +16,7 @@ import logweir
 from logweir.errors import DirectoryLocked, WalError, WriteFailed
 from logweir.recovery import repair, restore
 from logweir.store.state.state import State
-from logweir.wal.filesystem import OS, OsFileSystem
+from logweir.wal.filesystem import OS
 
 FORMAT = [("id", "unsigned"), ("value", "string")]
 FILE_BYTES = 8192
@@ -330,24 +330,49 @@ def test_a_disk_that_takes_no_bytes_is_an_error(
     assert (tmp_path / "a").read_bytes() == b"defg"
 
 
+@pytest.mark.parametrize(
+    ("opening", "looks"), [("open_read", 1), ("open_append", 1), ("open_append", 2)]
+)
 def test_a_file_that_cannot_be_looked_at_is_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opening: str, looks: int
 ) -> None:
-    """No descriptor is left open behind the error."""
+    """No descriptor is left open behind the error, whichever look at it fails."""
     (tmp_path / "a").write_bytes(b"x")
-    disk: OsFileSystem = OS
+    real, left = os.fstat, [looks]
 
-    def failing(*args: object) -> object:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
+    def failing(fd: int) -> os.stat_result:
+        left[0] -= 1
+        if not left[0]:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(fd)
 
     before = set(os.listdir("/proc/self/fd"))
     with monkeypatch.context() as patched:
         patched.setattr(os, "fstat", failing)
         with pytest.raises(OSError, match="Input/output"):
-            disk.open_append(tmp_path / "a")
-        with pytest.raises(OSError, match="Input/output"):
-            disk.open_read(tmp_path / "a")
+            getattr(OS, opening)(tmp_path / "a")
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_lock_file_that_cannot_be_emptied_hides_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What went wrong while the folder was held is told, and the folder is free."""
+    lock = tmp_path / "logweir.lock"
+
+    def failing(fd: int, size: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def fails_inside() -> None:
+        with OS.lock(lock):
+            monkeypatch.setattr(os, "ftruncate", failing)
+            raise FileNotFoundError("first")
+
+    with pytest.raises(FileNotFoundError, match="first"):
+        fails_inside()
+    monkeypatch.undo()
+    with OS.lock(lock):
+        pass
 
 
 def test_room_is_told_by_the_disk(tmp_path: Path) -> None:
