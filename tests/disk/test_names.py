@@ -354,22 +354,25 @@ def test_a_file_that_cannot_be_looked_at_is_closed(
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_lock_file_that_cannot_be_emptied_hides_no_error(
+def test_a_lock_file_that_cannot_be_emptied_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What went wrong while the folder was held is told, and the folder is free."""
+    """Nor does it hide what went wrong while the folder was held, which is free then."""
     lock = tmp_path / "logweir.lock"
 
     def failing(fd: int, size: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    def fails_inside() -> None:
+    def hold(error: Exception | None) -> None:
         with OS.lock(lock):
             monkeypatch.setattr(os, "ftruncate", failing)
-            raise FileNotFoundError("first")
+            if error is not None:
+                raise error
 
+    hold(None)
+    monkeypatch.undo()
     with pytest.raises(FileNotFoundError, match="first"):
-        fails_inside()
+        hold(FileNotFoundError("first"))
     monkeypatch.undo()
     with OS.lock(lock):
         pass
