@@ -60,6 +60,18 @@ def test_a_new_lane_begins_with_what_the_root_lane_has_when_its_turn_comes() -> 
     assert of_lane.lane.selected == "second"
 
 
+def test_a_new_lane_waits_for_all_that_runs_alone_before_it() -> None:
+    """Not for the first of them only."""
+    lanes: Lanes[str] = Lanes("first")
+    lanes.put(pending(Opcode.SELECT_BUCKET, 1))
+    lanes.put(pending(Opcode.SELECT_BUCKET, 2))
+    lanes.put(pending(Opcode.MUTATION, 3, b"new"))
+    for opaque in (1, 2, 3):
+        (batch,) = lanes.take()
+        assert opaques((batch,)) == [opaque]
+        lanes.done(batch)
+
+
 def test_a_lane_waits_for_no_change_and_no_transaction_of_the_root_lane() -> None:
     """Only for what can change what it begins with; and only at its beginning."""
     lanes: Lanes[str] = Lanes("first")
