@@ -12,8 +12,11 @@ from interop.test_tap_endpoint import ACK, FUTURE, data, serve, take_until
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
 from logweir.replication.memcached.wire.messages import (
     Connect,
+    Opaque,
     Option,
 )
+
+CLOSED = (Opcode.TAP_OPAQUE, Opaque.CLOSE_BACKFILL)
 
 
 def flush_at(server: Serving) -> list[float]:
@@ -77,3 +80,22 @@ def test_a_delayed_flush_that_was_put_off_waits_for_its_time(tmp_path: Path) -> 
     with serve(tmp_path / "s", read_only=True) as server, KvClient(server.port) as client:
         assert client.ask(Packet(Opcode.GET, b"a"))[0].status == 0
         assert flush_at(server) == [1_000_000.0]
+
+
+def test_a_flush_inside_a_backfill_loses_nothing_behind_it(tmp_path: Path) -> None:
+    """What is stored behind it may be in the rest of the backfill, before the flush is told."""
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        client.ask(*(store(b"k%03d" % number, bytes(20_000)) for number in range(300)))
+        held = set[bytes]()
+        with KvClient(server.port) as consumer:
+            stream = consumer.stream(Connect(b"n", ACK))
+            take_until(stream, b"k000")
+            client.ask(Packet(Opcode.FLUSH), store(b"z"))
+            for message in stream:
+                if message.opcode == Opcode.TAP_FLUSH:
+                    held.clear()
+                elif message.opcode == Opcode.TAP_MUTATION:
+                    held.add(message.key)
+                elif (message.opcode, message.number) == CLOSED:
+                    break
+        assert held == {b"z"}

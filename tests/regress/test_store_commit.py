@@ -7,12 +7,17 @@ import shutil
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import logweir
 from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
+from logweir.limits import GROUP_BYTES
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
 from logweir.store.engine.request import Request
 from logweir.store.engine.statements import Statements
 from logweir.store.state import layers, state
@@ -116,6 +121,33 @@ def test_an_interrupted_leader_leaves_nobody_waiting(tmp_path: Path) -> None:
     assert sorted(row[0] for row in done) == list(range(1, 9))
     assert log.count("kv") == 8
     log.close()
+
+
+def test_a_stopped_leader_tells_the_others_of_its_group(tmp_path: Path) -> None:
+    """They are neither made nor said to be."""
+    with opened(tmp_path) as log:
+
+        def stop(group: Any) -> None:
+            raise Stop
+
+        request = insert(log, 1)
+        other = Job(lambda group: group.answer(request))
+        with pytest.raises(Stop):
+            log.run_job(Job(stop), before=[other])
+        assert isinstance(other.error, WalError)
+        assert log.count("kv") == 0
+
+
+def test_a_group_is_bounded_in_bytes(tmp_path: Path) -> None:
+    """What waits is committed in several, each with no more than one job over the bound."""
+    with opened(tmp_path) as log:
+        requests = [insert(log, key) for key in range(6)]
+        jobs = [
+            Job(partial(Group.answer, request=request), GROUP_BYTES // 2) for request in requests
+        ]
+        before = log.commits
+        log.run_job(jobs[-1], before=jobs[:-1])
+        assert log.commits == before + 3
 
 
 WAITING = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import random
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,36 @@ def test_after_a_failed_write_the_log_goes_on_without_the_batch(part: float) -> 
         assert rows_of(examine(FOLDER, filesystem=disk)) == written[-1].rows
         written.append(Written())
     assert len(written) > 6
+
+
+def test_a_cut_is_durable_before_what_is_written_behind_it() -> None:
+    """A crash then brings back nothing of the batch that failed."""
+    disk = FaultyFileSystem(fresh_disk())
+    written = Written()
+    rng = random.Random(1)
+    writer = open_writer(disk, written)
+    write_batch(writer, written, rng)
+    disk.fault = Fault(1, {"write"}, errno.ENOSPC, part=0.9)
+    with pytest.raises(WriteFailed):
+        write_batch(writer, written, rng)
+    for seed in range(60):
+        image = disk.inner.crash(seed=seed)
+        assert rows_of(examine(FOLDER, filesystem=image)) == written.rows, seed
+    writer.abandon()
+
+
+def test_a_new_log_replaces_none_of_its_name() -> None:
+    """What is there stays as it is, and the change is refused."""
+    disk, written = fresh_disk(), Written()
+    writer = open_writer(disk, written)
+    place = FOLDER / f"{0:020}.xlog"
+    with closing(disk.create(place)) as file:
+        file.write([b"somebody's"])
+    with pytest.raises(WriteFailed):
+        write_batch(writer, written, random.Random(1))
+    writer.abandon()
+    with closing(disk.open_read(place)) as found:
+        assert found.read(100, 0) == b"somebody's"
 
 
 def test_a_failed_cut_poisons_the_writer() -> None:

@@ -12,8 +12,10 @@ from support.logs import INSTANCE, ORDERS, SPACE_ROW, insert, transaction, write
 import logweir
 from logweir.errors import DecodeError, LogweirError, RecoveryRefused
 from logweir.recovery import examine, plan, repair
+from logweir.recovery.chain import missing_end
 from logweir.recovery.faults import SimFileSystem
 from logweir.wal.damage import DamageKind
+from logweir.wal.directory import scan_directory
 from logweir.wal.endmark import END_MARK_NAME, EndMark, EndMarks, load_end_mark
 from logweir.wal.filesystem import OS, make_folders
 from logweir.wal.vclock import VClock
@@ -71,6 +73,16 @@ def test_mark_never_goes_back_in_one_process(tmp_path: Path) -> None:
 
 
 # --- what it tells --------------------------------------------------------------------------------
+
+
+def test_rows_of_one_replica_make_not_up_for_those_of_another(tmp_path: Path) -> None:
+    """Each of them has to reach the mark."""
+    index = scan_directory(tmp_path)
+    mark = EndMark(INSTANCE, "b.xlog", 9, VClock({1: 5, 2: 3}))
+    assert missing_end(mark, index, VClock({1: 5, 2: 3})) is None
+    missing = missing_end(mark, index, VClock({1: 90, 2: 2}))
+    assert missing is not None
+    assert missing.rows_lost == 1
 
 
 @pytest.mark.parametrize("with_state", [True, False])

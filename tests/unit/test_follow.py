@@ -12,6 +12,7 @@ from support.logs import INSTANCE, insert, transaction
 from logweir.errors import ChainGap, CorruptBlock, PositionUnavailable
 from logweir.recovery import examine, plan
 from logweir.wal.block import EOF_MARKER, encode_block
+from logweir.wal.directory import scan_directory
 from logweir.wal.follow import Follower
 from logweir.wal.meta import Meta
 from logweir.wal.vclock import VClock
@@ -199,6 +200,19 @@ def test_damage_is_an_error_and_not_the_end(tmp_path: Path) -> None:
         pytest.raises(CorruptBlock),
     ):
         poll(follower)
+
+
+def test_a_position_is_compared_by_replica(tmp_path: Path) -> None:
+    """One that is far ahead of a log in one component may lack rows of another before it."""
+    log = Log(tmp_path)
+    log.write(3)
+    log.writer.rotate()
+    log.write(1)
+    log.writer.close()
+    index = scan_directory(tmp_path)
+    first, second = index.xlogs
+    assert index.xlogs_after(VClock({7: 100, 1: 2})) == [first, second]
+    assert index.xlogs_after(VClock({7: 100, 1: 3})) == [second]
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:

@@ -84,6 +84,18 @@ def test_a_lane_waits_for_no_change_and_no_transaction_of_the_root_lane() -> Non
     assert opaques(lanes.take()) == [5]
 
 
+def test_what_follows_a_fenced_request_waits_for_its_answer() -> None:
+    """In its own lane; the fenced one goes with those before it."""
+    lanes: Lanes[str] = Lanes("first")
+    lanes.put(pending(Opcode.MUTATION, 1))
+    lanes.put(pending(Opcode.MUTATION, 2, flags=Flag.FENCE))
+    lanes.put(pending(Opcode.MUTATION, 3))
+    (batch,) = lanes.take()
+    assert opaques((batch,)) == [1, 2]
+    lanes.done(batch)
+    assert opaques(lanes.take()) == [3]
+
+
 @pytest.mark.parametrize("how", ["frames", "bytes"])
 def test_a_transaction_over_the_limits_is_refused_at_once(how: str) -> None:
     """All before with the one that is too much, which alone is TooBusy; each that follows as it

@@ -105,3 +105,29 @@ def test_who_is_cancelled_while_it_is_kept_can_be_forgotten(log: logweir.Log) ->
         assert kept(log) == {}
 
     asyncio.run(main())
+
+
+def test_a_follower_may_keep_as_much_as_the_bound(tmp_path: Path) -> None:
+    """One byte less, and it is evicted."""
+
+    async def look(log: logweir.Log, most: int) -> list[str]:
+        evicted: list[str] = []
+        retention = Retention(log, metrics=Metrics(), max_bytes=most)
+        retention.attend(
+            evicted=lambda name, reason: evicted.append(name),
+            departed=lambda names: (),
+            forgotten=lambda name: None,
+        )
+        await retention.look()
+        return evicted
+
+    with logweir.open(tmp_path, checkpoint_count=1) as log:
+        log.create_space("t", format=[("id", "unsigned")])
+        log.retain("a", {1: 0})
+        for number in range(2):
+            log.insert("t", (number,))
+            log.snapshot()
+        (size,) = log.pinned_bytes().values()
+        assert size > 0
+        assert asyncio.run(look(log, size)) == []
+        assert asyncio.run(look(log, size - 1)) == ["a"]

@@ -132,6 +132,19 @@ def test_older_copy_put_over_is_refused_until_the_state_is_removed(tmp_path: Pat
         assert ids(log) == list(range(5))
 
 
+def test_lsns_that_only_the_state_knows_are_not_given_again(tmp_path: Path) -> None:
+    """The newest log is gone, its mark too, and the rows are given up: somebody may have them."""
+    log = filled(tmp_path, 0, 100, wal_max_size=2048)
+    reached = log.vclock.lsn(1)
+    log.close()
+    max(tmp_path.glob("*.xlog")).unlink()
+    (tmp_path / "logweir.end").unlink()
+    with logweir.open(tmp_path, force_recovery=True) as log:
+        assert len(ids(log)) < 100
+        log.insert("t", (1000,))
+        assert log.vclock.lsn(1) == reached + 1
+
+
 def test_all_logs_gone_is_no_fresh_folder(tmp_path: Path, rebuilt: Reasons) -> None:
     """A new store is not begun beside a state that says what was there."""
     filled(tmp_path, 0).close()

@@ -94,6 +94,17 @@ def test_an_expired_item_is_gone_and_removed(server: StoreServer) -> None:
     assert added.status == Status.SUCCESS
 
 
+def test_a_change_in_the_place_of_an_expired_item_is_a_transaction_of_its_own(
+    server: StoreServer,
+) -> None:
+    """Behind that of the removal."""
+    ask(server, store(b"k", expiry=10))
+    server.now = NOW + 10
+    (added,) = ask(server, store(b"k", opcode=Opcode.ADD))
+    assert added.status == Status.SUCCESS
+    assert server.rows() == [["REPLACE"], ["REPLACE", "DELETE"], ["REPLACE"]]
+
+
 @pytest.mark.parametrize("opcode", [Opcode.GETQ, Opcode.GETKQ, Opcode.GATQ, Opcode.GATKQ])
 def test_quiet_reads_say_nothing_of_a_miss_and_all_of_a_hit(
     server: StoreServer, opcode: Opcode
