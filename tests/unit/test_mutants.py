@@ -33,8 +33,9 @@ def names_of(path: Path) -> frozenset[str]:
 def test_mutants_fit_the_tree(room: str) -> None:
     """Each text stands exactly once where it is said to, and the tests are there."""
     assert room in ROOMS
-    for one in (one for one in MUTANTS if one.room == room):
-        assert not stale(one, ROOT), one.name
+    mine = [one for one in MUTANTS if one.room == room]
+    assert [(one.name, text) for one in mine if (text := stale(one, ROOT))] == []
+    for one in mine:
         assert one.tests, one.name
         for test in one.tests:
             file, _, name = test.partition("::")
