@@ -75,7 +75,9 @@ LINKED = {
 
 def flags(name: str) -> dict[str, list[str]]:
     """What the compiler and the linker are told of a kernel."""
-    told = {"extra_compile_args": ["-O3"]}
+    told = {"extra_compile_args": ["-O3", "-g0"]}
+    if sys.platform == "linux":
+        told["extra_link_args"] = ["-s"]  # symbols of names would be half of what is installed
     if library := LINKED.get(name):
         found = shutil.which("pkg-config")
         for key, kind in (("extra_compile_args", "--cflags"), ("extra_link_args", "--libs")):
