@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from logweir.limits import LOG_BURST_LINES, LOG_LINE_SECONDS
-from logweir.wal.logs import get_logger
+from logweir.wal.logs import EventLog, get_logger
 
 __all__ = ["SparingLog", "get_logger"]
 
@@ -17,7 +16,7 @@ class SparingLog:
     `limits.LOG_BURST_LINES` come at once, then one each `limits.LOG_LINE_SECONDS`; the next line
     says as `left_out` how many did not. `clock`: seconds."""
 
-    def __init__(self, log: Any, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, log: EventLog, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._clock = clock
         self._events: dict[

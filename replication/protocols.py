@@ -8,10 +8,12 @@ where a server is made.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from logweir.replication.service.protocol import WireProtocol
 from logweir.replication.urls import Schemes, Url, read_listen_url, read_url
+
+if TYPE_CHECKING:
+    from logweir.replication.service.protocol import WireProtocol
 
 __all__ = ["PROTOCOLS", "SCHEMES", "parse_listen_url", "parse_url", "wire_protocols"]
 

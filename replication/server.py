@@ -6,21 +6,13 @@ What each protocol makes of an address: `logweir.replication.protocols`.
 from __future__ import annotations
 
 import asyncio
-import gc
 import ssl
-import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any
 
 from logweir.errors import LogweirError
-from logweir.limits import (
-    MALLOC_ARENAS,
-    MALLOC_KEPT_BYTES,
-    MALLOC_SHARED_BYTES,
-    MEMORY_BYTES,
-    STATUS_GAPS,
-)
+from logweir.limits import MEMORY_BYTES, STATUS_GAPS
 from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
@@ -47,19 +39,13 @@ from logweir.replication.stream.places import Places
 from logweir.replication.urls import Url, option_seconds
 from logweir.store.checksum import space_checksums
 from logweir.store.log import Log
-from logweir.store.state import heap
 from logweir.wal.follow import Follower
 from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock
 
-__all__ = ["Server", "ServerOptions", "raise_file_limit", "run"]
+__all__ = ["Server", "ServerOptions", "raise_file_limit"]
 
 _log = get_logger("logweir.replication")
-
-SWITCH_SECONDS: Final = 0.001
-"""How long a thread of a serving process may keep the interpreter while another one waits."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,30 +279,3 @@ def raise_file_limit(wanted: int) -> int:
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     return most
-
-
-def _prepare_process() -> None:
-    """Spare a process that moves large blocks of bytes costs that come again and again.
-
-    glibc gives freed blocks of 128 KiB and more back to the system, which fills those that come
-    next with zeros, page by page; they are kept up to `MALLOC_KEPT_BYTES`. And what was imported
-    lives as long as the process: the collector of cycles need not look at it. The thread that
-    commits and the one that talks to the peers hand the interpreter to each other all the time:
-    neither should wait long for it.
-    """
-    sys.setswitchinterval(SWITCH_SECONDS)
-    gc.collect()
-    gc.freeze()
-    heap.set_limits(
-        shared_bytes=MALLOC_SHARED_BYTES, kept_bytes=MALLOC_KEPT_BYTES, arenas=MALLOC_ARENAS
-    )
-
-
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run an event loop: uvloop's where that is installed."""
-    _prepare_process()
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(main)
-    return uvloop.run(main)

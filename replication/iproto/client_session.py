@@ -47,8 +47,8 @@ from logweir.replication.iproto.wire.codec import (
     encode_ack,
 )
 from logweir.replication.iproto.wire.requests import encode_request
-from logweir.replication.service.verifiers import METHOD
 from logweir.replication.session import BaseSession, InputBuffer
+from logweir.store.schema.definition import LOGIN_METHOD
 from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock
 
@@ -315,7 +315,7 @@ class ClientSession(BaseSession[Event]):
         proof: list[str] = []
         if password or user != "guest":  # every client sends the 20 bytes as a string
             text = scramble(password, self._salt).decode("utf-8", "surrogateescape")
-            proof = [METHOD, text]
+            proof = [LOGIN_METHOD, text]
         self._ask(
             _State.AUTH,
             RequestType.AUTH,

@@ -26,6 +26,7 @@ from logweir.replication.service.access import (
     User,
 )
 from logweir.store.log import Log
+from logweir.store.schema.definition import LOGIN_METHOD
 from logweir.store.transaction import Transaction
 from logweir.wal.mp import unpack
 
@@ -94,7 +95,7 @@ def add_user(log: Log, name: str, *, password: str | None = None, role: bool = F
         raise RequestError(ErrorCode.USER_EXISTS, f"User '{name}' already exists")
     user_id = max(user.id for user in directory.users()) + 1
     user_id = max(user_id, SUPER_ID + 1)
-    auth = {verifiers.METHOD: verifiers.verifier(password)} if password is not None else {}
+    auth = {LOGIN_METHOD: verifiers.verifier(password)} if password is not None else {}
     with log.transaction() as tx:
         tx.insert(_USER, (user_id, ADMIN_ID, name, "role" if role else "user", auth))
         if not role:
@@ -120,7 +121,7 @@ def change_password(log: Log, name: str, password: str) -> None:
     if user.is_role or user.id == GUEST_ID:
         text = f"Setting password for {'role' if user.is_role else 'guest user'} has no effect"
         raise RequestError(ErrorCode.ILLEGAL_PARAMS, text, hint="give it to a user")
-    log.update(_USER, user.id, [["=", 4, {verifiers.METHOD: verifiers.verifier(password)}]])
+    log.update(_USER, user.id, [["=", 4, {LOGIN_METHOD: verifiers.verifier(password)}]])
     _keep_verifiers(log, name, password)
 
 

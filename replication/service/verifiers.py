@@ -1,6 +1,6 @@
 """What is kept of passwords: Tarantool's own verifier, and what SCRAM and CRAM-MD5 need besides.
 
-Tarantool's (`METHOD`, base64 of the double sha1) is a field of `_user`. The others stand in the
+Tarantool's (`chap-sha1`, base64 of the double sha1) is a field of `_user`. The others stand in the
 space `logweir_verifier`, which stays on this instance: user string, mechanism string, made_for
 string, salt varbinary, iterations unsigned, stored varbinary, server varbinary; primary key (user,
 mechanism).
@@ -41,7 +41,6 @@ from logweir.wal.xrow import RowType
 
 __all__ = [
     "CRAM",
-    "METHOD",
     "SCRAM_HASHES",
     "VERIFIERS_SPACE",
     "ScramVerifier",
@@ -56,7 +55,6 @@ __all__ = [
     "verifier",
 ]
 
-METHOD: Final = "chap-sha1"
 VERIFIERS_SPACE: Final = "logweir_verifier"
 CRAM: Final = "CRAM-MD5"
 SCRAM_HASHES: Final = {
@@ -79,7 +77,7 @@ _MD5_BLOCK_BYTES: Final = 64
 
 
 def verifier(password: str) -> str:
-    """What `_user` keeps of a password for `METHOD`: base64 of its double sha1."""
+    """What `_user` keeps of a password for `chap-sha1`: base64 of its double sha1."""
     once = hashlib.sha1(password.encode(), usedforsecurity=False).digest()
     return base64.b64encode(hashlib.sha1(once, usedforsecurity=False).digest()).decode()
 

@@ -49,7 +49,8 @@ from logweir.replication.synapse.wire.codec import (
 from logweir.replication.synapse.wire.rows import Writer, inserted, is_run, render
 from logweir.store import Log
 from logweir.store.engine.engine import key_of
-from logweir.store.engine.select import ITERATORS, Select, select
+from logweir.store.engine.request import ITERATORS
+from logweir.store.engine.select import Select, select
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.schema import Schema
 from logweir.store.view import ReadView

@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-import structlog
-
 from logweir.errors import LimitExceeded
 from logweir.limits import GROUP_BYTES, TANK_BUNDLE_BYTES
+from logweir.replication.logs import get_logger
 from logweir.replication.topic import kernel
 from logweir.replication.topic.bundle import encode_varint, read_head
 from logweir.replication.topic.partition import Append, Chunk
@@ -53,7 +52,7 @@ class Outcome(NamedTuple):
 FAILED: Final = Outcome(PublishResult.FAILED)
 _STORED: Final = PublishResult.STORED  # to look up members of an enumeration takes time
 _LARGE_BYTES: Final = 8 * 1024  # of a bundle: see `are_large`
-_log = structlog.stdlib.get_logger("logweir.replication.tank")
+_log = get_logger("logweir.replication.tank")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,14 +23,13 @@ from itertools import chain
 from operator import attrgetter
 from typing import Final
 
-import structlog
-
 from logweir.errors import LogweirError, RequestError
 from logweir.limits import (
     GROUP_BYTES,
     TANK_UNSTORED_BYTES,
     TANK_UNSTORED_HERE_BYTES,
 )
+from logweir.replication.logs import get_logger
 from logweir.replication.topic import kernel
 from logweir.replication.topic.consumers import (
     CONSUMER_PREFIX,
@@ -87,7 +86,7 @@ LOOK_SECONDS: Final = 0.02
 _EMPTY: Final = Chunk(0, False)
 _STORED: Final = PublishResult.STORED  # to look up members of an enumeration takes time
 _RESULT: Final[Callable[[Outcome], PublishResult]] = attrgetter("result")
-_log = structlog.stdlib.get_logger("logweir.replication.tank")
+_log = get_logger("logweir.replication.tank")
 
 PartitionKey = tuple[str, int]
 

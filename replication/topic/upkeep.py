@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import structlog
-
 from logweir.errors import LogweirError
+from logweir.replication.logs import get_logger
 from logweir.replication.topic.config import TopicConfig
 from logweir.replication.topic.partition import Extent
 from logweir.replication.topic.spaces import TopicDef
@@ -17,7 +16,7 @@ from logweir.store import Log
 
 __all__ = ["Upkeep"]
 
-_log = structlog.stdlib.get_logger("logweir.replication.tank")
+_log = get_logger("logweir.replication.tank")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.wal.mp import Value, encode_uint, pack
 from logweir.wal.xrow import Key, RowType
 
-__all__ = ["Request", "encode_body", "pack_value", "packing"]
+__all__ = ["ITERATORS", "Done", "Request", "encode_body", "pack_value", "packing"]
+
+ITERATORS: Final = ("EQ", "REQ", "ALL", "LT", "LE", "GE", "GT")
+"""Which tuples a selection takes, each by its number; see `store.engine.select`."""
 
 _UNPACKABLE: Final = (TypeError, ValueError, OverflowError)
 
@@ -64,6 +68,16 @@ class Request(NamedTuple):
     def size_bytes(self) -> int:
         """About how many bytes of log it makes."""
         return len(self.key or b"") + len(self.tuple or b"") + len(self.ops or b"") + 64
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of several changes. `count`: how many are made; `refused`: the number, from 0, of
+    the first that was not, and `error` why."""
+
+    count: int
+    refused: int = -1
+    error: RequestError | None = None
 
 
 def encode_body(request: Request) -> bytes:

@@ -28,15 +28,15 @@ from logweir.errors import ErrorCode, RequestError
 from logweir.store.engine import reads
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.reads import ALL, Row
+from logweir.store.engine.request import ITERATORS
 from logweir.store.engine.statements import key_bytes
 from logweir.store.schema.definition import IndexDef, IndexType, SpaceDef
 from logweir.store.schema.keys import search_key
 from logweir.store.schema.schema import Schema
 from logweir.wal.mp import Value, unpack
 
-__all__ = ["ITERATORS", "Select", "numbers", "pairs", "reference", "rows", "select"]
+__all__ = ["Select", "numbers", "pairs", "reference", "rows", "select"]
 
-ITERATORS: Final = ("EQ", "REQ", "ALL", "LT", "LE", "GE", "GT")
 _OTHER_ITERATORS: Final = (
     "BITS_ALL_SET",
     "BITS_ANY_SET",

@@ -34,6 +34,7 @@ from logweir.wal.mp import encode_uint
 
 __all__ = [
     "GROUP_LOCAL",
+    "LOGIN_METHOD",
     "SYSTEM_ID_MAX",
     "SYSTEM_ID_MIN",
     "TOPIC_FIELDS",
@@ -51,6 +52,9 @@ __all__ = [
 SYSTEM_ID_MIN: Final = 256
 SYSTEM_ID_MAX: Final = 511
 GROUP_LOCAL: Final = 1
+
+LOGIN_METHOD: Final = "chap-sha1"
+"""How users prove who they are, in rows of `_user` and in requests."""
 
 TOPIC_FIELDS: Final = (
     ("partition", "unsigned"),

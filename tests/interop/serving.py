@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import logweir
+from logweir.replication import loop
 from logweir.replication import server as serving
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.runner import Runner
@@ -45,7 +46,7 @@ class Serving:
     def _run(self) -> None:
         try:
             with logweir.open(self.folder, **self._open_options) as self.log:
-                serving.run(self._serve())
+                loop.run(self._serve())
         except BaseException as error:
             self._failure = error
         finally:

@@ -20,8 +20,8 @@ import pytest
 import logweir
 from interop.realtarantool import RealTarantool
 from logweir.errors import RequestError
-from logweir.store.engine.request import Request
-from logweir.store.engine.select import ITERATORS, Select, select
+from logweir.store.engine.request import ITERATORS, Request
+from logweir.store.engine.select import Select, select
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 

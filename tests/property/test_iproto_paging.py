@@ -16,7 +16,8 @@ import logweir
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.paging import Walk, entry_at, entry_of
-from logweir.store.engine.select import ITERATORS, Select, reference
+from logweir.store.engine.request import ITERATORS
+from logweir.store.engine.select import Select, reference
 from logweir.store.log import Log
 from logweir.wal.mp import pack, unpack
 

@@ -21,7 +21,8 @@ import logweir
 from logweir.errors import RequestError
 from logweir.store.engine import reads
 from logweir.store.engine.engine import Engine, Plans
-from logweir.store.engine.select import ITERATORS, Select, numbers, reference, rows, select
+from logweir.store.engine.request import ITERATORS
+from logweir.store.engine.select import Select, numbers, reference, rows, select
 from logweir.store.schema.definition import IndexDef, IndexType, PartDef, SpaceDef
 from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.schema import Schema

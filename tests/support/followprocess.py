@@ -185,6 +185,7 @@ def _main(
 
     import logweir
     from logweir.errors import SourceStopped
+    from logweir.replication import loop
     from logweir.replication import server as serving
     from logweir.replication.iproto.follow.join import join
     from logweir.replication.protocols import parse_url
@@ -246,7 +247,7 @@ def _main(
                     tell(turned=True)
 
     with logweir.open(folder) as log:
-        serving.run(follow(log))
+        loop.run(follow(log))
 
 
 def _hold_syncs(gate: _Gate) -> None:

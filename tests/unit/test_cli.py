@@ -13,6 +13,7 @@ import pytest
 from support.logs import ORDERS, SPACE_ROW, write_log, write_snapshot
 from typer.testing import CliRunner
 
+import logweir
 from logweir import errors
 from logweir.tools.cli import main
 from logweir.wal.filesystem import explain
@@ -35,20 +36,52 @@ def test_version_is_printed() -> None:
     assert done.stdout.strip().split()[1][0].isdigit()
 
 
-def test_help_lists_every_command_without_importing_any() -> None:
-    """--help shows all commands and stays fast because nothing of the log is imported for it."""
-    code = (
-        "import sys; from logweir.tools.cli.main import app\n"
-        "try: app(['--help'], prog_name='logweir')\n"
-        "except SystemExit: pass\n"
-        "heavy = {'rich', 'lmdb', 'zstandard', 'msgpack', 'logweir.wal.reader'}\n"
-        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr.strip() == "[]"
+def test_help_lists_every_command() -> None:
+    """--help shows all commands with what they are for."""
+    done = run("--help")
     for name, text in main.COMMANDS.items():
         assert any(line.split()[:1] == [name] for line in done.stdout.splitlines()), name
         assert text.split()[0] in done.stdout
+
+
+NETWORK = {"asyncio", "ssl", "uvloop", "logweir.replication"}
+STORE = {"logweir.store.log", "logweir.store.commit"}
+LIBRARIES = {"lmdb", "msgpack", "zstandard", "rich", "pyarrow", "crcmod", "crc32c"}
+SERVER = {"prometheus_client", "cramjam", "logweir.replication.server"}
+
+
+@pytest.mark.parametrize(
+    ("words", "absent"),
+    [
+        (["--help"], NETWORK | STORE | SERVER | LIBRARIES | {"logweir.wal", "pydantic"}),
+        (["--version"], NETWORK | STORE | SERVER | LIBRARIES | {"logweir.wal", "pydantic"}),
+        (["cat", "store"], NETWORK | STORE | SERVER | {"rich", "lmdb"}),
+        (["get", "store", "t", "1"], NETWORK | SERVER | {"rich"}),
+        (["import", "store", "t"], NETWORK | SERVER | {"rich"}),
+        (["space", "create", "store", "u"], NETWORK | SERVER | {"rich"}),
+        (["select", "tarantool://127.0.0.1:1", "t"], STORE | SERVER | {"rich", "uvloop"}),
+        (["diff", "store", "store"], SERVER | {"rich", "uvloop"}),
+        (["play", "store", "tarantool://127.0.0.1:1"], SERVER | STORE | {"rich"}),
+    ],
+)
+def test_a_command_imports_what_it_needs(
+    words: list[str], absent: set[str], tmp_path: Path
+) -> None:
+    """Who has a folder needs no network, who asks a server no store, and neither of them what only
+    a server needs."""
+    with logweir.open(tmp_path / "store") as log:
+        log.create_space("t")
+    code = (
+        "import sys; from logweir.tools.cli.main import run\n"
+        "try: run()\n"
+        "except SystemExit: pass\n"
+        "print(*sys.modules, file=sys.stderr)\n"
+    )
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, input="")
+    loaded = done.stderr.splitlines()[-1].split()
+    assert "logweir.tools.cli.main" in loaded, done.stderr
+    assert sorted(absent & set(loaded)) == []
 
 
 def test_every_command_module_is_in_the_table() -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import resource
 import selectors
@@ -36,6 +37,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from logweir.limits import SYNAPSE_PARK_SECONDS
+from logweir.replication import loop
 from logweir.replication import server as serving
 from logweir.replication.metrics import Metrics
 from logweir.replication.protocols import parse_listen_url, parse_url
@@ -154,9 +156,7 @@ def feed(count: int, dialect: str) -> None:
 
 def serve(directory: str) -> None:
     """Serve the store in `directory`; tells its port on stdout, inserts what stdin asks for."""
-    import structlog
-
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    logging.disable(logging.WARNING)
 
     async def main() -> None:
         with open_store(Path(directory)) as log:
@@ -182,7 +182,7 @@ def serve(directory: str) -> None:
                 print(committed[0], flush=True)  # of the first commit
             await server.stop()
 
-    serving.run(main())
+    loop.run(main())
 
 
 @contextmanager
@@ -248,7 +248,7 @@ def _follow_all(directory: Path, port: int, count: int) -> float:
             await asyncio.gather(task, return_exceptions=True)
             return seconds
 
-    return serving.run(follow(time.monotonic_ns()))
+    return loop.run(follow(time.monotonic_ns()))
 
 
 def _with_cpu(run: Callable[[], float], into: list[float]) -> Callable[[], float]:

@@ -18,6 +18,7 @@ same bytes, after a run of each that does not count. The folder of each part is 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import resource
 import shutil
@@ -97,9 +98,7 @@ def _bundle() -> bytes:
 
 def serve(directory: str, durability: str) -> None:
     """Serve topics of a fresh store, a file by sendfile, and a sink; tells its ports on stdout."""
-    import structlog
-
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    logging.disable(logging.WARNING)
     file_port = _thread_server(lambda peer: _send_file(peer, directory))
     sink_port = _thread_server(lambda peer: _sink(peer, directory))
 
@@ -115,7 +114,7 @@ def serve(directory: str, durability: str) -> None:
             await listener.close()
             await topics.close()
 
-    from logweir.replication.server import run
+    from logweir.replication.loop import run
 
     run(main())
 

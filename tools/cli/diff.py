@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from logweir.errors import ConfigError
-from logweir.replication import server as serving
+from logweir.replication import loop
 from logweir.replication.iproto.follow.join import join
 from logweir.replication.urls import Url
 from logweir.store.recover.compare import Difference, compare_states
@@ -88,7 +88,7 @@ def _server(text: str) -> Url:
 
 def _copied(out: Output, url: Url, folder: Path) -> Path:
     """A copy of all that the server holds, without a place in its replica set."""
-    joined = serving.run(join(url, folder))
+    joined = loop.run(join(url, folder))
     out.message(f"{url}: {joined.rows} rows up to {joined.vclock.without_local()}")
     return folder
 

@@ -15,6 +15,7 @@ import typer
 import logweir
 from logweir.errors import ConfigError
 from logweir.limits import TUPLE_BYTES
+from logweir.replication import loop
 from logweir.replication import server as serving
 from logweir.replication.runner import SourceState, SourceStatus
 from logweir.replication.stream import positions
@@ -56,7 +57,7 @@ def command(
     join_if_new(out, [source], directory, instance=instance)
     create = source.scheme != "tarantool"
     with logweir.open(directory, create=create, tuple_bytes=tuple_bytes) as log:
-        return serving.run(_follow(out, log, source, once))
+        return loop.run(_follow(out, log, source, once))
 
 
 def _put_aside(out: Output, directory: Path) -> uuid.UUID | None:

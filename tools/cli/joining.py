@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from logweir.errors import Unreachable
-from logweir.replication import server as serving
+from logweir.replication import loop
 from logweir.replication.iproto.follow.join import join
 from logweir.replication.urls import Url
 from logweir.tools.cli.output import Output
@@ -26,7 +26,7 @@ def join_if_new(
         return
     for number, url in enumerate(masters, 1):
         try:
-            joined = serving.run(join(url, directory, instance=instance))
+            joined = loop.run(join(url, directory, instance=instance))
         except Unreachable as error:
             if number == len(masters):
                 raise

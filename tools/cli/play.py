@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from logweir.errors import ConfigError
-from logweir.replication import server as serving
+from logweir.replication import loop
 from logweir.replication.iproto.client.play import play
 from logweir.tools.cli.common import PathArgument, existing
 from logweir.tools.cli.output import Output
@@ -38,7 +38,7 @@ def command(
         paths = [file.path for file in scan_directory(path).xlogs]
     total = sum(_size(one) for one in paths)
     with out.progress("Playing", total) as progress:
-        played = serving.run(play(paths, target, system=system, local=local, progress=progress))
+        played = loop.run(play(paths, target, system=system, local=local, progress=progress))
     if out.as_json:
         out.json({"sent": played.sent, "left_out": played.left_out})
     else:

@@ -25,6 +25,7 @@ from logweir.limits import (
     WRITE_AHEAD_BYTES,
     WRITE_AHEAD_MAX_BYTES,
 )
+from logweir.replication import loop
 from logweir.replication import server as serving
 from logweir.replication.addresses import FROM
 from logweir.replication.listener import server_tls
@@ -162,7 +163,7 @@ def command(
         with logweir.open(
             directory, durability=durability, write_ahead=write_ahead, tuple_bytes=tuple_bytes
         ) as log:
-            return serving.run(_serve(out, log, options))
+            return loop.run(_serve(out, log, options))
 
 
 @contextmanager

@@ -82,7 +82,7 @@ def _index(text: str, option: str, *, is_unique: bool) -> tuple[str, dict[str, A
 
 
 def _list(out: Output, spaces: list[tuple[SpaceDef, int]]) -> None:
-    found = [
+    found: list[dict[str, Any]] = [
         {
             "id": space.id,
             "name": space.name,

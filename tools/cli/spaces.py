@@ -11,20 +11,17 @@ import typer
 
 import logweir
 from logweir.errors import ConfigError, DecodeError, DirectoryLocked, RequestError
-from logweir.replication.iproto.client.spaces import Done, Row, ServerSpace
-from logweir.store.engine.request import Request
-from logweir.store.engine.select import Select, select
-from logweir.store.engine.statements import as_row
+from logweir.store.engine.request import Done, Request
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.named import Named
 from logweir.store.schema.schema import Schema
-from logweir.tools.cli.peers import peer_url
 from logweir.wal.mp import Value, unpack
 from logweir.wal.render import loads
 
 __all__ = [
     "NamesOption",
     "OpenSpace",
+    "Row",
     "SpaceArgument",
     "WhereArgument",
     "given_row",
@@ -45,6 +42,9 @@ NamesOption = Annotated[
     bool, typer.Option("--names", help="Objects with the names of the fields, not arrays.")
 ]
 """How tuples are printed."""
+
+
+Row = Sequence[Value]
 
 
 class OpenSpace(Protocol):
@@ -95,7 +95,8 @@ class _FolderSpace:
         return self.schema.space(self._name)
 
     def execute(self, request: Request) -> Row | None:
-        return as_row(self._log.execute(request))
+        made = self._log.execute(request)
+        return None if made is None else unpack(made)
 
     def execute_all(self, requests: Sequence[Request]) -> Done:
         made = 0
@@ -118,6 +119,8 @@ class _FolderSpace:
         limit: int | None = None,
         offset: int = 0,
     ) -> Iterator[Row]:
+        from logweir.store.engine.select import Select, select
+
         with self._log.read_view() as view:
             wanted = Select.of(
                 view.engine.schema,
@@ -139,6 +142,10 @@ def open_space(where: str, name: str) -> Iterator[OpenSpace]:
     """Open the folder or reach the server. Raises `ConfigError` and what opening raises."""
     key = int(name) if name.isdecimal() else name
     if "://" in where:
+        # Imported here: who has a folder needs no network, and the other way round no store.
+        from logweir.replication.iproto.client.spaces import ServerSpace
+        from logweir.tools.cli.peers import peer_url
+
         url = peer_url(where)
         if url.scheme != "tarantool":
             hint = "name its tarantool:// listener"

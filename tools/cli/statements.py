@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from logweir.errors import ConfigError
-from logweir.replication.iproto.client.spaces import Row
 from logweir.store.engine.statements import (
     delete_request,
     put_request,
@@ -21,6 +20,7 @@ from logweir.tools.cli.output import Output
 from logweir.tools.cli.spaces import (
     NamesOption,
     OpenSpace,
+    Row,
     SpaceArgument,
     WhereArgument,
     given_row,

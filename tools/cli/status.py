@@ -10,7 +10,7 @@ import typer
 
 from logweir.errors import ConfigError
 from logweir.recovery.report import vclock_json
-from logweir.replication import server as serving
+from logweir.replication import loop
 from logweir.replication.iproto.client.status import fetch_checksums, fetch_status
 from logweir.replication.stream.recorded import Recorded, read_folder
 from logweir.tools.cli.common import existing, utc_text
@@ -42,9 +42,9 @@ def command(
     target = peer_url(where)
     if target.scheme != "tarantool":
         raise ConfigError("WHERE", f"{target.scheme} does not tell its status", origin="argument")
-    status = serving.run(fetch_status(target))
+    status = loop.run(fetch_status(target))
     if checksums:
-        told = serving.run(fetch_checksums(target))
+        told = loop.run(fetch_checksums(target))
         status["checksums_at"], status["checksums"] = told["vclock"], told["spaces"]
     if out.as_json:
         out.json(status)

@@ -9,7 +9,7 @@ import typer
 
 import logweir
 from logweir.errors import ConfigError
-from logweir.replication import server as serving
+from logweir.replication import loop
 from logweir.replication.tank.client import Client
 from logweir.replication.topic.spaces import (
     create_topic,
@@ -63,7 +63,7 @@ def command(
         return import_topics(out, Path(name), Path(where), topics or ())
     lines = _lines(settings or [])
     if "://" in where:
-        return serving.run(_remote(out, action, where, name, partitions, lines))
+        return loop.run(_remote(out, action, where, name, partitions, lines))
     with logweir.open(Path(where), create=False) as log:
         if action == "list":
             _show(out, [_described(log, topic) for topic in topics_of(log).values()])

@@ -28,9 +28,9 @@ from logweir.replication.iproto.wire.codec import (
     frame,
 )
 from logweir.replication.link import Link
-from logweir.replication.service.verifiers import METHOD
 from logweir.replication.session import BaseSession, InputBuffer
 from logweir.replication.urls import Url
+from logweir.store.schema.definition import LOGIN_METHOD
 from logweir.wal.mp import Value, encode_uint, pack
 
 __all__ = ["Client", "CommandSession", "open_client"]
@@ -155,7 +155,7 @@ async def open_client(url: Url) -> AsyncIterator[Client]:
         greeting = await client.greeting
         if url.user:
             proof = scramble(url.password, greeting.salt).decode("utf-8", "surrogateescape")
-            body = {int(IprotoKey.USER_NAME): url.user, int(IprotoKey.TUPLE): [METHOD, proof]}
+            body = {int(IprotoKey.USER_NAME): url.user, int(IprotoKey.TUPLE): [LOGIN_METHOD, proof]}
             await client.call(RequestType.AUTH, body)
         yield client
     finally:

@@ -10,23 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from logweir.errors import RemoteProtocolError, RequestError
+from logweir.errors import RemoteProtocolError
 from logweir.limits import IPROTO_FRAME_BYTES, TUPLE_BYTES
 from logweir.replication.iproto.client import Client, open_client
 from logweir.replication.iproto.wire.codec import U32_MAX, Answer, IprotoKey, RequestType
 from logweir.replication.urls import Url
-from logweir.store.engine.request import Request, encode_body
-from logweir.store.engine.select import ITERATORS
+from logweir.store.engine.request import ITERATORS, Done, Request, encode_body
 from logweir.store.schema.definition import PartDef, SpaceDef, SystemSpace
 from logweir.store.schema.schema import Schema
 from logweir.wal.mp import Value, pack
 
-__all__ = ["Done", "ServerSpace"]
+__all__ = ["ServerSpace"]
 
 T = TypeVar("T")
 
@@ -36,16 +34,6 @@ _PAGE_ROWS: Final = IPROTO_FRAME_BYTES // TUPLE_BYTES - 4
 """So many of the largest tuples fit an answer."""
 _VIEWS: Final = {SystemSpace.COLLATION: 277, SystemSpace.SPACE: 281, SystemSpace.INDEX: 289}
 _BY_NAME: Final = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What became of several changes. `count`: how many are made; `refused`: the number, from 0, of
-    the first that was not, and `error` why."""
-
-    count: int
-    refused: int = -1
-    error: RequestError | None = None
 
 
 class ServerSpace:

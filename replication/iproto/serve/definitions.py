@@ -48,7 +48,7 @@ from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
 from logweir.store.engine.select import Select, select
 from logweir.store.engine.update import apply_update
-from logweir.store.schema.definition import SystemSpace
+from logweir.store.schema.definition import LOGIN_METHOD, SystemSpace
 from logweir.store.schema.fieldtype import FieldType
 from logweir.store.view import get
 from logweir.wal.mp import pack, unpack
@@ -71,7 +71,6 @@ _FUNCTION_VALUES: Final[Mapping[int, tuple[frozenset[str], str]]] = {
 order in which a real one looks."""
 _LANGUAGE_BEFORE: Final = 8
 _VERIFIER_CHARACTERS: Final = 28
-_METHOD: Final = "chap-sha1"
 _OBJECT_SPACES: Final[Mapping[str, SystemSpace]] = {
     "space": SystemSpace.SPACE,
     "function": SystemSpace.FUNC,
@@ -393,7 +392,7 @@ def _check_user(row: Row) -> None:
         return
     if not isinstance(auth, dict):
         raise _no_user(name, "invalid password format, use box.schema.user.password()")
-    kept = auth.get(_METHOD, " " * _VERIFIER_CHARACTERS)
+    kept = auth.get(LOGIN_METHOD, " " * _VERIFIER_CHARACTERS)
     if not isinstance(kept, str) or len(kept) != _VERIFIER_CHARACTERS:
         raise _no_user(name, "invalid user password")
 

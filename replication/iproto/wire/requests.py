@@ -26,7 +26,7 @@ from logweir.replication.iproto.wire.codec import (
     map_start,
     read_vclock,
 )
-from logweir.replication.service.verifiers import METHOD
+from logweir.store.schema.definition import LOGIN_METHOD
 from logweir.wal import kernel
 from logweir.wal.mp import Value, decode_uint, pack, unpack
 from logweir.wal.vclock import VClock
@@ -333,7 +333,7 @@ def id_body() -> bytes:
         {
             int(IprotoKey.VERSION): PROTOCOL_VERSION,
             int(IprotoKey.FEATURES): list(FEATURES),
-            int(IprotoKey.AUTH_TYPE): METHOD,
+            int(IprotoKey.AUTH_TYPE): LOGIN_METHOD,
         }
     )
 

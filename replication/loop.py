@@ -1,0 +1,46 @@
+"""The event loop of a process that serves, follows or asks."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from logweir.limits import MALLOC_ARENAS, MALLOC_KEPT_BYTES, MALLOC_SHARED_BYTES
+from logweir.store.state import heap
+
+__all__ = ["run"]
+
+SWITCH_SECONDS: Final = 0.001
+"""How long a thread of a serving process may keep the interpreter while another one waits."""
+
+T = TypeVar("T")
+
+
+def _prepare_process() -> None:
+    """Spare a process that moves large blocks of bytes costs that come again and again.
+
+    glibc gives freed blocks of 128 KiB and more back to the system, which fills those that come
+    next with zeros, page by page; they are kept up to `MALLOC_KEPT_BYTES`. And what was imported
+    lives as long as the process: the collector of cycles need not look at it. The thread that
+    commits and the one that talks to the peers hand the interpreter to each other all the time:
+    neither should wait long for it.
+    """
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()
+    heap.set_limits(
+        shared_bytes=MALLOC_SHARED_BYTES, kept_bytes=MALLOC_KEPT_BYTES, arenas=MALLOC_ARENAS
+    )
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """Run an event loop: uvloop's where that is installed."""
+    _prepare_process()
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
