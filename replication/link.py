@@ -566,8 +566,7 @@ class _Outermost:
             link.close(str(error))
             return True
         if isinstance(error, Exception):
-            known = (type(error), error, error.__traceback__)
-            _log.error("link.failed", scheme=link.scheme, peer=link.peer, exc_info=known)
+            _log.error("link.failed", scheme=link.scheme, peer=link.peer, exc_info=error)
             link.abort(f"internal error: {type(error).__name__}")
             return True
         return False
