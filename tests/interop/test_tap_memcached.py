@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import shutil
 import struct
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from support.ports import free_port
+from support.memcached import memcached
 
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
@@ -131,26 +129,15 @@ def comparable(answer: Packet) -> tuple[object, ...]:
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
     """The ports of a memcached and of a server of ours."""
-    port = free_port()
-    command = ["memcached", "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-B", "binary"]
-    quiet = ["-u", "root", "-o", "no_modern,no_lru_maintainer,no_lru_crawler"]
-    process = subprocess.Popen([*command, *quiet])
-    folder: Path = tmp_path_factory.mktemp("tap")
-    try:
-        listen = [parse_listen_url("memcached://:0")]
-        with Serving(
+    listen = [parse_listen_url("memcached://:0")]
+    folder = tmp_path_factory.mktemp("tap")
+    with (
+        memcached("-B", "binary", "-o", "no_modern,no_lru_maintainer,no_lru_crawler") as port,
+        Serving(
             folder / "s", listen=listen, guest="all", open_options={"durability": "write"}
-        ) as server:
-            for _ in range(1_000_000):
-                try:
-                    KvClient(port).close()
-                    break
-                except ConnectionRefusedError:
-                    assert process.poll() is None
-            yield port, server.port
-    finally:
-        process.terminate()
-        process.wait(20)
+        ) as server,
+    ):
+        yield port, server.port
 
 
 @settings(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import shutil
 import socket
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pymemcache.client.base import Client as PymemcacheClient
-from support.ports import free_port
+from support.memcached import memcached
 
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
@@ -220,6 +219,7 @@ class Both:
             key = sent.split(b" ")[1] if b"CAS" in sent else b""
             answer = client.ask(sent.replace(b"CAS", client.cas(key)) if key else sent)
             answer = re.sub(rb"(VALUE \S+ \d+ \d+) \d+\r\n", rb"\1 CAS\r\n", answer)
+            answer = re.sub(rb"^(ME [^ ]*) exp=.*", rb"\1 META\r", answer)
             answer = re.sub(rb"^((?:HD|VA)\b.*) t[1-9]\d*", rb"\1 tTIME", answer)
             said.append(re.sub(rb"^((?:HD|VA)\b.*) c[1-9]\d*", rb"\1 cCAS", answer))
         return said
@@ -228,25 +228,15 @@ class Both:
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, int]]:
     """The ports of a memcached and of a server of ours."""
-    port = free_port()
-    command = ["memcached", "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-u", "root"]
-    process = subprocess.Popen([*command, "-o", "no_modern,no_lru_maintainer,no_lru_crawler"])
-    folder: Path = tmp_path_factory.mktemp("tap")
-    try:
-        listen = [parse_listen_url("memcached://:0")]
-        with Serving(
+    listen = [parse_listen_url("memcached://:0")]
+    folder = tmp_path_factory.mktemp("tap")
+    with (
+        memcached("-o", "no_modern,no_lru_maintainer,no_lru_crawler") as port,
+        Serving(
             folder / "s", listen=listen, guest="all", open_options={"durability": "write"}
-        ) as server:
-            for _ in range(1_000_000):
-                try:
-                    TextClient(port).close()
-                    break
-                except ConnectionRefusedError:
-                    assert process.poll() is None
-            yield port, server.port
-    finally:
-        process.terminate()
-        process.wait(20)
+        ) as server,
+    ):
+        yield port, server.port
 
 
 def differences(both: tuple[int, int], steps: list[bytes]) -> list[tuple[bytes, bytes, bytes]]:
@@ -277,6 +267,7 @@ def test_memcached_and_we_tell_the_same(both: tuple[int, int], steps: list[bytes
     max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(METAS | COMMANDS, max_size=25))
+@example([b"ms a 0\r\n\r\n", b"me a\0b\r\n"])
 @example([b"mg a Cx Fx\r\n", b"mg a O%s Fx\r\n" % (b"1" * 32), b"mg a Fx O%s\r\n" % (b"1" * 32)])
 def test_meta_commands_are_told_the_same(both: tuple[int, int], steps: list[bytes]) -> None:
     """Their flags, right ones and wrong ones, between classic commands."""

@@ -120,6 +120,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "tank": ("tank_*", "follower_contract", "fuzz_tank", "kernel_rooms", "listener_rights"),
     "tap": (
+        "memcached_suite",
         "tap_*",
         "follower_contract",
         "bucket_*",
