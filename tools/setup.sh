@@ -125,8 +125,7 @@ logweir_setup() {
     # A kernel that fails to compile is left out without a word: never let an old one stay.
     compiled_kernels | while IFS= read -r so; do rm -f -- "$so"; done
     setup_compiler
-    target="."
-    if [ -n "$extras" ]; then target=".[$(printf '%s' "$extras" | tr ' ' ,)]"; fi
+    target=".[$(printf '%s' "all${extras:+ $extras}" | tr ' ' ,)]"
     say "Installing logweir and what it needs${extras:+ (with: $extras)} …"
     case " $extras " in
         *" spark "* | *" test "*) say "(Spark is among it: some 500 MB, which takes minutes, once.)" ;;

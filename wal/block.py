@@ -22,24 +22,21 @@ only, with a cap on what comes out. Source: Tarantool 2.6.0, observed and `xlog.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-import zstandard
-
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import (
     BLOCK_RAW_BYTES,
     BLOCK_STORED_BYTES,
-    BLOCK_TARGET_BYTES,
     COMPRESS_THRESHOLD_BYTES,
 )
 from logweir.wal import fillerkernel, kernel
 from logweir.wal.crc32c import checksum, checksums
 from logweir.wal.mp import decode_uint, skip
+from logweir.wal.zstdlib import zstd
 
 __all__ = [
     "EOF_MARKER",
@@ -67,9 +64,6 @@ _LEVELS: Final = 5  # so many more ways to compress are tried if zeros remain
 _LONG_RUN: Final = _SECTOR_BYTES - 8  # of zeros, in one part; the next may begin with some
 _SAMPLE_BYTES: Final = 2048
 _SAMPLED_BYTES: Final = 32 * _SAMPLE_BYTES  # smaller blocks are just compressed
-_AT_ONCE_BYTES: Final = 2 * BLOCK_TARGET_BYTES  # most blocks are no larger
-_FEW_BYTES: Final = 64 * 1024  # which the memory allocator keeps
-_FRAME_MAGIC: Final = bytes.fromhex("28b52ffd")
 _SAMPLED_PIECE_BYTES: Final = 4 * _SAMPLE_BYTES  # the same of what would have to be joined first
 
 
@@ -172,10 +166,14 @@ def _compress(rows: Buffer, level: int, *, with_checksum: bool = False) -> bytes
     form = (level, with_checksum)
     if getattr(_local, "form", None) != form:
         _local.form = form
-        _local.compressor = zstandard.ZstdCompressor(
-            level=level, write_content_size=False, write_checksum=with_checksum
+        _local.compressor = zstd.ZstdCompressor(
+            options={
+                zstd.CompressionParameter.compression_level: level,
+                zstd.CompressionParameter.content_size_flag: False,
+                zstd.CompressionParameter.checksum_flag: with_checksum,
+            }
         )
-    packed: bytes = _local.compressor.compress(rows)
+    packed: bytes = _local.compressor.compress(rows, zstd.ZstdCompressor.FLUSH_FRAME)
     return packed
 
 
@@ -272,86 +270,25 @@ def encode_pieces(
     return (head, *parts)
 
 
-def _decompressor() -> zstandard.ZstdDecompressor:
-    """This thread's: making one costs as much as unpacking a small block."""
-    made = getattr(_local, "decompressor", None)
-    if made is None:
-        _local.decompressor = made = zstandard.ZstdDecompressor()
-    return made
-
-
 def decompress(payload: bytes | memoryview, limit_bytes: int = BLOCK_RAW_BYTES) -> bytes:
     """Unpack one zstd payload.
 
-    What a frame says of its size is not believed: what may be more than `_AT_ONCE_BYTES` is
-    streamed. Raises `LimitExceeded` when more than `limit_bytes` come out, `DecodeError` for
-    anything that is not one whole frame.
+    What a frame says of its size is not believed: memory is taken as bytes come out. Raises
+    `LimitExceeded` when more than `limit_bytes` come out, `DecodeError` for anything that is not
+    one whole frame.
     """
-    if len(payload) <= _AT_ONCE_BYTES <= limit_bytes and _frame_end(payload) == len(payload):
-        for room in _rooms(payload):
-            with contextlib.suppress(zstandard.ZstdError):  # it is larger, or broken
-                if 0 != zstandard.frame_content_size(payload) <= _AT_ONCE_BYTES:
-                    # Takes half as long, but would not mind what follows the frame.
-                    data: bytes = _decompressor().decompress(payload, max_output_size=room)
-                    return data
-    return _stream(payload, limit_bytes)
-
-
-def _rooms(frame: bytes | memoryview) -> Sequence[int]:
-    """Into how many bytes to try to unpack a whole frame that may not say its size.
-
-    Where results are kept, many bytes cost more, though few are used: the system gives them anew
-    each time. What was compressed in one call is no longer than its window, and seldom longer than
-    eight times itself.
-    Source: RFC 8878, section 3.1.1.1.2, for the window.
-    """
-    form, grade = frame[4], frame[5]
-    window = 1 << 10 + (grade >> 3)
-    window += window // 8 * (grade & 7)
-    if form & 0x20 or min(window, 8 * len(frame)) > _FEW_BYTES:
-        return (_AT_ONCE_BYTES,)
-    return min(window, _FEW_BYTES), _AT_ONCE_BYTES
-
-
-def _frame_end(data: bytes | memoryview) -> int:
-    """Where the zstd frame ends that `data` begins with, by the lengths of its parts; -1 for
-    anything else. Source: RFC 8878, section 3."""
-    if len(data) < 6 or data[:4] != _FRAME_MAGIC:
-        return -1
-    form = data[4]
-    is_single, has_checksum = form & 0x20, form & 0x04
-    content_size = (1 if is_single else 0, 2, 4, 8)[form >> 6]
-    at = 5 + (not is_single) + (0, 1, 2, 4)[form & 3] + content_size
-    is_last = 0
-    while not is_last and at + 3 <= len(data):
-        head = data[at] | data[at + 1] << 8 | data[at + 2] << 16
-        is_last = head & 1
-        at += 3 + (1 if head & 6 == 2 else head >> 3)
-    return at + (4 if has_checksum else 0) if is_last else -1
-
-
-def _stream(payload: bytes | memoryview, limit_bytes: int) -> bytes:
-    unpacker = _decompressor().decompressobj()
-    parts: list[bytes] = []
-    size = 0
+    unpacker = zstd.ZstdDecompressor()
     try:
-        # Small inputs bound what one call can produce: zstd expands at most about 33 000 times.
-        step = max(1, min(len(payload), limit_bytes // 32768 + 1))
-        for at in range(0, len(payload), step):
-            part = unpacker.decompress(payload[at : at + step])
-            size += len(part)
-            if size > limit_bytes:
-                raise LimitExceeded(
-                    "BLOCK_RAW_BYTES",
-                    limit_bytes,
-                    size,
-                    hint="a block this large is not written by Tarantool; it may be a bomb",
-                )
-            parts.append(part)
-            if unpacker.eof and at + step < len(payload):
-                raise DecodeError("zstd frame ends before the payload", offset=at)
-    except zstandard.ZstdError as error:
+        data: bytes = unpacker.decompress(payload, limit_bytes + 1)
+    except zstd.ZstdError as error:
         raise DecodeError(f"zstd frame cannot be unpacked: {error}") from error
+    if len(data) > limit_bytes:
+        raise LimitExceeded(
+            "BLOCK_RAW_BYTES",
+            limit_bytes,
+            len(data),
+            hint="a block this large is not written by Tarantool; it may be a bomb",
+        )
     if not unpacker.eof or unpacker.unused_data:
         raise DecodeError("zstd frame is cut short or followed by something", offset=len(payload))
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    return data

@@ -31,7 +31,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, cast
 
 import msgpack  # type: ignore[import-untyped]
-import zstandard
 
 from logweir.errors import CorruptBlock, ErrorCode, LimitExceeded, RequestError
 from logweir.limits import PIPELINE_DEFINITION_BYTES
@@ -41,7 +40,9 @@ from logweir.store.engine.request import Request
 from logweir.store.schema.definition import SYSTEM_ID_MAX, SYSTEM_ID_MIN, SpaceDef, SystemSpace
 from logweir.store.schema.schema import Schema
 from logweir.store.state.state import Txn
+from logweir.wal.block import decompress
 from logweir.wal.xrow import RowType
+from logweir.wal.zstdlib import zstd
 
 __all__ = [
     "POSITION_ROWS",
@@ -105,14 +106,12 @@ class SystemRow(NamedTuple):
 def encode_rows(rows: Iterable[SystemRow]) -> str:
     """Rows as text, for the way to a worker."""
     packed: bytes = msgpack.packb([list(row) for row in rows])
-    return base64.b64encode(zstandard.compress(packed)).decode("ascii")
+    return base64.b64encode(zstd.compress(packed)).decode("ascii")
 
 
 def decode_rows(text: str) -> list[SystemRow]:
     """The reverse of `encode_rows`."""
-    packed = zstandard.decompress(
-        base64.b64decode(text), max_output_size=4 * PIPELINE_DEFINITION_BYTES
-    )
+    packed = decompress(base64.b64decode(text), 4 * PIPELINE_DEFINITION_BYTES)
     return [SystemRow(*row) for row in msgpack.unpackb(packed)]
 
 

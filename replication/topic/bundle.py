@@ -45,11 +45,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-import cramjam
-
-from logweir.errors import DecodeError, LimitExceeded, LocalProtocolError
+from logweir.errors import ConfigError, DecodeError, LimitExceeded, LocalProtocolError
 from logweir.limits import TANK_BUNDLE_RAW_BYTES
 from logweir.replication.topic import kernel
 
@@ -205,6 +203,20 @@ def numbers_of(data: Buffer, base: int) -> tuple[int, int, bool]:
     return base, base - 1 if is_empty else base + max(count, 1) - 1, is_empty
 
 
+def _cramjam() -> Any:
+    """What packs and unpacks Snappy."""
+    try:
+        import cramjam
+    except ImportError as error:
+        raise ConfigError(
+            "cramjam",
+            "cannot be imported, and bundles with Snappy need it",
+            origin="installation",
+            hint="pip install 'logweir[tank]'",
+        ) from error
+    return cramjam
+
+
 def _message_set(data: Buffer, head: BundleHead) -> tuple[Buffer, int]:
     """The uncompressed message set: the bytes and where it begins in them."""
     size = len(data) - head.body
@@ -219,6 +231,7 @@ def _message_set(data: Buffer, head: BundleHead) -> tuple[Buffer, int]:
     if head.codec == CODEC_NONE:
         return data, head.body
     raw = bytearray(size)
+    cramjam = _cramjam()
     try:
         written = cramjam.snappy.decompress_raw_into(memoryview(data)[head.body :], raw)
     except cramjam.DecompressionError as error:
@@ -329,7 +342,7 @@ def encode_bundle(
     codec = CODEC_NONE
     if compress:
         codec = CODEC_SNAPPY
-        body = bytes(cramjam.snappy.compress_raw(body))
+        body = bytes(_cramjam().snappy.compress_raw(body))
     return _head_bytes(codec, len(messages), (numbers[0], numbers[-1]) if sparse else None) + body
 
 

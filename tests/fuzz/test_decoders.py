@@ -14,9 +14,9 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
-import zstandard
 from mutation import mutate, wild_row
 from samples import GOOD, good_blocks, sample
+from support.frames import frame
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import META_BYTES
@@ -76,7 +76,7 @@ def _fixheaders() -> list[bytes]:
 def _frames() -> list[bytes]:
     blocks = [block for block in good_blocks() if len(block) > 2500][:5]
     frames = [bytes(encode_block(block)[1]) for block in blocks]
-    return [*frames, zstandard.ZstdCompressor(write_checksum=True).compress(b"ab" * 1000)]
+    return [*frames, frame(b"ab" * 1000)]
 
 
 def _vclocks() -> list[bytes]:

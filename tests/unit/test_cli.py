@@ -46,7 +46,7 @@ def test_help_lists_every_command() -> None:
 
 NETWORK = {"asyncio", "ssl", "uvloop", "logweir.replication"}
 STORE = {"logweir.store.log", "logweir.store.commit"}
-LIBRARIES = {"lmdb", "msgpack", "zstandard", "rich", "pyarrow", "crcmod", "crc32c"}
+LIBRARIES = {"lmdb", "msgpack", "backports.zstd", "rich", "pyarrow", "crcmod", "crc32c"}
 SERVER = {"prometheus_client", "cramjam", "logweir.replication.server"}
 
 

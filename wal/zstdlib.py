@@ -1,0 +1,10 @@
+"""zstd: of the standard library from Python 3.14 on, and the same module as a package before."""
+
+import sys
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+__all__ = ["zstd"]
