@@ -246,6 +246,9 @@ HUB_STEP_BYTES: Final = 1024 * 1024
 HUB_WINDOWS_BYTES: Final = 32 * 1024 * 1024
 """Bytes of scanned rows at the end of the log that followers share."""
 
+FOLLOWER_NAME_CHARACTERS: Final = 255
+"""Longest name of a follower that `Log.retain` takes."""
+
 RETENTION_SECONDS: Final = 1.0
 """Positions of followers become durable, and what they keep is measured, so often."""
 

@@ -83,7 +83,7 @@ class Retention:
         async with self._busy:
             self._positions.pop(name, None)
             self._gone.discard(name)
-            await asyncio.to_thread(self._log.retain, name, position)
+            await asyncio.to_thread(self._log.retain_all, {name: position})
 
     async def run(self) -> None:
         """Look after it until cancelled."""

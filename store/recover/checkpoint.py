@@ -22,13 +22,19 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from logweir.errors import ConfigError, ErrorCode, LogweirError, RequestError
+from logweir.errors import (
+    ConfigError,
+    ErrorCode,
+    LogweirError,
+    PositionUnavailable,
+    RequestError,
+)
 from logweir.limits import LEASE_SECONDS
 from logweir.store.recover.belonging import anchor
 from logweir.store.state.state import StateError
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import explain
+from logweir.wal.filesystem import OS, FileSystem, explain
 from logweir.wal.lease import holders, is_leased, unleased
 from logweir.wal.newfile import replace_file
 from logweir.wal.place import Place
@@ -39,7 +45,7 @@ from logweir.wal.vclock import VClock
 if TYPE_CHECKING:
     from logweir.store.log import Log
 
-__all__ = ["CheckpointOptions", "Checkpoints"]
+__all__ = ["CheckpointOptions", "Checkpoints", "logs_before", "read_followers"]
 
 FOLLOWERS_NAME: Final = "logweir.followers"
 
@@ -72,7 +78,7 @@ class Checkpoints(OfProcess):
         self._guard = threading.Lock()  # of what follows
         self._pins: dict[int, frozenset[Path]] = {}
         self._kept_since: dict[Path, float] = {}  # by a lease alone
-        self._followers = self._load_followers()
+        self._followers = read_followers(log.path, log.filesystem)
         self._newest: tuple[VClock, Place] | None = None  # the last snapshot and its end
         self._removals = 0
         self._oldest: tuple[int, VClock] = (-1, VClock())
@@ -204,7 +210,7 @@ class Checkpoints(OfProcess):
             return []
         needed = min((snap.vclock for snap in kept), key=lambda v: v.signature)
         unneeded = [snap for snap in snaps if snap not in kept]
-        logs = _logs_before(index, [needed, *self._followers.values()])
+        logs = logs_before(index, [needed, *self._followers.values()])
         logs = list(takewhile(lambda log: not self._is_pinned(log), logs))  # no gap in between
         self._kept_since = {
             file.path: self._kept_since.get(file.path, time.monotonic())
@@ -235,11 +241,11 @@ class Checkpoints(OfProcess):
             kept = index.snaps[-self.options.count :]
         if not kept:
             return dict.fromkeys(followers, 0)
-        superfluous = _logs_before(index, [kept[0].vclock])
+        superfluous = logs_before(index, [kept[0].vclock])
         return {
             name: sum(
                 log.size
-                for log in superfluous[len(_logs_before(index, [kept[0].vclock, position])) :]
+                for log in superfluous[len(logs_before(index, [kept[0].vclock, position])) :]
             )
             for name, position in followers.items()
         }
@@ -280,6 +286,15 @@ class Checkpoints(OfProcess):
 
     # --- followers --------------------------------------------------------------------------------
 
+    def check_position(self, position: VClock) -> None:
+        """Raises `PositionUnavailable` where the log does not reach that far, or has no longer all
+        that is behind it."""
+        oldest, newest = self.oldest_row(), self._log.vclock
+        if not (newest.covers(position) and position.covers(oldest.without_local())):
+            raise PositionUnavailable(
+                position, oldest, newest, hint="who is behind the log starts from a snapshot"
+            )
+
     def retain(self, positions: Mapping[str, VClock]) -> None:
         """Keep the logs behind each position for the follower of that name."""
         with self._guard:
@@ -293,27 +308,6 @@ class Checkpoints(OfProcess):
             if name in self._followers:
                 rest = {other: at for other, at in self._followers.items() if other != name}
                 self._save_followers(rest)
-
-    def _load_followers(self) -> dict[str, VClock]:
-        path = self._log.path / FOLLOWERS_NAME
-        try:
-            file = self._log.filesystem.open_read(path)
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise explain(error, str(path)) from error
-        try:
-            found = json.loads(file.read(file.size(), 0))
-            return {name: VClock.parse(text) for name, text in found.items()}
-        except (ValueError, AttributeError, TypeError, LogweirError) as error:
-            raise ConfigError(
-                FOLLOWERS_NAME,
-                f"cannot be read: {error}",
-                origin=str(path),
-                hint="remove the file: the followers' logs are then no longer kept for them",
-            ) from error
-        finally:
-            file.close()
 
     def _save_followers(self, followers: dict[str, VClock]) -> None:
         path = self._log.path / FOLLOWERS_NAME
@@ -345,7 +339,31 @@ class Checkpoints(OfProcess):
         }
 
 
-def _logs_before(index: DirectoryIndex, positions: list[VClock]) -> list[LogFile]:
+def read_followers(folder: Path, filesystem: FileSystem = OS) -> dict[str, VClock]:
+    """For whom logs are kept in a folder, and from where. Raises `ConfigError` where the file that
+    tells it is damaged, `WalError`."""
+    path = folder / FOLLOWERS_NAME
+    try:
+        file = filesystem.open_read(path)
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise explain(error, str(path)) from error
+    try:
+        found = json.loads(file.read(file.size(), 0))
+        return {name: VClock.parse(text) for name, text in found.items()}
+    except (ValueError, AttributeError, TypeError, LogweirError) as error:
+        raise ConfigError(
+            FOLLOWERS_NAME,
+            f"cannot be read: {error}",
+            origin=str(path),
+            hint="remove the file: the followers' logs are then no longer kept for them",
+        ) from error
+    finally:
+        file.close()
+
+
+def logs_before(index: DirectoryIndex, positions: list[VClock]) -> list[LogFile]:
     """Logs all of whose rows every one of `positions` has; never the newest."""
     removable = []
     for log, following in zip(index.xlogs, index.xlogs[1:], strict=False):

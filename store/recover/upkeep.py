@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from logweir.errors import ErrorCode, RequestError
+from logweir.limits import FOLLOWER_NAME_CHARACTERS
 from logweir.store.recover.checkpoint import Checkpoints
 from logweir.store.state.state import typed
 from logweir.wal.vclock import VClock
@@ -61,13 +62,27 @@ class Upkeep(ABC):
         return self._checkpoints.pinned_bytes()
 
     def retain(self, name: str, position: Mapping[int, int]) -> None:
-        """Keep the logs behind `position` for the follower `name`; remembered across restarts."""
+        """Keep the logs behind `position` for the follower `name`; remembered across restarts.
+
+        `name`: 1 to `limits.FOLLOWER_NAME_CHARACTERS` printable characters. Raises `RequestError`
+        for another name, `PositionUnavailable` where the log does not reach that far or has no
+        longer all that is behind the position.
+        """
         self.check_process()
+        at = position_of(position)
+        if not (0 < len(name) <= FOLLOWER_NAME_CHARACTERS and name.isprintable()):
+            raise RequestError(
+                ErrorCode.ILLEGAL_PARAMS,
+                f"{name[:80]!r} cannot name a follower",
+                hint=f"give 1 to {FOLLOWER_NAME_CHARACTERS} printable characters",
+            )
         with typed(self.path):
-            self._checkpoints.retain({name: position_of(position)})
+            self._checkpoints.check_position(at)
+            self._checkpoints.retain({name: at})
 
     def retain_all(self, positions: Mapping[str, VClock]) -> None:
-        """`retain` for several followers, with one write."""
+        """`retain` for several followers, with one write, and of positions and names that are known
+        to be good."""
         self.check_process()
         with typed(self.path):
             self._checkpoints.retain(positions)

@@ -57,6 +57,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "cli_crashtest",
             "crash_*",
             "cli_repair",
+            "cli_backup",
             "cli_verify",
             "damaged_samples",
             "examine",

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import logweir
-from logweir.errors import ConfigError, PositionUnavailable
+from logweir.errors import ConfigError, PositionUnavailable, RequestError
 from logweir.wal.filesystem import OsFileSystem
 
 
@@ -102,6 +102,29 @@ def test_follower_keeps_its_logs_also_over_a_restart_until_it_is_released(tmp_pa
         assert len(names(tmp_path, "xlog")) < kept
         with pytest.raises(PositionUnavailable):
             list(log.rows(position))
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 256])
+def test_a_follower_has_a_name_that_can_be_shown(name: str, tmp_path: Path) -> None:
+    """Neither nothing, nor lines, nor books."""
+    with opened(tmp_path) as log:
+        with pytest.raises(RequestError, match="cannot name a follower"):
+            log.retain(name, log.vclock)
+        assert log.status()["followers"] == {}
+
+
+def test_no_logs_are_kept_behind_a_position_that_is_not_there(tmp_path: Path) -> None:
+    """Neither one that is not reached yet, nor one whose rows are gone."""
+    with opened(tmp_path, checkpoint_count=1) as log:
+        fill(log, 0)
+        with pytest.raises(PositionUnavailable):
+            log.retain("ahead", {1: log.vclock[1] + 1})
+        log.snapshot()
+        fill(log, 100)
+        log.snapshot()
+        with pytest.raises(PositionUnavailable):
+            log.retain("behind", {1: 1})
+        assert log.status()["followers"] == {}
 
 
 def test_files_of_a_backup_stay_while_it_is_open(tmp_path: Path) -> None:

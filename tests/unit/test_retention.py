@@ -59,8 +59,8 @@ def test_what_could_not_be_stored_is_stored_the_next_time(log: logweir.Log) -> N
 
     async def main() -> None:
         retention = Retention(log, metrics=Metrics())
-        log.retain("old", {1: 1})
-        log.retain("stays", {1: 1})
+        log.retain("old", {})
+        log.retain("stays", {})
         retention.keep("a", logweir.VClock({1: 2}))
         retention.keep("b", logweir.VClock({1: 2}))
         retention.forget("old")
@@ -93,7 +93,7 @@ def test_who_is_cancelled_while_it_is_kept_can_be_forgotten(log: logweir.Log) ->
     async def main() -> None:
         retention = Retention(log, metrics=Metrics())
         arm(PLACE, wait)
-        keeping = asyncio.ensure_future(retention.keep_now("a", logweir.VClock({1: 1})))
+        keeping = asyncio.ensure_future(retention.keep_now("a", log.vclock))
         await asyncio.to_thread(entered.wait, 10)
         keeping.cancel()
         with pytest.raises(asyncio.CancelledError):

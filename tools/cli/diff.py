@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from logweir.errors import ConfigError
-from logweir.replication import loop
-from logweir.replication.iproto.follow.join import join
-from logweir.replication.urls import Url
 from logweir.store.recover.compare import Difference, compare_states
 from logweir.tools.cli.common import existing, log_bytes
+from logweir.tools.cli.joining import copy_server, copyable
 from logweir.tools.cli.output import Output
-from logweir.tools.cli.peers import peer_url
 from logweir.wal.render import value_json
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
@@ -44,7 +39,7 @@ def command(
     user needs the right to replicate; spaces that are local to a server are left out then. JSON
     lines if the output is no terminal. Exit code 1 if anything differs.
     """
-    servers = {side: _server(side) for side in (first, second) if "://" in side}
+    servers = {side: copyable(side) for side in (first, second) if "://" in side}
     for side in (first, second):
         if side not in servers:
             existing(Path(side))
@@ -52,7 +47,7 @@ def command(
     counts: dict[tuple[int, str], Counter[str]] = {}
     with tempfile.TemporaryDirectory(prefix="logweir-diff-") as scratch:
         paths = [
-            _copied(out, servers[side], Path(scratch, f"copy-{number}"))
+            copy_server(out, servers[side], Path(scratch, f"copy-{number}"))
             if side in servers
             else Path(side)
             for number, side in enumerate((first, second))
@@ -71,26 +66,6 @@ def command(
     if summary:
         _summarize(out, counts)
     return 1 if counts else 0
-
-
-def _server(text: str) -> Url:
-    """The address of a server that can be copied. Raises `ConfigError`."""
-    url = peer_url(text)
-    if url.scheme != "tarantool":
-        raise ConfigError(
-            "URL",
-            f"{url.scheme} cannot be copied as of one position",
-            hint="follow it into a folder, or name its tarantool:// listener",
-            origin="argument",
-        )
-    return replace(url, options=(*url.options, ("anonymous", "1")))
-
-
-def _copied(out: Output, url: Url, folder: Path) -> Path:
-    """A copy of all that the server holds, without a place in its replica set."""
-    joined = loop.run(join(url, folder))
-    out.message(f"{url}: {joined.rows} rows up to {joined.vclock.without_local()}")
-    return folder
 
 
 def _show(out: Output, one: Difference) -> None:

@@ -179,7 +179,7 @@ class Streaming:
         self._mark(MarkKind.SNAPSHOT_BEGINS, start.without_local())
         await self._read_from(start)
         self._pin = self._pin or f"greenstack:{id(self):x}"
-        self._log.retain(self._pin, start)
+        self._log.retain_all({self._pin: start})
         fills: dict[int, Backfill] = {}
         end = start
         for bucket in self._buckets():

@@ -140,7 +140,7 @@ class SynapseService:
                 return
             position = self.streams.vclock_at(min(token, self.log.applied.signature))
             if known.get(label) != dict(position):
-                await asyncio.to_thread(self.log.retain, label, position)
+                await asyncio.to_thread(self.log.retain_all, {label: position})
 
     def begin(self, link: Link) -> Conversation:
         """See `Service`."""
