@@ -1,4 +1,5 @@
-"""Which bytes of which files a scan reads, and in which tasks. Reads headers only.
+"""Which bytes of which files a scan reads, and in which tasks. Reads headers only, and, where a log
+is missing behind another one, that one to its end.
 
 A *range* is a part of one file: the blocks whose first byte lies in it. A *split* is what one task
 reads: one range of a large file, or several small files. Splits are in the order of reading: files
@@ -7,7 +8,8 @@ by signature, a snapshot before the log of the same one, ranges by offset.
 Which files are left out: an xlog whose header's vclock is V holds rows after V, and all it holds
 are in the `VClock` W of the next one in its folder. It is left out where the lower bound holds W,
 or V is at or above the upper bound in every component that the upper bound has; components are
-compared one by one, never their sums. The newest file has no known end: no lower bound leaves it
+compared one by one, never their sums. Rows that are missing in front of a log count as part of it,
+so that it is there to tell. The newest file has no known end: no lower bound leaves it
 out. Times leave nothing out: clocks step back, and a header has none. Snapshots are never left out
 by vclock or lsn: their lsns are row numbers (Tarantool 2.6.0, observed).
 
@@ -38,7 +40,7 @@ from logweir.wal.spacenames import SpaceNames
 from logweir.wal.vclock import VClock
 from logweir.wal.walk import walk_blocks
 
-__all__ = ["Plan", "Range", "Source", "Split", "plan", "space_ids"]
+__all__ = ["Plan", "Range", "Source", "Split", "plan", "reached", "space_ids"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +242,10 @@ def _sources(
     settled = _settled(folder, wanted, options, waits)
     for file in wanted:
         after = following.get(file.path)
-        if file.suffix == "xlog" and _is_outside(file, after, options):
+        gap, begin = "", file.vclock
+        if (older := before.get(file.path)) is not None and (gap := _gap(file, older)):
+            begin = reached(older.path, folder.filesystem)  # rows that are missing may be wanted
+        if file.suffix == "xlog" and _is_outside(begin, after, options):
             continue
         if file.suffix == "xlog" and not (
             settled.limit is None or settled.limit.covers(file.vclock)
@@ -262,7 +267,7 @@ def _sources(
                 following=after.vclock if after else None,
                 size=size,
                 first_block=first_block,
-                gap=_gap(file, before.get(file.path)),
+                gap=gap,
                 settled=own,
             )
         )
@@ -279,10 +284,19 @@ def _settled(folder: _Folder, wanted: list[LogFile], options: ScanOptions, waits
     return judged(path, logs[0], folder.filesystem, tolerant=tolerant)
 
 
-def _gap(file: LogFile, before: LogFile | None) -> str:
+def reached(path: Path, filesystem: FileSystem) -> VClock:
+    """The vclock at the end of a file, or in front of the first damage in it."""
+    with WalReader(path, filesystem=filesystem) as reader:
+        for item in reader.blocks():
+            if isinstance(item, Damage):
+                break
+        return reader.vclock
+
+
+def _gap(file: LogFile, before: LogFile) -> str:
     """What is missing in front of a log, by the headers of it and the one before it."""
     previous = file.meta.prev_vclock
-    if before is None or previous is None or previous == before.vclock:
+    if previous is None or previous == before.vclock:
         return ""
     return (
         f"a log is missing before this one: it follows the log that begins at {previous}; "
@@ -290,21 +304,21 @@ def _gap(file: LogFile, before: LogFile | None) -> str:
     )
 
 
-def _is_outside(file: LogFile, after: LogFile | None, options: ScanOptions) -> bool:
-    """Whether the header alone says that the file holds no wanted row."""
+def _is_outside(begin: VClock, after: LogFile | None, options: ScanOptions) -> bool:
+    """Whether no row behind `begin`, and in front of the log `after`, is wanted."""
     if after is not None:
         if options.vclock_from is not None and options.vclock_from.covers(after.vclock):
             return True
         if options.replica_id is not None:
-            reached = after.vclock.lsn(options.replica_id)
-            if reached == file.vclock.lsn(options.replica_id) or (
-                options.lsn_from is not None and reached < options.lsn_from
+            last = after.vclock.lsn(options.replica_id)
+            if last == begin.lsn(options.replica_id) or (
+                options.lsn_from is not None and last < options.lsn_from
             ):
                 return True
-    if options.vclock_to is not None and file.vclock.covers(options.vclock_to):
+    if options.vclock_to is not None and begin.covers(options.vclock_to):
         return True
     if options.replica_id is not None and options.lsn_to is not None:
-        return file.vclock.lsn(options.replica_id) >= options.lsn_to
+        return begin.lsn(options.replica_id) >= options.lsn_to
     return False
 
 

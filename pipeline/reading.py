@@ -30,7 +30,7 @@ from logweir.errors import ChainGap, DecodeError, LimitExceeded, WalError
 from logweir.limits import VCLOCK_COMPONENTS
 from logweir.pipeline.arrow import BatchBuilder, Group, Place
 from logweir.pipeline.options import ScanOptions
-from logweir.pipeline.plan import Range, Source, Split
+from logweir.pipeline.plan import Range, Source, Split, reached
 from logweir.pipeline.plan import plan as make_plan
 from logweir.pipeline.storage import CutFileSystem, open_storage
 from logweir.recovery.chain import foreign_tail, is_bad_tail
@@ -301,11 +301,11 @@ class _Ranged:
             return
         source = self._source
         if source.kind == "XLOG" and source.following is not None:
-            reached = self._reached()
-            if reached.covers(source.following):
+            end = reached(Path(source.path), self._filesystem)
+            if end.covers(source.following):
                 return
-            text = f"ends at {reached}, the next log begins at {source.following}."
-            yield self._gap(text, reader.end_offset, source.following, reached)
+            text = f"ends at {end}, the next log begins at {source.following}."
+            yield self._gap(text, reader.end_offset, source.following, end)
         elif source.kind == "SNAP":
             text = "the snapshot has no EOF marker: it is not complete."
             hint = "use an older snapshot and the logs behind it"
@@ -316,14 +316,6 @@ class _Ranged:
             hint = "it is still written to, or its writer was killed; live=true takes it as it is"
             damage = Damage(DamageKind.NO_EOF, source.path, reader.end_offset, 0, text, hint)
             yield self._tolerated(damage)
-
-    def _reached(self) -> VClock:
-        """The vclock at the end of the whole file."""
-        with WalReader(self._source.path, filesystem=self._filesystem) as reader:
-            for item in reader.blocks():
-                if isinstance(item, Damage):
-                    break
-            return reader.vclock
 
 
 def _in_order(group: Group, starts: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> bool:

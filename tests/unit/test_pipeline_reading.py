@@ -329,6 +329,20 @@ def test_a_log_that_is_missing_between_two_is_a_gap(tmp_path: Path) -> None:
     assert [row["lsn"] for row in rows] == list(range(after.lsn(1) + 1, 61))
 
 
+def test_rows_that_are_missing_are_a_gap_where_they_are_wanted(tmp_path: Path) -> None:
+    """Also if no row of the log behind them is wanted. What is whole up to a bound is read."""
+    write_log(tmp_path, blocks=60, per_block=1, base=b"x" * 100, max_bytes=2000)
+    logs = sorted(tmp_path.glob("*.xlog"))
+    start, end = (read_meta(log).vclock.lsn(1) for log in logs[2:4])
+    logs[2].unlink()
+    for options in ({"vclock_to": {1: start + 1}}, {"replica_id": 1, "lsn_to": end}):
+        with pytest.raises(ChainGap):
+            list(pipeline.batches(tmp_path, kinds="xlog", **options))
+    for options in ({"vclock_to": {1: start}}, {"replica_id": 1, "lsn_to": start}):
+        rows = rows_of(pipeline.batches(tmp_path, columns=["lsn"], **options))
+        assert [row["lsn"] for row in rows] == list(range(1, start + 1))
+
+
 def test_unfinished_ends_are_listed_and_foreign_zeros_are_damage(tmp_path: Path) -> None:
     """As `verify` says: a write that was cut is an ending, zeros in a log that another program
     wrote are none."""
