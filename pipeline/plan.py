@@ -1,6 +1,8 @@
 """Which bytes of which files a scan reads, and in which tasks. Reads headers only, and, where a log
 is missing behind another one, that one to its end.
 
+Whether the newest rows are gone is known by the end mark beside the logs, and by names and sizes.
+
 A *range* is a part of one file: the blocks whose first byte lies in it. A *split* is what one task
 reads: one range of a large file, or several small files. Splits are in the order of reading: files
 by signature, a snapshot before the log of the same one, ranges by offset.
@@ -29,9 +31,11 @@ from pathlib import Path
 from logweir.errors import ConfigError, CorruptFile, WalError
 from logweir.pipeline.options import ORIGIN, ScanOptions
 from logweir.pipeline.storage import CutFile, open_storage
+from logweir.recovery.chain import missing_end, own_mark
 from logweir.store.engine.settling import judged, may_wait
 from logweir.wal.damage import Damage
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
+from logweir.wal.endmark import EndMark, load_end_mark
 from logweir.wal.filesystem import FileSystem, explain
 from logweir.wal.meta import FileKind
 from logweir.wal.reader import Block, WalReader
@@ -48,8 +52,9 @@ class Source:
     """One file to read. `location`: the folder's or file's path or URL as it was given; `path`:
     in its file system; `following`: the `VClock` of the next log of its folder, None if it is the
     newest; `gap`: what its header says of a log before it that is not there, "" if none is missing;
-    `size`: bytes of data when it was planned; `first_block`: where its header ends; `settled`: what
-    of its rows is wanted."""
+    `lost`: rows that are gone behind it, where it is the last file of its folder; `size`: bytes of
+    data when it was planned; `first_block`: where its header ends; `settled`: what of its rows is
+    wanted."""
 
     location: str
     path: str
@@ -60,6 +65,7 @@ class Source:
     size: int
     first_block: int
     gap: str = ""
+    lost: Damage | None = None
     settled: Settled = ALL_SETTLED
 
 
@@ -115,8 +121,13 @@ def plan(options: ScanOptions, *, waits: bool = False) -> Plan:
     damage: list[Damage] = []
     for location in options.paths:
         for folder in _folders(location, options.recursive):
+            said = load_end_mark(folder.path, folder.filesystem)  # before the folder is listed
             index, wanted = _index(folder, options)
-            sources += _sources(folder, index, wanted, options, len(sources), waits)
+            found = _sources(folder, index, wanted, options, len(sources), waits)
+            if found and "xlog" in options.kinds:
+                lost = _lost(said, index, folder.filesystem, options)
+                found[-1] = replace(found[-1], lost=lost)
+            sources += found
             damage += index.damage
     ranges = [one for source in sources for one in _cut(source, options)]
     splits = list(_pack(ranges, options.split_bytes))
@@ -302,6 +313,23 @@ def _gap(file: LogFile, before: LogFile) -> str:
         f"a log is missing before this one: it follows the log that begins at {previous}; "
         f"{before.path.name} begins at {before.vclock}"
     )
+
+
+def _lost(
+    said: EndMark | str | None, index: DirectoryIndex, filesystem: FileSystem, options: ScanOptions
+) -> Damage | None:
+    """What is missing behind the newest log, where it is wanted. `said`: by the end mark."""
+    mark, _ = own_mark(said, index)
+    if mark is None or any(
+        file.path.name == mark.file and file.size >= mark.offset for file in index.files
+    ):
+        return None
+    end = VClock()
+    for file in (*index.snaps, *index.xlogs):
+        end = end.merge(file.vclock)
+    if index.xlogs and not end.covers(mark.vclock):
+        end = end.merge(reached(index.xlogs[-1].path, filesystem))
+    return None if _is_outside(end, None, options) else missing_end(mark, index, end)
 
 
 def _is_outside(begin: VClock, after: LogFile | None, options: ScanOptions) -> bool:

@@ -177,6 +177,8 @@ class _Ranged:
         yield from self._quick()
         if self._at < self._range.end or self._range.end == self._source.size:
             yield from self._slow()
+        if source.lost is not None and self._range.end == source.size:
+            yield self._tolerated(source.lost)
 
     def _reader(self) -> WalReader:
         skips = self._options.on_error != "fail"

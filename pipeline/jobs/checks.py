@@ -150,6 +150,8 @@ def _checked(source: Source, found: list[tuple[Any, ...]]) -> Checked:
     reached = max((one[1] for one in found), default=source.first_block)
     if source.gap:
         return Checked(source.path, blocks, source.size, "", 0, source.gap)
+    if source.lost:
+        return Checked(source.path, blocks, source.size, "", reached, source.lost.message)
     if reached == source.size - len(EOF_MARKER):
         return Checked(source.path, blocks, source.size, "clean", None, "")
     if reached == source.size:

@@ -220,7 +220,8 @@ def test_verify_reports_what_the_plain_check_reports(spark: SparkSession, name: 
 
 
 def test_quick_check_finds_flipped_bits_and_short_files(spark: SparkSession, folder: Path) -> None:
-    """Checksums only: whole files pass; a bit and a cut are found where they are."""
+    """Checksums only: whole files pass; a bit and a cut are found where they are, and a log that is
+    gone, between others or the newest."""
     assert all(one.ok for one in pipeline.quick_check(spark, folder))
     log = min(folder.glob("*.xlog"))
     whole = log.read_bytes()
@@ -232,6 +233,16 @@ def test_quick_check_finds_flipped_bits_and_short_files(spark: SparkSession, fol
     assert 0 < (bad[0].offset or 0) <= len(whole) // 2
     log.write_bytes(whole[:-30])
     assert [one.file for one in pipeline.quick_check(spark, folder) if not one.ok] == [str(log)]
+    log.write_bytes(whole)
+    with logweir.open(folder, **OPTIONS) as store:
+        store.snapshot()
+        store.insert("counts", ["one more", 1])
+    _, middle, newest = sorted(folder.glob("*.xlog"))
+    for gone, told in ((middle, "a log is missing"), (newest, "newest rows are gone")):
+        data = gone.read_bytes()
+        gone.unlink()
+        assert any(told in one.reason for one in pipeline.quick_check(spark, folder))
+        gone.write_bytes(data)
 
 
 # --- export, state, diff, stats -------------------------------------------------------------------

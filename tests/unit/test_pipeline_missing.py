@@ -1,0 +1,57 @@
+"""Rows that are missing between or behind the logs of a scan are told where they are wanted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logweir
+from logweir import pipeline
+from logweir.errors import ChainGap, CorruptBlock
+
+BLOCK = bytes.fromhex("d5ba0bab")
+FORMAT = [("id", "unsigned"), ("text", "string")]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> list[Path]:
+    """Those of a closed store, the oldest first."""
+    with logweir.open(tmp_path, wal_max_size=2000, checkpoint_interval=0) as log:
+        log.create_space("t", FORMAT)
+        for number in range(60):
+            log.insert("t", (number, "x" * 50))
+    return sorted(tmp_path.glob("*.xlog"))
+
+
+def scanned(folder: Path, **options: Any) -> list[dict[str, Any]]:
+    wanted = {"kinds": "xlog", "columns": ["lsn"], **options}
+    return [row for batch in pipeline.batches(folder, **wanted) for row in batch.to_pylist()]
+
+
+def test_a_missing_log_is_told_though_nothing_behind_it_is_wanted(logs: list[Path]) -> None:
+    """A bound leaves out the log whose header would tell it. What is whole up to a bound is
+    read."""
+    folder, start, end = logs[0].parent, int(logs[2].stem), int(logs[3].stem)
+    logs[2].unlink()
+    for options in ({"vclock_to": {1: start + 1}}, {"replica_id": 1, "lsn_to": end}):
+        with pytest.raises(ChainGap, match="a log is missing"):
+            scanned(folder, **options)
+    for options in ({"vclock_to": {1: start}}, {"replica_id": 1, "lsn_to": start}):
+        assert [row["lsn"] for row in scanned(folder, **options)] == list(range(1, start + 1))
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_newest_rows_that_are_gone_are_told(is_there: bool, logs: list[Path]) -> None:
+    """By the mark beside the logs, as `cat` and `verify` tell it: of a log that is not there, or
+    lacks whole blocks at its end."""
+    last, data = logs[-1], logs[-1].read_bytes()
+    last.write_bytes(data[: data.rindex(BLOCK)]) if is_there else last.unlink()
+    folder, start = last.parent, int(last.stem)
+    with pytest.raises(CorruptBlock, match="the newest rows are gone"):
+        scanned(folder)
+    told = scanned(folder, on_error="report", columns=["damage"])
+    assert [row["damage"][:12] for row in told if row["damage"]] == ["missing_end:"]
+    rows = scanned(folder, vclock_to={1: start})
+    assert [row["lsn"] for row in rows] == list(range(1, start + 1))
