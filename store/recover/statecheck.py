@@ -55,8 +55,9 @@ class StateDifference:
 @dataclass(slots=True)
 class StateReport:
     """`position`: up to where the state is applied; `entries`: how many were compared; `count`: how
-    many differ, `first` the first of them; `unusable`: why the next opening throws the state away;
-    `unknown`: why there was nothing to compare it with."""
+    many differ, `first` the first of them; `unusable`: why the next opening throws the state away,
+    or, where it `is_ahead` of the log, refuses; `unknown`: why there was nothing to compare it
+    with."""
 
     position: VClock | None = None
     entries: int = 0
@@ -64,6 +65,7 @@ class StateReport:
     first: list[StateDifference] = field(default_factory=list)
     unusable: str = ""
     unknown: str = ""
+    is_ahead: bool = False
 
     @property
     def ok(self) -> bool:
@@ -127,7 +129,8 @@ def _position(state: State, decided: RecoveryPlan, found: StateReport) -> VClock
     if kept is None:
         return VClock()
     at = found.position = kept.position.vclock
-    if kept.is_ahead(decided):
+    found.is_ahead = kept.is_ahead(decided)
+    if found.is_ahead:
         found.unusable = f"the log ends at {decided.vclock}, it at {at}"
     else:
         found.unusable = kept.misfit(decided, force=False)

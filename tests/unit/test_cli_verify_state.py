@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.logs import forget_end
 from typer.testing import CliRunner, Result
 
 import logweir
+from logweir.errors import RecoveryRefused
 from logweir.store.log import Log
 from logweir.store.state import base
 from logweir.tools.cli.main import app
@@ -164,6 +166,19 @@ def test_what_the_next_opening_throws_away_is_said(small: Path, tmp_path: Path) 
     (small / "state").rename(tmp_path / "away")
     (tmp_path / "other" / "state").rename(small / "state")
     assert "it is of instance" in as_json(small)["unusable"]
+
+
+def test_state_that_has_what_the_log_lacks_is_said(small: Path) -> None:
+    """Nothing but the state knows of the newest rows, and the next opening refuses."""
+    forget_end(small)
+    (path,) = small.glob("*.xlog")
+    data = path.read_bytes()
+    path.write_bytes(data[: data.rindex(bytes.fromhex("d5ba0bab"))])
+    result = verify(small)
+    assert result.exit_code == 3
+    assert "whose newest rows are gone: opening is refused" in result.stdout
+    with pytest.raises(RecoveryRefused, match="the newest rows are gone"):
+        logweir.open(small)
 
 
 def test_what_cannot_be_compared_is_said(small: Path, tmp_path: Path) -> None:

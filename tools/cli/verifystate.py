@@ -54,7 +54,9 @@ def show_state(out: Output, state: StateReport) -> None:
     """Say it to a reader."""
     if state.unusable:
         kind = out.styled("state", BOLD_RED)
-        out.line(f"{kind} is not that of the log, and is rebuilt at the next opening:")
+        rebuilt = "not that of the log, and is rebuilt at the next opening"
+        ahead = "ahead of the log, whose newest rows are gone: opening is refused"
+        out.line(f"{kind} is {ahead if state.is_ahead else rebuilt}:")
         out.line(f"    {state.unusable}")
         return
     if state.unknown:
