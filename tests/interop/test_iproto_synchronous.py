@@ -25,6 +25,7 @@ from logweir.replication.iproto.follow.join import join
 from logweir.replication.iproto.wire.codec import RequestType
 from logweir.replication.protocols import parse_url
 from logweir.replication.urls import Url
+from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 
 pytestmark = pytest.mark.tarantool
@@ -257,6 +258,22 @@ def test_final_rows_of_a_join_hold_nothing_that_was_undone(tmp_path: Path) -> No
     kept = [(5, lsn, RowType.REPLACE) for lsn in (1, 2)]
     nops = [(5, lsn, RowType.NOP) for lsn in (5, 6)]
     assert kinds == [*kept, *nops, (1, first, ours), (1, first + 1, ours)]
+
+
+def test_join_in_which_rows_begin_to_wait_is_to_be_made_again(tmp_path: Path) -> None:
+    """It is told so as one that comes while rows wait, and not by an error that ends a replica."""
+    with Serving(tmp_path / "ours", guest="replicate") as serving:
+        log = serving.log
+        make_spaces(log)
+        log.append("a", [(number, "x" * 500_000) for number in range(40)])  # more than sockets take
+        with RawClient(serving.port) as client:
+            client.send(client.frame(RequestType.JOIN, pack({0x24: str(uuid.uuid4())})))
+            answer = client.receive()
+            feed(log, replace_row(1, "s", 1))
+            while not answer.is_error:
+                answer = client.receive()
+        assert answer.error().code == ErrorCode.LOADING
+        assert "join again" in answer.error().message
 
 
 TRAFFIC = """

@@ -260,6 +260,24 @@ def test_many_readers_at_the_end_have_one_file_open(log: Log) -> None:
     assert len(log.opened) == 100
 
 
+def test_reader_in_front_of_the_tail_is_not_taken_in(log: Log) -> None:
+    """It would pass over what the tail has read since; once it has that, it is."""
+    log.write(1, 2)
+
+    async def main() -> None:
+        hub = Hub(log.follow)
+        reader = hub.reader(VClock())
+        while reader.take() is not None:
+            pass
+        assert reader.is_at_end
+        late = log.follow(VClock({1: 1}))
+        assert hub.adopt(late, VClock({1: 1})) is None
+        assert hub.adopt(late, VClock({1: 2})) == hub.next_number
+        hub.close()
+
+    asyncio.run(main())
+
+
 def test_error_in_the_shared_windows_concerns_those_alone_that_lack_rows(tmp_path: Path) -> None:
     """The log is shortened while a reader rests: it is told, who needs nothing of that goes on."""
     log = Log(tmp_path, max_bytes=200)
