@@ -44,7 +44,7 @@ from logweir.wal.spacenames import SpaceNames
 from logweir.wal.vclock import VClock
 from logweir.wal.walk import walk_blocks
 
-__all__ = ["Plan", "Range", "Source", "Split", "plan", "reached", "space_ids"]
+__all__ = ["Plan", "Range", "Source", "Split", "lost_behind", "plan", "reached", "space_ids"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def plan(options: ScanOptions, *, waits: bool = False) -> Plan:
             index, wanted = _index(folder, options)
             found = _sources(folder, index, wanted, options, len(sources), waits)
             if found and "xlog" in options.kinds:
-                lost = _lost(said, index, folder.filesystem, options)
+                lost = lost_behind(said, index, folder.filesystem, options)
                 found[-1] = replace(found[-1], lost=lost)
             sources += found
             damage += index.damage
@@ -315,10 +315,11 @@ def _gap(file: LogFile, before: LogFile) -> str:
     )
 
 
-def _lost(
+def lost_behind(
     said: EndMark | str | None, index: DirectoryIndex, filesystem: FileSystem, options: ScanOptions
 ) -> Damage | None:
-    """What is missing behind the newest log, where it is wanted. `said`: by the end mark."""
+    """What is missing behind the newest log, where it is wanted. `said`: what `load_end_mark` gave
+    before the folder was listed."""
     mark, _ = own_mark(said, index)
     if mark is None or any(
         file.path.name == mark.file and file.size >= mark.offset for file in index.files

@@ -22,10 +22,11 @@ from typing import Final
 
 from logweir.errors import PositionUnavailable, WalError
 from logweir.pipeline.options import ScanOptions
-from logweir.pipeline.plan import Range, Source, Split
+from logweir.pipeline.plan import Range, Source, Split, lost_behind
 from logweir.pipeline.storage import open_storage
 from logweir.store.engine.settling import judge_at
 from logweir.wal.directory import scan_directory
+from logweir.wal.endmark import load_end_mark
 from logweir.wal.filesystem import FileSystem, explain
 from logweir.wal.follow import Follower
 from logweir.wal.reader import Block
@@ -171,9 +172,14 @@ class Tail:
         return snap.vclock
 
     def newest(self) -> VClock:
-        """The position behind the last whole block."""
+        """The position behind the last whole block. Raises `CorruptBlock` where the newest rows are
+        gone when it is first asked."""
         if self._end is None:
+            said = load_end_mark(self._directory, self._filesystem)
             index = scan_directory(self._directory, self._filesystem)
+            lost = lost_behind(said, index, self._filesystem, self._options)
+            if lost is not None and self._options.fail_on_data_loss:
+                raise lost.to_error()
             start = index.xlogs[-1].vclock if index.xlogs else self.oldest()
             self._end = self._open(start)
         while self._end.peek() is not None:

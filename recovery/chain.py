@@ -112,6 +112,8 @@ def own_mark(found: EndMark | str | None, index: DirectoryIndex) -> tuple[EndMar
     later is never behind it, what was listed before may be.
     """
     path = index.path / END_MARK_NAME
+    if found is not None and END_MARK_NAME not in index.others:
+        return None, ""  # another log was put in the place of the one that it is about
     if isinstance(found, str):
         text = f"{path} {found}. Whether the newest logs are there is not known."
         return None, text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 import logweir
 from logweir import pipeline
 from logweir.errors import ChainGap, CorruptBlock
+from logweir.pipeline.frames import scan_options
+from logweir.pipeline.tail import Tail
 
 BLOCK = bytes.fromhex("d5ba0bab")
 FORMAT = [("id", "unsigned"), ("text", "string")]
@@ -55,3 +58,16 @@ def test_newest_rows_that_are_gone_are_told(is_there: bool, logs: list[Path]) ->
     assert [row["damage"][:12] for row in told if row["damage"]] == ["missing_end:"]
     rows = scanned(folder, vclock_to={1: start})
     assert [row["lsn"] for row in rows] == list(range(1, start + 1))
+
+
+def test_a_stream_of_a_folder_without_its_newest_rows_is_refused(logs: list[Path]) -> None:
+    """Unless it is to go on without them."""
+    logs[-1].unlink()
+    folder, start = str(logs[0].parent), int(logs[-1].stem)
+    with (
+        closing(Tail(scan_options(folder))) as tail,
+        pytest.raises(CorruptBlock, match="the newest rows are gone"),
+    ):
+        tail.newest()
+    with closing(Tail(scan_options(folder, fail_on_data_loss=False))) as tail:
+        assert tail.newest() == {1: start}

@@ -422,6 +422,7 @@ def test_a_driver_killed_while_it_overwrites_leaves_the_old_or_the_new(
         with logweir.open(tmp_path) as log:
             assert (log.vclock, log.count("t")) == (end, 100)
     elif is_new:
+        assert [one.kind for one in examine(tmp_path).damage] == ["missing_snapshot"]
         assert ids_of(tmp_path) == [7, 8]
         assert len(rows_of_folder(tmp_path)) == 2
     else:
