@@ -42,8 +42,8 @@ from logweir.errors import (
 
 if TYPE_CHECKING:
     from logweir.changes import follow
+    from logweir.recovery.read import read
     from logweir.store import Log, Transaction, open
-    from logweir.wal.read import read
     from logweir.wal.vclock import VClock
     from logweir.wal.writer import VERSION as __version__
     from logweir.wal.xrow import Row
@@ -85,7 +85,7 @@ _HOMES: Final = {
     "__version__": ("logweir.wal.writer", "VERSION"),
     "follow": ("logweir.changes", "follow"),
     "open": ("logweir.store", "open"),
-    "read": ("logweir.wal.read", "read"),
+    "read": ("logweir.recovery.read", "read"),
 }
 _MODULES: Final = ("aio", "limits")
 

@@ -1,8 +1,8 @@
-"""`verify`, `info`, `cat` and opening say the same about the same damage.
+"""`verify`, `info`, `cat`, `logweir.read` and opening say the same about the same damage.
 
 One table: a damage, what `logweir.open` does, and the exit codes of the three commands. `cat` reads
-logs alone, so a damaged or missing snapshot is not its matter; opening passes over what is older
-than the newest snapshot.
+logs alone, so a damaged or missing snapshot is not its matter, and `read` what is there; opening
+passes over what is older than the newest snapshot.
 """
 
 from __future__ import annotations
@@ -214,8 +214,17 @@ def test_commands_and_opening_agree(
     for command in ("verify", "info", "cat"):
         result = CliRunner().invoke(app, [command, str(folder)])
         codes[command] = result.exit_code
+    assert is_read(folder) == (verdict.cat == 0 and damage is not damaged_snapshot)
     shutil.rmtree(folder / "state", ignore_errors=True)
     assert Verdict(opens=opens(folder), **codes) == verdict
+
+
+def is_read(folder: Path) -> bool:
+    """Whether all that is there is read without a word."""
+    try:
+        return len(list(logweir.read(folder))) > 60
+    except LogweirError:
+        return False
 
 
 def opens(folder: Path) -> bool:
