@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from logweir.wal.follow import Follower
 from logweir.wal.process import OfProcess
+from logweir.wal.reader import Block
 from logweir.wal.xrow import Transaction
 
 __all__ = ["LogCursor"]
@@ -32,8 +33,14 @@ class LogCursor(OfProcess):
         """The durable transactions behind the last one given, oldest first; ends where there are
         no more yet. To be used up before it is asked for again. Raises `CorruptBlock`, `ChainGap`,
         `PositionUnavailable`."""
-        self.check_process()
-        for block in self._follower.poll():
+        for block in self.blocks():
             for transaction in block.transactions():
                 yield transaction
                 self.check_process()
+
+    def blocks(self) -> Iterator[Block]:
+        """`ready`, as whole blocks."""
+        self.check_process()
+        for block in self._follower.poll():
+            yield block
+            self.check_process()

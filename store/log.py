@@ -1,8 +1,8 @@
 """`Log`: the embedded store, and what a user of it touches first.
 
 What it consists of: `store.commit.committer` is the one way to durability, `store.reading` what a
-log shows, `store.engine.statements` and `store.commit.append` the changes in Python values,
-`store.recover.upkeep` snapshots and old files.
+log shows, `store.past` what it was, `store.engine.statements` and `store.commit.append` the changes
+in Python values, `store.recover.upkeep` snapshots and old files.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from logweir.store.commit.queue import CommitQueue
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
 from logweir.store.engine.statements import Statements
+from logweir.store.past import Past
 from logweir.store.reading import Reads
 from logweir.store.recover.checkpoint import CheckpointOptions, Checkpoints
 from logweir.store.recover.upkeep import Upkeep
@@ -39,7 +40,7 @@ __all__ = ["Durability", "Log"]
 T = TypeVar("T")
 
 
-class Log(OfProcess, TakesJobs, Reads, Statements, Appends, Upkeep):
+class Log(OfProcess, TakesJobs, Reads, Past, Statements, Appends, Upkeep):
     """A durable, append-only change log with the state it makes. Made by `logweir.open`.
 
     Safe to use from several threads: changes that meet share one sync. One process per folder.

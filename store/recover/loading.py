@@ -41,7 +41,7 @@ from logweir.wal.xrow import FLAG_COMMIT
 if TYPE_CHECKING:
     from logweir.store.state.layerkernel import Space
 
-__all__ = ["Loader", "Source", "load", "schema_of"]
+__all__ = ["Loader", "Source", "cannot_apply", "load", "schema_of"]
 
 _ROWS_PER_COMMIT: Final = 50_000
 _BYTES_PER_COMMIT: Final = 16 * 1024 * 1024
@@ -157,7 +157,7 @@ class Loader:
             try:
                 self._load_run(space_id, columns, start, end)
             except RequestError as error:
-                raise _cannot_apply(block, columns, start, error) from error
+                raise cannot_apply(block, columns, start, error) from error
             start = end
         self._commit_if_large(None)
 
@@ -242,7 +242,7 @@ class Loader:
         refused = apply_rows(self._executor, engine, columns, first, last, refer=refer, find=find)
         if refused is not None:
             error = refused.error
-            raise _cannot_apply(batch.block, columns, refused.row, error) from error
+            raise cannot_apply(batch.block, columns, refused.row, error) from error
         self._above.forget()
 
     def _is_elsewhere(self, space_id: int) -> bool:
@@ -258,7 +258,7 @@ class Loader:
             if columns.type[row] in APPLIED:
                 apply_row(engine, columns, row)
         except RequestError as error:
-            raise _cannot_apply(batch.block, columns, row, error) from error
+            raise cannot_apply(batch.block, columns, row, error) from error
         self.schema = engine.schema
 
     def _settle(self) -> None:
@@ -309,7 +309,7 @@ class Loader:
         try:
             decision = Decision.of(batch.block.columns, row)
         except RequestError as error:
-            raise _cannot_apply(batch.block, batch.block.columns, row, error) from error
+            raise cannot_apply(batch.block, batch.block.columns, row, error) from error
 
         for entry in self.waiting.decide(decision, lambda space: self.schema.is_synchronous(space)):
             rows = entry.columns()
@@ -363,7 +363,8 @@ class Loader:
         self._rows = self._bytes = 0
 
 
-def _cannot_apply(block: Block, columns: RowColumns, row: int, error: RequestError) -> CorruptBlock:
+def cannot_apply(block: Block, columns: RowColumns, row: int, error: RequestError) -> CorruptBlock:
+    """The error for a row of a log or snapshot that what is before it refuses."""
     lsn, replica_id = columns.lsn[row], columns.replica_id[row]
     return CorruptBlock(
         f"row with lsn {lsn} of replica {replica_id} cannot be applied: {error.message}.",

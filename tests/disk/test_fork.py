@@ -99,6 +99,7 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
         "execute": (request,),
         "finish_group": (None,),
         "get": ("kv", 0),
+        "history": ("kv", 0),
         "insert": ("kv", (10**6, "x")),
         "knows_settled": (VClock(),),
         "on_commit": (print,),

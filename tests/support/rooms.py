@@ -96,6 +96,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "transaction_rows",
             "upsert_of_keys",
             "reads",
+            "key_history",
             "memtable*",
             "layers",
             "kernel_rooms",

@@ -8,10 +8,8 @@ from typing import Annotated, Literal
 import typer
 
 from logweir.errors import ConfigError
-from logweir.tools.cli.common import FolderArgument, existing
+from logweir.tools.cli.common import FolderArgument, existing, given_vclock
 from logweir.tools.cli.output import Output, human_bytes
-from logweir.wal.selection import parse_bound
-from logweir.wal.vclock import VClock
 
 
 def command(
@@ -55,7 +53,7 @@ def command(
             "changes", f"needs pyarrow and numpy: {error}", hint="pip install pyarrow numpy"
         ) from error
     bounds = {
-        name: _vclock(option, text)
+        name: given_vclock(option, text)
         for name, option, text in (("vclock_from", "--from", start), ("vclock_to", "--to", stop))
     }
     found = pipeline.batches(directory, space=space, columns=columns, integers=integers, **bounds)
@@ -66,10 +64,3 @@ def command(
     else:
         out.line(f"{output}: {rows} rows, {human_bytes(size)}")
     return 0
-
-
-def _vclock(option: str, text: str | None) -> VClock | None:
-    found = None if text is None else parse_bound(text, origin=option)
-    if found is not None and not isinstance(found, VClock):
-        raise ConfigError(option, f"{text!r} is no vclock such as '{{1: 5}}'.")
-    return found

@@ -10,9 +10,12 @@ from typing import Annotated
 
 import typer
 
+from logweir.errors import ConfigError
 from logweir.limits import TOPIC_TUPLE_BYTES, TUPLE_BYTES
 from logweir.tools.cli.output import Output
 from logweir.wal.damage import TAIL_KINDS, Damage
+from logweir.wal.selection import parse_bound
+from logweir.wal.vclock import VClock
 
 __all__ = [
     "FolderArgument",
@@ -20,6 +23,7 @@ __all__ = [
     "PathArgument",
     "TupleBytes",
     "existing",
+    "given_vclock",
     "log_bytes",
     "show_damage",
     "utc_text",
@@ -55,6 +59,14 @@ def existing(path: Path) -> Path:
     """`path`, if something is there. Raises `OSError` as the system does."""
     os.stat(path)
     return path
+
+
+def given_vclock(option: str, text: str | None) -> VClock | None:
+    """The vclock that an option names. Raises `ConfigError`."""
+    found = None if text is None else parse_bound(text, origin=option)
+    if found is not None and not isinstance(found, VClock):
+        raise ConfigError(option, f"{text!r} is no vclock such as '{{1: 5}}'.")
+    return found
 
 
 def log_bytes(directory: Path) -> int:

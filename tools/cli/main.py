@@ -43,6 +43,7 @@ COMMANDS: Final = {
     "space": "List, make and drop spaces.",
     "get": "Print one tuple.",
     "select": "Print tuples in the order of an index.",
+    "history": "Print all changes of one key.",
     "insert": "Insert a tuple.",
     "replace": "Store a tuple, in the place of one with its key.",
     "update": "Change fields of a tuple.",

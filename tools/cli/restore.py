@@ -9,9 +9,15 @@ import typer
 from logweir.errors import ConfigError
 from logweir.recovery.report import vclock_json
 from logweir.recovery.restore import restore
-from logweir.tools.cli.common import FolderArgument, NewFolderOption, existing, log_bytes
+from logweir.tools.cli.common import (
+    FolderArgument,
+    NewFolderOption,
+    existing,
+    given_vclock,
+    log_bytes,
+)
 from logweir.tools.cli.output import Output
-from logweir.wal.selection import parse_bound, parse_time
+from logweir.wal.selection import parse_time
 from logweir.wal.vclock import VClock
 
 
@@ -64,9 +70,4 @@ def _point(at_vclock: str | None, at_time: str | None) -> VClock | float | None:
         raise ConfigError("--at-time", "cannot be given together with --at-vclock.")
     if at_time is not None:
         return parse_time(at_time, origin="--at-time")
-    if at_vclock is None:
-        return None
-    bound = parse_bound(at_vclock, origin="--at-vclock")
-    if not isinstance(bound, VClock):
-        raise ConfigError("--at-vclock", f"{at_vclock!r} is no vclock such as '{{1: 5}}'.")
-    return bound
+    return given_vclock("--at-vclock", at_vclock)

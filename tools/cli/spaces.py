@@ -24,6 +24,7 @@ __all__ = [
     "Row",
     "SpaceArgument",
     "WhereArgument",
+    "given_key",
     "given_row",
     "given_value",
     "open_space",
@@ -174,6 +175,12 @@ def given_value(name: str, text: str) -> Value:
     except DecodeError as error:
         hint = error.hint or """write 1, '"text"' or '[1, "text"]'"""
         raise ConfigError(name, error.reason, hint=hint) from error
+
+
+def given_key(text: str) -> list[Value]:
+    """The key of an argument in JSON: its parts. Raises `ConfigError`."""
+    value = given_value("KEY", text)
+    return value if isinstance(value, list) else [value]
 
 
 def given_row(space: SpaceDef, text: str) -> list[Value]:

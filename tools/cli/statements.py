@@ -23,6 +23,7 @@ from logweir.tools.cli.spaces import (
     Row,
     SpaceArgument,
     WhereArgument,
+    given_key,
     given_row,
     given_value,
     open_space,
@@ -67,7 +68,7 @@ def get(
 
     The key is that of the primary index, or of the unique one that --index names.
     """
-    wanted = _key(key)
+    wanted = given_key(key)
     with open_space(where, space) as opened:
         chosen = opened.schema.index(opened.space, _index(index))
         if not chosen.is_unique or len(wanted) != len(chosen.parts):
@@ -102,7 +103,7 @@ def select(
     A server gives them in one answer, of 64 MiB at most: use --limit, or logweir export.
     """
     by = iterator or (Iterator.ALL if key is None else Iterator.EQ)
-    wanted = None if key is None else _key(key)
+    wanted = None if key is None else given_key(key)
     with open_space(where, space) as opened:
         form = _form(opened, names)
         found = opened.select(
@@ -152,7 +153,7 @@ def update(
 
     Operators: = + - & | ^ : ! #. Fields are named, or numbered from 0.
     """
-    wanted, operations = _key(key), _ops(ops)
+    wanted, operations = given_key(key), _ops(ops)
     with open_space(where, space) as opened:
         request = update_request(opened.schema, opened.space.id, wanted, operations, _index(index))
         return _show(out, opened, opened.execute(request), names)
@@ -182,7 +183,7 @@ def delete(
     names: NamesOption = False,
 ) -> int:
     """Remove the tuple with a key and print it. Exit code 1 if there is none."""
-    wanted = _key(key)
+    wanted = given_key(key)
     with open_space(where, space) as opened:
         request = delete_request(opened.schema, opened.space.id, wanted, _index(index))
         return _show(out, opened, opened.execute(request), names)
@@ -193,11 +194,6 @@ def _put(out: Output, kind: RowType, where: str, space: str, row: str, names: bo
         values = given_row(opened.space, row)
         request = put_request(kind, opened.schema, opened.space.id, values)
         return _show(out, opened, opened.execute(request), names)
-
-
-def _key(text: str) -> list[Value]:
-    value = given_value("KEY", text)
-    return value if isinstance(value, list) else [value]
 
 
 def _ops(text: str) -> list[list[Value]]:
