@@ -30,7 +30,7 @@ from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.lease import leased
 from logweir.wal.vclock import VClock
 
-__all__ = ["RestoreResult", "restore"]
+__all__ = ["RestoreResult", "plan_until", "restore", "unavailable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def _restored(
     progress: Progress | None,
 ) -> RestoreResult:
     report = examine(directory, filesystem=filesystem, progress=progress)
-    source = _source(report, until)
+    source, _ = plan_until(report, until)
     snapshot = source.snapshot
     assert snapshot is not None
     instance = report.instance
@@ -108,32 +108,37 @@ def _restored(
     )
 
 
-def _source(report: RecoveryReport, until: VClock | float | None) -> RecoveryPlan:
-    """What to read: from the newest whole snapshot that is not behind the cut."""
+def plan_until(report: RecoveryReport, until: VClock | float | None) -> tuple[RecoveryPlan, VClock]:
+    """What to read for the state at a vclock, a time or the end: from the newest whole snapshot
+    that is not behind the cut, which is the second; `replay` or `walk` end there with `until`.
+
+    Raises `PositionUnavailable`, `RecoveryRefused`; damage and gaps in front of the cut are met
+    when it is read.
+    """
     if until is None:
         cut = report.vclock
     elif isinstance(until, VClock):
         cut = until
         if not report.vclock.covers(until):
-            raise _unavailable(report, until)
+            raise unavailable(report, until)
     else:
         found = _cut_at(report, until)
         if found is None:
-            raise _unavailable(report, until)
+            raise unavailable(report, until)
         cut = found
     if cut == report.vclock and not isinstance(until, VClock):
         source = plan(report)  # nothing may be missing, logs that cannot be used included
         if source.snapshot is None:
             raise _no_start(report, "it holds no snapshot")
-        return source
+        return source, cut
     free = isinstance(until, VClock) and 0 not in until
     for one in reversed([one for one in report.files if one.kind == "snap"]):
         snap = one.log_file
         if snap is None or one.damage:
             continue
         if cut.covers(snap.vclock.without_local() if free else snap.vclock):
-            return plan_from(report, snap, force=False)
-    raise _unavailable(report, until)
+            return plan_from(report, snap, force=False), cut
+    raise unavailable(report, until)
 
 
 def _cut_at(report: RecoveryReport, time: float) -> VClock | None:
@@ -149,7 +154,8 @@ def _cut_at(report: RecoveryReport, time: float) -> VClock | None:
     return begin if cut is None and not begin else cut
 
 
-def _unavailable(report: RecoveryReport, wanted: VClock | float | None) -> PositionUnavailable:
+def unavailable(report: RecoveryReport, wanted: VClock | float | None) -> PositionUnavailable:
+    """The error for a place that a folder does not hold, with those that it does."""
     snaps = [one for one in report.files if one.kind == "snap" and not one.damage]
     oldest: object = snaps[0].last_vclock if snaps else "nothing"
     newest: object = report.vclock

@@ -11,15 +11,27 @@ if TYPE_CHECKING:
     from logweir.store.commit.committer import Durability
     from logweir.store.entry import open
     from logweir.store.log import Log
+    from logweir.store.past import PastView
     from logweir.store.recover.checkpoint import CheckpointOptions
+    from logweir.store.recover.history import Change
     from logweir.store.transaction import Transaction
 
-__all__ = ["CheckpointOptions", "Durability", "Log", "Transaction", "open"]
+__all__ = [
+    "Change",
+    "CheckpointOptions",
+    "Durability",
+    "Log",
+    "PastView",
+    "Transaction",
+    "open",
+]
 
 _HOMES: Final = {
+    "Change": "recover.history",
     "CheckpointOptions": "recover.checkpoint",
     "Durability": "commit.committer",
     "Log": "log",
+    "PastView": "past",
     "Transaction": "transaction",
     "open": "entry",
 }

@@ -97,6 +97,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "upsert_of_keys",
             "reads",
             "key_history",
+            "as_of",
             "memtable*",
             "layers",
             "kernel_rooms",

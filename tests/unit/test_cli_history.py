@@ -1,9 +1,11 @@
-"""`logweir history`: one key of a folder that somebody may have open."""
+"""What was: `logweir history`, and `get` and `select` of an earlier moment, of a folder that is in
+use."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,9 @@ import logweir
 from logweir.tools.cli.main import app
 
 
-def run(*arguments: object) -> Result:
+def run(*arguments: object, command: str = "history") -> Result:
     """Run the program in this process."""
-    return CliRunner().invoke(app, ["history", *map(str, arguments)])
+    return CliRunner().invoke(app, [command, *map(str, arguments)])
 
 
 @pytest.fixture
@@ -64,3 +66,27 @@ def test_what_cannot_be_told_is_said(log: logweir.Log, tmp_path: Path) -> None:
         found = run(*arguments)
         assert found.exit_code == code
         assert text in found.stderr
+
+
+def test_tuples_as_they_were_are_printed(log: logweir.Log) -> None:
+    """At a vclock and at a time, arrays and objects; what is not there is told as ever."""
+    inserted, changed, _ = list(log.history("things", 1))[1:]
+    place = ("--as-of", f"{{1: {inserted.lsn}}}")
+    assert run(log.path, "things", 1, *place, command="get").stdout == '[1, {"$bin": "3q0="}]\n'
+    moment = ("--as-of", repr(changed.timestamp))
+    found = run(log.path, "things", *moment, "--names", command="select")
+    assert found.stdout == '{"id": 1, "data": {"$bin": ""}}\n'
+    found = run(log.path, "things", "--as-of", datetime.now(UTC).isoformat(), command="select")
+    assert (found.exit_code, found.stdout) == (0, "")
+    now = f"{{1: {log.vclock.lsn(1)}}}"
+    assert run(log.path, "things", 1, "--as-of", now, command="get").exit_code == 1
+    for place, code, text in (
+        ("{1: 10000}", 1, "is not in the log, which holds {} to"),
+        ("2999-01-01", 1, "is not in the log"),
+        ("5 o'clock", 2, "is no time"),
+    ):
+        refused = run(log.path, "things", 1, "--as-of", place, command="get")
+        assert refused.exit_code == code
+        assert text in refused.stderr
+    server = run("tarantool://127.0.0.1:1", "things", "--as-of", now, command="select")
+    assert (server.exit_code, "name a folder" in server.stderr) == (2, True)

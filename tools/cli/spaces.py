@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
@@ -15,12 +15,19 @@ from logweir.store.engine.request import Done, Request
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.named import Named
 from logweir.store.schema.schema import Schema
+from logweir.tools.cli.common import existing, given_vclock
 from logweir.wal.mp import Value, unpack
 from logweir.wal.render import loads
+from logweir.wal.selection import parse_time
+
+if TYPE_CHECKING:
+    from logweir.store.engine.engine import Engine
 
 __all__ = [
+    "AsOfOption",
     "NamesOption",
     "OpenSpace",
+    "ReadSpace",
     "Row",
     "SpaceArgument",
     "WhereArgument",
@@ -28,6 +35,7 @@ __all__ = [
     "given_row",
     "given_value",
     "open_space",
+    "read_space",
 ]
 
 WhereArgument = Annotated[
@@ -39,6 +47,16 @@ WhereArgument = Annotated[
 SpaceArgument = Annotated[str, typer.Argument(metavar="SPACE", help="The space: its name or id.")]
 """Which it is."""
 
+AsOfOption = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of",
+        metavar="TIME|VCLOCK",
+        help="Of a folder as it was: 2026-11-20T14:30:00Z or '{1: 5}'.",
+    ),
+]
+"""When to look at it."""
+
 NamesOption = Annotated[
     bool, typer.Option("--names", help="Objects with the names of the fields, not arrays.")
 ]
@@ -48,8 +66,8 @@ NamesOption = Annotated[
 Row = Sequence[Value]
 
 
-class OpenSpace(Protocol):
-    """A space that tuples are read from and written to."""
+class ReadSpace(Protocol):
+    """A space that tuples are read from."""
 
     @property
     def schema(self) -> Schema:
@@ -58,13 +76,6 @@ class OpenSpace(Protocol):
     @property
     def space(self) -> SpaceDef:
         """Its own."""
-
-    def execute(self, request: Request) -> Row | None:
-        """Make one change. Returns the tuple that it leaves, or removed."""
-
-    def execute_all(self, requests: Sequence[Request]) -> Done:
-        """Make several, in a folder as one transaction: there those before a refused one are made,
-        those behind it are not."""
 
     def select(
         self,
@@ -76,6 +87,17 @@ class OpenSpace(Protocol):
         offset: int = 0,
     ) -> Iterator[Row]:
         """Tuples in the order of an index."""
+
+
+class OpenSpace(ReadSpace, Protocol):
+    """A space that tuples are read from and written to."""
+
+    def execute(self, request: Request) -> Row | None:
+        """Make one change. Returns the tuple that it leaves, or removed."""
+
+    def execute_all(self, requests: Sequence[Request]) -> Done:
+        """Make several, in a folder as one transaction: there those before a refused one are made,
+        those behind it are not."""
 
     def rows(self) -> Iterator[Row]:
         """All tuples in the order of the primary key."""
@@ -120,28 +142,78 @@ class _FolderSpace:
         limit: int | None = None,
         offset: int = 0,
     ) -> Iterator[Row]:
-        from logweir.store.engine.select import Select, select
-
         with self._log.read_view() as view:
-            wanted = Select.of(
-                view.engine.schema,
-                self._name,
-                key,
-                iterator=iterator,
-                index=index,
-                limit=limit,
-                offset=offset,
-            )
-            yield from map(unpack, select(view.engine, wanted))
+            yield from _selected(view.engine, self._name, key, iterator, index, limit, offset)
 
     def rows(self) -> Iterator[Row]:
         return self.select(None, iterator="ALL")
 
 
+class _PastSpace:
+    """A space of a folder as it was."""
+
+    def __init__(self, engine: Engine, name: int | str) -> None:
+        self._engine = engine
+        self.schema = engine.schema
+        self.space = engine.schema.space(name)
+
+    def select(
+        self,
+        key: Row | None,
+        *,
+        iterator: str,
+        index: int | str = 0,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> Iterator[Row]:
+        return _selected(self._engine, self.space.id, key, iterator, index, limit, offset)
+
+
+def _selected(
+    engine: Engine,
+    space: int | str,
+    key: Row | None,
+    iterator: str,
+    index: int | str,
+    limit: int | None,
+    offset: int,
+) -> Iterator[Row]:
+    from logweir.store.engine.select import Select, select
+
+    schema = engine.schema
+    wanted = Select.of(
+        schema, space, key, iterator=iterator, index=index, limit=limit, offset=offset
+    )
+    return map(unpack, select(engine, wanted))
+
+
+@contextlib.contextmanager
+def read_space(where: str, name: str, as_of: str | None) -> Iterator[ReadSpace]:
+    """`open_space`, or where a vclock or a time is given the space of a folder as it was then,
+    which may be in use. Raises what both raise."""
+    if as_of is None:
+        with open_space(where, name) as opened:
+            yield opened
+        return
+    if "://" in where:
+        raise ConfigError("--as-of", "a server tells what is there now", hint="name a folder")
+    from logweir.store import past
+
+    is_vclock = as_of.lstrip().startswith("{")
+    at = given_vclock("--as-of", as_of) if is_vclock else parse_time(as_of, origin="--as-of")
+    assert at is not None
+    with past.as_of(existing(Path(where)), at) as view:
+        yield _PastSpace(view.engine, _named(name))
+
+
+def _named(name: str) -> int | str:
+    return int(name) if name.isdecimal() else name
+
+
 @contextlib.contextmanager
 def open_space(where: str, name: str) -> Iterator[OpenSpace]:
     """Open the folder or reach the server. Raises `ConfigError` and what opening raises."""
-    key = int(name) if name.isdecimal() else name
+    key = _named(name)
     if "://" in where:
         # Imported here: who has a folder needs no network, and the other way round no store.
         from logweir.replication.iproto.client.spaces import ServerSpace

@@ -18,8 +18,9 @@ from logweir.store.engine.statements import (
 from logweir.store.schema.named import Named
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.spaces import (
+    AsOfOption,
     NamesOption,
-    OpenSpace,
+    ReadSpace,
     Row,
     SpaceArgument,
     WhereArgument,
@@ -27,6 +28,7 @@ from logweir.tools.cli.spaces import (
     given_row,
     given_value,
     open_space,
+    read_space,
 )
 from logweir.wal.mp import Value
 from logweir.wal.xrow import RowType
@@ -63,13 +65,14 @@ def get(
     key: KeyArgument,
     index: IndexOption = "0",
     names: NamesOption = False,
+    as_of: AsOfOption = None,
 ) -> int:
     """Print the tuple with a key. Exit code 1 if there is none.
 
     The key is that of the primary index, or of the unique one that --index names.
     """
     wanted = given_key(key)
-    with open_space(where, space) as opened:
+    with read_space(where, space, as_of) as opened:
         chosen = opened.schema.index(opened.space, _index(index))
         if not chosen.is_unique or len(wanted) != len(chosen.parts):
             text = f"index {chosen.name!r} has {len(chosen.parts)} parts"
@@ -97,14 +100,16 @@ def select(
     limit: Annotated[int | None, typer.Option(metavar="N", min=0, help="So many at most.")] = None,
     offset: Annotated[int, typer.Option(metavar="N", min=0, help="Leave out the first N.")] = 0,
     names: NamesOption = False,
+    as_of: AsOfOption = None,
 ) -> int:
     """Print tuples in the order of an index, one a line.
 
     A server gives them in one answer, of 64 MiB at most: use --limit, or logweir export.
+    With --as-of the folder may be in use; its logs are read up to there.
     """
     by = iterator or (Iterator.ALL if key is None else Iterator.EQ)
     wanted = None if key is None else given_key(key)
-    with open_space(where, space) as opened:
+    with read_space(where, space, as_of) as opened:
         form = _form(opened, names)
         found = opened.select(
             wanted,
@@ -207,14 +212,14 @@ def _index(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
-def _form(opened: OpenSpace, names: bool) -> Named:
+def _form(opened: ReadSpace, names: bool) -> Named:
     form = Named(opened.space)
     if names:
         form.check_names()
     return form
 
 
-def _show(out: Output, opened: OpenSpace, row: Row | None, names: bool) -> int:
+def _show(out: Output, opened: ReadSpace, row: Row | None, names: bool) -> int:
     """Print the tuple that there is. Returns the exit code."""
     if row is None:
         out.message("there is no tuple with that key")
