@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from logweir.store.recover.checkpoint import CheckpointOptions
     from logweir.store.recover.history import Change
     from logweir.store.transaction import Transaction
+    from logweir.store.typed import TypedSpace
 
 __all__ = [
     "Change",
@@ -23,6 +24,7 @@ __all__ = [
     "Log",
     "PastView",
     "Transaction",
+    "TypedSpace",
     "open",
 ]
 
@@ -33,6 +35,7 @@ _HOMES: Final = {
     "Log": "log",
     "PastView": "past",
     "Transaction": "transaction",
+    "TypedSpace": "typed",
     "open": "entry",
 }
 

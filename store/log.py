@@ -28,6 +28,7 @@ from logweir.store.recover.checkpoint import CheckpointOptions, Checkpoints
 from logweir.store.recover.upkeep import Upkeep
 from logweir.store.state.state import StateError, Txn, typed
 from logweir.store.transaction import Transaction
+from logweir.store.typed import TypedSpace
 from logweir.wal.endmark import EndMarks
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.place import Place
@@ -176,6 +177,10 @@ class Log(OfProcess, TakesJobs, Reads, Past, Statements, Appends, Upkeep):
         self._check_open()
         self._check_not_inside()
         return Transaction(self)
+
+    def space(self, space: int | str) -> TypedSpace:
+        """A space whose tuples are read as objects of a dataclass. Raises `RequestError`."""
+        return TypedSpace(self, space)
 
     def define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
         """Ask `plan` for changes, make them as one transaction, return its second result."""

@@ -115,6 +115,7 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
         "select": ("kv",),
         "select_batch": (Executor(), b"", array("Q"), (), 1),
         "settled": (VClock(),),
+        "space": ("kv",),
         "submit": (request,),
         "submit_jobs": ([job],),
         "truncate": ("kv",),
