@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from logweir.replication.metrics import Metrics
-from logweir.tools.cli import serve
 from logweir.tools.cli.configfile import read_config
+from logweir.tools.cli.main import load_command
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "monitoring.md").read_text()
@@ -27,4 +27,4 @@ def test_example_of_a_config_file_is_one(tmp_path: Path) -> None:
     text = PAGE.split("```toml\n")[1].split("```")[0]
     file = tmp_path / "serve.toml"
     file.write_text(text)
-    assert read_config(file, serve.command)["retain_max_bytes"] == 10_000_000_000
+    assert read_config(file, load_command("serve"))["retain_max_bytes"] == 10_000_000_000

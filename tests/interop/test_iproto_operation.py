@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import os
 import signal
@@ -34,8 +33,8 @@ from logweir.replication.listener import server_tls
 from logweir.replication.protocols import parse_url
 from logweir.replication.runner import SourceState
 from logweir.replication.urls import Url
-from logweir.tools.cli import serve
-from logweir.tools.cli.configfile import read_config
+from logweir.tools.cli.configfile import declared, read_config
+from logweir.tools.cli.main import load_command
 
 CERTIFICATE = Path(__file__).parents[1] / "data" / "tls" / "certificate.pem"
 KEY = CERTIFICATE.with_name("key.pem")
@@ -162,12 +161,15 @@ def test_metrics_and_options_of_a_file(tmp_path: Path) -> None:
         ("read_only = 'yes'", "not true or false"),
         ("allow_guest = 'some'", "not one of none, read"),
         ("retain_max_bytes = -1", "not at least 0"),
+        ("write-ahead = 1_000_000_000_000", "not at most"),
+        ("follow = 'tank://ann:secret@h'", r"'tank://ann:…@h' is not a list"),
+        ("json = true", "json .* no such option"),
         ("retain_max_bytes = 1.5", "not a whole number"),
         ("replication_timeout = 'x'", "not a number"),
         ("tls-key = 1", "not a string"),
         ("read-only = true\nread_only = true", "twice"),
         ("config = 'x'", "no such option"),
-        ("=", "not TOML"),
+        ("=", r"not TOML: .*line 1, column 1"),
     ],
 )
 def test_wrong_key_or_value_names_file_and_key(tmp_path: Path, text: str, words: str) -> None:
@@ -175,7 +177,7 @@ def test_wrong_key_or_value_names_file_and_key(tmp_path: Path, text: str, words:
     file = tmp_path / "bad.toml"
     file.write_text(text)
     with pytest.raises(ConfigError, match=words) as raised:
-        read_config(file, serve.command)
+        read_config(file, load_command("serve"))
     assert raised.value.origin == str(file)
 
 
@@ -198,8 +200,10 @@ def test_every_option_of_serve_can_stand_in_the_file(tmp_path: Path) -> None:
         "replication_timeout=0.5\nretain_max_bytes=5\nwrite_ahead=0\nmemory=134217728\n"
         "tuple_bytes=2097152\n"
     )
-    options = read_config(file, serve.command)
-    assert set(options) | {"out", "config"} == set(inspect.signature(serve.command).parameters)
+    options = read_config(file, load_command("serve"))
+    given = {one.name for one in load_command("serve").params}
+    assert set(options) == given - {"config", "as_json", "quiet", "debug"}
+    assert set(declared(load_command("follow"))) == {"url", "directory", "tuple_bytes"}
 
 
 # --- copies ---------------------------------------------------------------------------------------

@@ -46,7 +46,6 @@ NewFolderOption = Annotated[
 TupleBytes = Annotated[
     int,
     typer.Option(
-        envvar="LOGWEIR_TUPLE_BYTES",
         min=TUPLE_BYTES,
         max=TOPIC_TUPLE_BYTES,
         help="What one tuple may take, as Tarantool's memtx_max_tuple_size.",

@@ -1,9 +1,13 @@
-"""A command's options from a TOML file: ``--config FILE``.
+"""One configuration for the commands that run as servers: a TOML file, the environment, flags.
 
-Keys are the names of the options without the dashes in front, with `-` or `_` inside; `directory`
-is the argument DIR. Options that may be repeated take a list. The command line takes
-precedence over an environment variable, and that over the file. A key that is no option,
-or a value of another type, is an error that names the file and the key.
+``--config FILE`` (or ``LOGWEIR_CONFIG``) names the file. Its keys are the names of the command's
+options without the dashes in front, with `-` or `_` inside, and those of its arguments: `directory`
+is DIR. Options that may be repeated take a list. A variable is ``LOGWEIR_`` and the same name in
+capitals; what may be repeated stands there with spaces between, and an empty one counts as not
+set. Flags take precedence over variables, and these over the file.
+
+What a command takes is read off its declaration, and there is no other list: every argument, and
+every option that may come from the environment (`allow_from_autoenv`).
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import inspect
 import tomllib
 import types
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
@@ -19,47 +23,66 @@ import typer
 
 from logweir.errors import ConfigError
 
-__all__ = ["config_option", "read_config"]
+__all__ = ["ConfigOption", "declared", "key_of", "masked", "origin_of", "read_config"]
 
-_NOT_IN_FILES: Final = frozenset(("out", "config"))
+_CONFIG: Final = "config"
 
 
-def read_config(path: Path, command: Callable[..., Any]) -> dict[str, Any]:
-    """The options that a file gives, by parameter name. `command`: what takes them.
+def declared(command: Any) -> dict[str, inspect.Parameter]:
+    """What a command takes of file and environment, by parameter name. `command`: one of
+    `tools.cli.main`."""
+    parameters = inspect.signature(command.callback).parameters
+    return {
+        name: one
+        for name, one in parameters.items()
+        if name != _CONFIG and get_origin(one.annotation) is Annotated and _is_setting(one)
+    }
 
-    Raises `ConfigError`.
+
+def _is_setting(parameter: inspect.Parameter) -> bool:
+    return all(getattr(one, "allow_from_autoenv", True) for one in get_args(parameter.annotation))
+
+
+def read_config(path: Path, command: Any) -> dict[str, Any]:
+    """The options that a file gives, by parameter name. `command`: see `declared`.
+
+    Raises `ConfigError`, which shows no password.
     """
-    parameters = inspect.signature(command, eval_str=True).parameters
-    known = {name: one for name, one in parameters.items() if name not in _NOT_IN_FILES}
+    known = declared(command)
     try:
-        found = tomllib.loads(path.read_text())
+        found = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(
-            "config", f"{path} cannot be read: {error.strerror or error}", origin="--config"
+            _CONFIG,
+            f"{path} cannot be read: {error.strerror or error}",
+            origin="--config",
+            hint="give a TOML file that this process may read",
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError("config", f"it is not TOML: {error}", origin=str(path)) from error
+        hint = "write KEY = VALUE in each line, and texts in quotes"
+        raise ConfigError(
+            _CONFIG, f"it is not TOML: {error}", origin=str(path), hint=hint
+        ) from error
     options: dict[str, Any] = {}
     for key, value in found.items():
         name = key.replace("-", "_")
         if name not in known:
-            hint = f"known are {', '.join(sorted(known))}"
+            hint = f"known are {', '.join(sorted(map(key_of, known)))}"
             raise ConfigError(key, "there is no such option", origin=str(path), hint=hint)
         if name in options:
-            raise ConfigError(key, "it stands there twice", origin=str(path))
+            hint = "strike one of them out"
+            raise ConfigError(key, "it stands there twice", origin=str(path), hint=hint)
         wanted = _missed(known[name].annotation, value)
         if wanted:
-            raise ConfigError(key, f"{value!r} is not {wanted}", origin=str(path))
+            message = f"{masked(value)!r} is not {wanted}"
+            raise ConfigError(key, message, origin=str(path), hint=f"write {wanted}")
         options[name] = value
     return options
 
 
 def _missed(annotation: Any, value: Any) -> str:
     """What the value should be, "" where it is that."""
-    least = None
-    if get_origin(annotation) is Annotated:
-        annotation, *notes = get_args(annotation)
-        least = next((one.min for one in notes if getattr(one, "min", None) is not None), None)
+    annotation, *notes = get_args(annotation)
     if get_origin(annotation) in (Union, types.UnionType):
         annotation = next(one for one in get_args(annotation) if one is not type(None))
     if get_origin(annotation) is list:
@@ -74,28 +97,60 @@ def _missed(annotation: Any, value: Any) -> str:
         kinds = int if annotation is int else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds):
             return "a whole number" if annotation is int else "a number"
-        return f"at least {least}" if least is not None and value < least else ""
+        least = next((one.min for one in notes if getattr(one, "min", None) is not None), value)
+        most = next((one.max for one in notes if getattr(one, "max", None) is not None), value)
+        if value < least:
+            return f"at least {least}"
+        return f"at most {most}" if value > most else ""
     return "" if isinstance(value, str) else "a string"
 
 
-def config_option(command: Callable[[], Callable[..., Any]]) -> Any:
-    """The option `--config` of the command that `command` gives."""
+def _load(context: typer.Context, value: Path | None) -> Path | None:
+    """Let the options that were not given have the values of the file. Raises `ConfigError`."""
+    if value is not None:
+        read = read_config(value, context.command)
+        context.default_map = {**(context.default_map or {}), **read}
+    return value
 
-    def load(context: typer.Context, value: Path | None) -> Path | None:
-        if value is not None:
-            try:
-                options = read_config(value, command())
-            except ConfigError as error:
-                text = f"{error.message}. Hint: {error.hint}" if error.hint else error.message
-                raise typer.BadParameter(text) from error
-            context.default_map = {**(context.default_map or {}), **options}
-        return value
 
-    return typer.Option(
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
         "--config",
-        envvar="LOGWEIR_CONFIG",
         metavar="FILE",
         is_eager=True,
-        callback=load,
+        callback=_load,
         help="TOML file with these options; the command line and the environment take precedence.",
+    ),
+]
+"""The option of commands that have a configuration."""
+
+
+def key_of(name: str) -> str:
+    """What a parameter is called in files."""
+    return name.replace("_", "-")
+
+
+def origin_of(context: typer.Context, name: str) -> str:
+    """Where a command has a value from: the option, the variable, the file, or "default"."""
+    source = context.get_parameter_source(name)
+    told: Mapping[str, str] = {
+        "COMMANDLINE": f"--{key_of(name)}",
+        "ENVIRONMENT": f"{context.auto_envvar_prefix}_{name.upper()}",
+        "DEFAULT_MAP": str(context.params.get(_CONFIG)),
+    }
+    return told.get(source.name if source else "", "default")
+
+
+def masked(value: Any) -> Any:
+    """A value as it may be shown: the passwords of addresses are left out."""
+    if isinstance(value, list | tuple):
+        return [masked(one) for one in value]
+    if not isinstance(value, str):
+        return value
+    scheme, separator, rest = (
+        value.rpartition("://") if value.count("://") == 1 else ("", "", value)
     )
+    who, at, host = rest.rpartition("@")
+    user, colon, _ = who.partition(":")
+    return f"{scheme}{separator}{user}{colon}{'…' if colon else ''}{at}{host}"

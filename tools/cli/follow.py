@@ -21,6 +21,7 @@ from logweir.replication.runner import SourceState, SourceStatus
 from logweir.replication.stream import positions
 from logweir.replication.urls import Url
 from logweir.tools.cli.common import TupleBytes
+from logweir.tools.cli.configfile import ConfigOption
 from logweir.tools.cli.joining import join_if_new
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
@@ -34,11 +35,22 @@ def command(
     out: Output,
     url: Annotated[str, typer.Argument(metavar="URL", help="The upstream to follow.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the copy.")],
+    config: ConfigOption = None,
     rejoin: Annotated[
-        bool, typer.Option("--rejoin", help="Put the old copy aside and copy everything anew.")
+        bool,
+        typer.Option(
+            "--rejoin",
+            allow_from_autoenv=False,
+            help="Put the old copy aside and copy everything anew.",
+        ),
     ] = False,
     once: Annotated[
-        bool, typer.Option("--once", help="Stop when the end of the upstream is reached.")
+        bool,
+        typer.Option(
+            "--once",
+            allow_from_autoenv=False,
+            help="Stop when the end of the upstream is reached.",
+        ),
     ] = False,
     tuple_bytes: TupleBytes = TUPLE_BYTES,
 ) -> int:
@@ -50,6 +62,7 @@ def command(
     could not be followed, or rows are missing of what it took meanwhile: `logweir gaps DIR` lists
     them.
     """
+    del config  # its values are those of the other options
     source = peer_url(url)
     if rejoin and source.scheme != "tarantool":
         raise ConfigError("--rejoin", f"is for Tarantool; {source.scheme} goes on by itself")

@@ -62,6 +62,7 @@ COMMANDS: Final = {
     "diff": "Show what changed between two states.",
     "play": "Replay the rows of logs into a running server.",
     "serve": "Serve a store to clients and followers.",
+    "config": "Show the configuration that a server would have.",
     "follow": "Copy one upstream and keep the copy up to date.",
     "status": "Show what a running server does, or how far upstreams were read.",
     "retain": "List or forget the followers for whom a store keeps its logs.",
@@ -90,9 +91,15 @@ EXIT_UNREACHABLE: Final = 4
 EXIT_PIPE_CLOSED: Final = 141
 
 _GLOBAL_OPTIONS: Final = {
-    "as_json": typer.Option("--json", help="Print results as JSON, for programs."),
-    "quiet": typer.Option("--quiet", "-q", help="Print results and errors only."),
-    "debug": typer.Option("--debug", help="Show the traceback of an error."),
+    "as_json": typer.Option(
+        "--json", allow_from_autoenv=False, help="Print results as JSON, for programs."
+    ),
+    "quiet": typer.Option(
+        "--quiet", "-q", allow_from_autoenv=False, help="Print results and errors only."
+    ),
+    "debug": typer.Option(
+        "--debug", allow_from_autoenv=False, help="Show the traceback of an error."
+    ),
 }
 
 
@@ -147,9 +154,10 @@ def _reported(out: Output) -> Iterator[None]:
 
 
 def _bind(function: Callable[..., int | None]) -> Callable[..., None]:
-    """The typer callback of a command: adds the global options, reports errors."""
+    """The typer callback of a command: adds the global options, reports errors. A command that has
+    a parameter `context` is given typer's."""
     signature = inspect.signature(function, eval_str=True)
-    own = list(signature.parameters.values())[1:]
+    own = [one for one in signature.parameters.values() if one.name not in ("out", "context")]
     shared = [
         inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option]
@@ -166,6 +174,8 @@ def _bind(function: Callable[..., int | None]) -> Callable[..., None]:
         for name, value in (context.obj or {}).items():
             chosen[name] = chosen[name] or value
         out = Output(**chosen)
+        if "context" in signature.parameters:
+            arguments["context"] = context
         with _reported(out):
             code = function(out, **arguments)
             if code:
@@ -182,9 +192,11 @@ def _bind(function: Callable[..., int | None]) -> Callable[..., None]:
 def load_command(name: str) -> TyperCommand:
     """The command `name`, ready to run. `name`: one of `COMMANDS`."""
     home, function = HOMES.get(name, (name, "command"))
-    module = importlib.import_module(f"logweir.tools.cli.{home}")
+    work = getattr(importlib.import_module(f"logweir.tools.cli.{home}"), function)
+    is_configured = "config" in inspect.signature(work).parameters
+    settings = {"auto_envvar_prefix": "LOGWEIR"} if is_configured else {}
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name, short_help=COMMANDS[name])(_bind(getattr(module, function)))
+    single.command(name, short_help=COMMANDS[name], context_settings=settings)(_bind(work))
     command = typer.main.get_command(single)
     assert isinstance(command, TyperCommand)
     return command
@@ -202,6 +214,11 @@ class LazyGroup(TyperGroup):
         if cmd_name not in COMMANDS:
             return None
         return TyperCommand(cmd_name, help=COMMANDS[cmd_name], rich_markup_mode=None)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; what its configuration file lacks is told as any other error."""
+        with _reported(Output()):
+            return super().invoke(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """For running and for completion: the real command."""

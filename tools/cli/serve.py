@@ -33,7 +33,7 @@ from logweir.replication.metricsport import METRICS
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.urls import Url
 from logweir.tools.cli.common import TupleBytes
-from logweir.tools.cli.configfile import config_option
+from logweir.tools.cli.configfile import ConfigOption, origin_of
 from logweir.tools.cli.joining import join_if_new
 from logweir.tools.cli.output import Output
 
@@ -45,41 +45,41 @@ Guest = Literal["none", "read", "replicate", "write", "all"]
 
 def command(
     out: Output,
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The store's folder.")],
-    config: Annotated[Path | None, config_option(lambda: command)] = None,
+    context: typer.Context,
+    directory: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", envvar="LOGWEIR_DIRECTORY", help="The store's folder."),
+    ],
+    config: ConfigOption = None,
     listen: Annotated[
         list[str] | None,
-        typer.Option(envvar="LOGWEIR_LISTEN", help="Address to serve; may be repeated."),
+        typer.Option(help="Address to serve; may be repeated."),
     ] = None,
     follow: Annotated[
         list[str] | None,
-        typer.Option(envvar="LOGWEIR_FOLLOW", help="Upstream to follow; may be repeated."),
+        typer.Option(help="Upstream to follow; may be repeated."),
     ] = None,
     allow_guest: Annotated[
         Guest,
         typer.Option(
-            envvar="LOGWEIR_ALLOW_GUEST",
             help="What a client that has not said who it is may do, besides what it was granted.",
         ),
     ] = "none",
     functions: Annotated[
         str,
-        typer.Option(envvar="LOGWEIR_FUNCTIONS", help="Module whose functions CALL may call."),
+        typer.Option(help="Module whose functions CALL may call."),
     ] = "",
     read_only: Annotated[
         bool,
-        typer.Option(
-            "--read-only", envvar="LOGWEIR_READ_ONLY", help="Refuse changes by clients (error 7)."
-        ),
+        typer.Option("--read-only", help="Refuse changes by clients (error 7)."),
     ] = False,
     durability: Annotated[
         Literal["fsync", "write", "none"],
-        typer.Option(envvar="LOGWEIR_DURABILITY", help="When a change counts as durable."),
+        typer.Option(help="When a change counts as durable."),
     ] = "fsync",
     write_ahead: Annotated[
         int,
         typer.Option(
-            envvar="LOGWEIR_WRITE_AHEAD",
             min=0,
             max=WRITE_AHEAD_MAX_BYTES,
             help="Most zeros that the log has behind its last block, in bytes; 0: none.",
@@ -88,30 +88,26 @@ def command(
     tuple_bytes: TupleBytes = TUPLE_BYTES,
     tls_certificate: Annotated[
         Path | None,
-        typer.Option(envvar="LOGWEIR_TLS_CERTIFICATE", help="Speak TLS with this PEM certificate."),
+        typer.Option(help="Speak TLS with this PEM certificate."),
     ] = None,
     tls_key: Annotated[
         Path | None,
-        typer.Option(envvar="LOGWEIR_TLS_KEY", help="Its key, if it is in another file."),
+        typer.Option(help="Its key, if it is in another file."),
     ] = None,
     tls_client_ca: Annotated[
         Path | None,
         typer.Option(
-            envvar="LOGWEIR_TLS_CLIENT_CA",
             help="Take only clients with a certificate of these PEM authorities; "
             "its common name is the user.",
         ),
     ] = None,
     metrics: Annotated[
         str,
-        typer.Option(
-            envvar="LOGWEIR_METRICS", help="HOST:PORT for Prometheus, and ?from=NETWORKS, ?tls=0."
-        ),
+        typer.Option(help="HOST:PORT for Prometheus, and ?from=NETWORKS, ?tls=0."),
     ] = "",
     replication_timeout: Annotated[
         float,
         typer.Option(
-            envvar="LOGWEIR_REPLICATION_TIMEOUT",
             min=0.01,
             help="Seconds between heartbeats to replicas.",
         ),
@@ -119,7 +115,6 @@ def command(
     retain_max_bytes: Annotated[
         int,
         typer.Option(
-            envvar="LOGWEIR_RETAIN_MAX_BYTES",
             min=0,
             help="Bytes of old logs that one follower may hold back; 0: without bound.",
         ),
@@ -127,7 +122,6 @@ def command(
     memory: Annotated[
         int,
         typer.Option(
-            envvar="LOGWEIR_MEMORY",
             min=MEMORY_LEAST_BYTES,
             help="Bytes that all connections together may hold: unfinished and unanswered "
             "requests, answers that nobody takes; changes on their way to the state included.",
@@ -141,16 +135,20 @@ def command(
     Stop it with Ctrl-C or SIGTERM.
     """
     del config  # its values are those of the other options
+
+    def origin(name: str) -> str:
+        return origin_of(context, name)
+
     default = [] if follow else ["tarantool://127.0.0.1:3301"]
     options = serving.ServerOptions(
-        listen=[parse_listen_url(url, origin="--listen") for url in listen or default],
-        follow=[parse_url(url, origin="--follow") for url in follow or ()],
+        listen=[parse_listen_url(url, origin=origin("listen")) for url in listen or default],
+        follow=[parse_url(url, origin=origin("follow")) for url in follow or ()],
         guest=allow_guest,
         functions=functions,
         read_only=read_only,
         replication_timeout_seconds=replication_timeout,
         retain_max_bytes=retain_max_bytes,
-        metrics=_metrics_address(metrics),
+        metrics=_metrics_address(metrics, origin("metrics")),
         memory_bytes=memory,
         tls=_tls(tls_certificate, tls_key, tls_client_ca),
     )
@@ -193,8 +191,8 @@ def log_to_stderr(out: Output) -> None:
     )
 
 
-def _metrics_address(text: str) -> Url | None:
-    """Where metrics are served. Raises `ConfigError`."""
+def _metrics_address(text: str, origin: str) -> Url | None:
+    """Where metrics are served. `origin`: who says so. Raises `ConfigError`."""
     if not text:
         return None
     where, _, query = text.partition("?")
@@ -207,7 +205,7 @@ def _metrics_address(text: str) -> Url | None:
         raise ConfigError(
             "metrics",
             f"{text!r} is not HOST:PORT",
-            origin="--metrics",
+            origin=origin,
             hint="write HOST:PORT, and behind it ?from=NETWORKS if only these may read them, "
             "?tls=0 if they are to go unencrypted although there is a certificate",
         )

@@ -1,0 +1,119 @@
+"""`logweir config show`, and where the commands that serve have their values from."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from logweir.tools.cli import main
+from logweir.tools.cli.configfile import declared, key_of, masked
+
+
+def run(*words: object, **environment: str) -> Any:
+    """The program with these arguments, in this process. Returns what it left."""
+    return CliRunner().invoke(main.app, [str(one) for one in words], env=environment)
+
+
+def test_flags_win_over_variables_and_these_over_the_file(tmp_path: Path) -> None:
+    """Of one value each; a variable that is empty is none."""
+    file = tmp_path / "serve.toml"
+    file.write_text('directory = "d"\nallow-guest = "read"\nread_only = true\nmetrics = "h:1"\n')
+    done = run(
+        *("config", "show", "--origin", "--json"),
+        LOGWEIR_CONFIG=str(file),
+        LOGWEIR_ALLOW_GUEST="write",
+        LOGWEIR_READ_ONLY="0",
+        LOGWEIR_METRICS="",
+        LOGWEIR_FOLLOW="tank://a tank://b",
+    )
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["directory"] == {"value": "d", "origin": str(file)}
+    assert told["allow-guest"] == {"value": "write", "origin": "LOGWEIR_ALLOW_GUEST"}
+    assert told["read-only"] == {"value": False, "origin": "LOGWEIR_READ_ONLY"}
+    assert told["metrics"] == {"value": "h:1", "origin": str(file)}
+    assert told["follow"]["value"] == ["tank://a", "tank://b"]
+    assert told["durability"] == {"value": "fsync", "origin": "default"}
+    words = ["d", "--listen", "no address"]
+    refused = run("serve", *words, LOGWEIR_LISTEN="nor this")
+    assert (refused.exit_code, "(--listen)" in refused.stderr) == (2, True), refused.stderr
+    refused = run("serve", "d", LOGWEIR_LISTEN="nothing")
+    assert (refused.exit_code, "(LOGWEIR_LISTEN)" in refused.stderr) == (2, True), refused.stderr
+
+
+def test_what_is_shown_is_a_file_that_serve_takes(tmp_path: Path) -> None:
+    """Each option stands there once, as TOML; given back it shows the same."""
+    file = tmp_path / "serve.toml"
+    file.write_text(
+        'directory = "a \\"b\\" \\u007f"\nlisten = ["tank://:0"]\nmemory = 200_000_000\n'
+    )
+    shown = run("config", "show", "--config", file).stdout
+    values = tomllib.loads(shown)
+    assert values["directory"] == 'a "b" \x7f'
+    assert values["listen"] == ["tank://:0"]
+    known = set(map(key_of, declared(main.load_command("serve"))))
+    assert known - set(values) == {"tls-certificate", "tls-key", "tls-client-ca"}
+    again = tmp_path / "again.toml"
+    again.write_text(shown)
+    assert run("config", "show", "--config", again).stdout == shown
+    with_origin = run("config", "show", "--config", file, "--origin").stdout
+    assert tomllib.loads(with_origin) == values
+    assert f"memory = 200000000  # {file}" in with_origin
+
+
+def test_no_password_is_shown(tmp_path: Path) -> None:
+    """Neither by `config show` nor in an error."""
+    done = run("config", "show", LOGWEIR_FOLLOW="tarantool://rep:s3cret@one:3301")
+    assert "tarantool://rep:…@one:3301" in done.stdout
+    file = tmp_path / "serve.toml"
+    file.write_text('follow = "tarantool://rep:s3cret@one:3301"\n')
+    refused = run("serve", "d", "--config", file)
+    assert refused.exit_code == 2
+    assert str(file) in refused.stderr
+    assert "s3cret" not in done.stdout + refused.output
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("tank://host:1/t", "tank://host:1/t"),
+        ("tank://ann@host:1/t", "tank://ann@host:1/t"),
+        ("tank://ann:p@host:1", "tank://ann:…@host:1"),
+        ("tank://ann:p/@:@host:1", "tank://ann:…@host:1"),
+        ("ann:p@host", "ann:…@host"),
+        ("tank://unix/:/a/b", "tank://unix/:/a/b"),
+        (["tank://a:b@c", 1], ["tank://a:…@c", 1]),
+        (None, None),
+    ],
+)
+def test_password_is_masked_wherever_it_stands(address: object, shown: object) -> None:
+    """Also where the address could not be read as one."""
+    assert masked(address) == shown
+
+
+@pytest.mark.parametrize(
+    "words", [("serve", "d"), ("follow", "tank://h/t", "d"), ("config", "show")]
+)
+def test_bad_file_is_one_line(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Exit code 2, with file, key and what to do, and no traceback."""
+    file = tmp_path / "x.toml"
+    file.write_text("listn = 1\n")
+    done = run(*words, "--config", file)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"logweir: error: listn ({file}): there is no such option hint:")
+    assert done.stderr.count("\n") == 1
+
+
+def test_options_of_one_run_stand_in_no_file_and_no_variable(tmp_path: Path) -> None:
+    """`--json` and `--rejoin` hold for the run for which they are given."""
+    file = tmp_path / "x.toml"
+    file.write_text("rejoin = true\n")
+    refused = run("follow", "tank://h/t", tmp_path / "d", "--config", file)
+    assert "rejoin" in refused.stderr
+    done = run("config", "show", LOGWEIR_JSON="1", LOGWEIR_AS_JSON="1", LOGWEIR_ORIGIN="1")
+    assert "listen = []\n" in done.stdout

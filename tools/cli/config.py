@@ -1,0 +1,64 @@
+"""`logweir config`: what configuration a server would have."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from logweir.tools.cli.configfile import declared, key_of, masked, origin_of
+from logweir.tools.cli.main import load_command
+from logweir.tools.cli.output import Output
+
+
+def command(
+    out: Output,
+    action: Annotated[Literal["show"], typer.Argument(metavar="ACTION", help="What to do: show.")],
+    origin: Annotated[
+        bool,
+        typer.Option(
+            "--origin", allow_from_autoenv=False, help="Say of each value where it came from."
+        ),
+    ] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="The file that serve is given.")
+    ] = None,
+) -> int:
+    """Show what logweir serve would have: each of its options, from file, environment or default.
+
+    It is TOML, which can be written into a file; passwords in addresses are left out. Exit code 2
+    if file or environment hold what serve would not take.
+    """
+    del action  # there is one
+    serve = load_command.__wrapped__("serve")  # one of our own, to be asked without a folder
+    for parameter in serve.params:
+        parameter.required = False
+    words = [] if config is None else ["--config", str(config)]
+    context: typer.Context = serve.make_context("serve", words)
+    shown = {}
+    for name in declared(serve):
+        value, where = _plain(context.params[name]), origin_of(context, name)
+        shown[key_of(name)] = {"value": value, **({"origin": where} if origin else {})}
+        text = f"{key_of(name)} = {_toml(value)}"
+        if value is None:
+            text = f"# {key_of(name)} is not set"
+        elif origin:
+            text += f"  # {where}"
+        if not out.as_json:
+            out.line(text)
+    if out.as_json:
+        out.json(shown)
+    return 0
+
+
+def _plain(value: Any) -> Any:
+    """A value as TOML and JSON have it, without passwords."""
+    return masked(str(value) if isinstance(value, Path) else value)
+
+
+def _toml(value: Any) -> str:
+    """One value in TOML: texts, lists of texts, numbers and switches look there as in JSON, but for
+    DEL, which may not stand in a text."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
