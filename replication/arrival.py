@@ -73,6 +73,10 @@ class SecureServer:
         """Connections that have not agreed on TLS yet."""
         return len(self._arriving)
 
+    def renew(self, tls: ssl.SSLContext) -> None:
+        """Agree with those that come from now on by other settings."""
+        self._tls = tls
+
     def close(self) -> None:
         """Accept nothing more, and cut off those that have not agreed on TLS yet."""
         for task in (*self._accepting, *self._arriving):

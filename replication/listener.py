@@ -270,6 +270,13 @@ class Listener:
         )
         return await SecureServer.listen(url.host, url.port, door.tls, reception)
 
+    def renew_tls(self, tls: ssl.SSLContext) -> None:
+        """Show and ask for other certificates from now on, wherever TLS is spoken. `tls`: made as
+        the settings before were, of the same files; connections that are open stay."""
+        for bound in self._bound:
+            if isinstance(bound.server, SecureServer):
+                bound.server.renew(tls)
+
     async def close(self, reason: str = _STOPPED) -> None:
         """Accept nothing more, close every connection, wait until all are gone."""
         for bound in self._bound:

@@ -12,7 +12,8 @@ reachable from outside unless it is asked for. Options of every upstream: `tls=1
 `ca=FILE` (trust these certificates and no others), `certificate=FILE`, `key=FILE` (what we show of
 ourselves: see `--tls-client-ca` of servers), `stall=SECONDS` (one that says nothing for so long is
 given up), `password_file=FILE` (its first line is the password, which then stands in no list of
-processes); of every listener: `from` (`logweir.replication.addresses`).
+processes; it is read anew for every connection); of every listener: `from`
+(`logweir.replication.addresses`).
 
 The second form, behind its scheme the one in which Tarantool writes them, means a unix socket. TLS
 is not spoken there, and networks have no meaning; a listener has `mode` instead of `from`
@@ -54,8 +55,9 @@ _LISTEN_SOCKET_OPTIONS: Final = frozenset(("mode",))
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """One address. Its text (`str`) never shows the password. `socket`: the file of a unix socket;
-    then there is no host, and the port is 0."""
+    """One address. Its text (`str`) never shows the password, which a connection takes from
+    `secret`. `socket`: the file of a unix socket; then there is no host, and the port is 0.
+    `password_file`: where the password was read."""
 
     scheme: str
     host: str
@@ -65,6 +67,7 @@ class Url:
     path: tuple[str, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
     socket: str = ""
+    password_file: str = field(default="", repr=False, compare=False)
 
     def __str__(self) -> str:
         who = urllib.parse.quote(self.user, safe="") + "@" if self.user else ""
@@ -75,6 +78,16 @@ class Url:
             path = f":{path}" if path else ""
             return f"{self.scheme}://{who}unix/:{urllib.parse.quote(self.socket)}{path}{query}"
         return f"{self.scheme}://{who}{host}:{self.port}{path}{query}"
+
+    def secret(self) -> str:
+        """The password, as it stands in its file now; the one that was read first where the file
+        cannot be read any more, as on another machine. "" for none."""
+        if not self.password_file:
+            return self.password
+        try:
+            return _first_line(self.password_file) or self.password
+        except (OSError, ValueError):
+            return self.password
 
     def option(self, name: str) -> str:
         """The value of one option; "" where it is not given."""
@@ -234,14 +247,19 @@ def read_url(text: str, schemes: Schemes, *, origin: str = "argument") -> Url:
     return _with_password(url, text, origin) if url.option(_PASSWORD_FILE) else url
 
 
+def _first_line(file: str) -> str:
+    """Raises `OSError`; `ValueError` where it is not text."""
+    with open(file, encoding="utf-8") as opened:
+        return opened.readline().rstrip("\r\n")
+
+
 def _with_password(url: Url, text: str, origin: str) -> Url:
     """The address with the password from the file that it names, as if it stood there itself."""
     if url.password:
         raise _refuse(text, origin, "it has a password and a password_file", "give one of them")
     file = url.option(_PASSWORD_FILE)
     try:
-        with open(file, encoding="utf-8") as opened:
-            password = opened.readline().rstrip("\r\n")
+        password = _first_line(file)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         hint = "its first line is the password"
@@ -250,7 +268,7 @@ def _with_password(url: Url, text: str, origin: str) -> Url:
         hint = "its first line is the password"
         raise ConfigError(_PASSWORD_FILE, f"{file}: it is empty", origin=origin, hint=hint)
     others = tuple(one for one in url.options if one[0] != _PASSWORD_FILE)
-    return replace(url, password=password, options=others)
+    return replace(url, password=password, password_file=file, options=others)
 
 
 def read_listen_url(text: str, schemes: Schemes, *, origin: str = "argument") -> Url:

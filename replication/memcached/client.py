@@ -50,7 +50,7 @@ class TapStream:
         self._session = ClientSession(
             connect,
             user=self.url.user,
-            password=self.url.password,
+            password=self.url.secret(),
             bucket=self.url.path[0] if self.url.path else "",
         )
         self._events: deque[StreamEvent] = deque()

@@ -223,7 +223,7 @@ class TapSource:
         session = ClientSession(
             self._connect(bucket),
             user=self._url.user,
-            password=self._url.password,
+            password=self._url.secret(),
             bucket=self._url.path[0] if self._url.path else "",
             asks_start=self._expiry == "relative",
             big_endian_producer=self._big_endian,

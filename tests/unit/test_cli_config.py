@@ -57,7 +57,7 @@ def test_what_is_shown_is_a_file_that_serve_takes(tmp_path: Path) -> None:
     assert values["directory"] == 'a "b" \x7f'
     assert values["listen"] == ["tank://:0"]
     known = set(map(key_of, declared(main.load_command("serve"))))
-    assert known - set(values) == {"tls-certificate", "tls-key", "tls-client-ca"}
+    assert known - set(values) == {"tls-certificate", "tls-key", "tls-client-ca", "log-file"}
     again = tmp_path / "again.toml"
     again.write_text(shown)
     assert run("config", "show", "--config", again).stdout == shown

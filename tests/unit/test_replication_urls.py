@@ -216,8 +216,14 @@ def test_password_is_read_from_a_file(scheme: str, tmp_path: Path) -> None:
     path = "/".join(["", *SCHEMES[scheme].path_names[: SCHEMES[scheme].required]])
     url = parse_url(f"{scheme}://me@h:1{path}?stall=3&password_file={quote(str(file))}")
     assert url == parse_url(f"{scheme}://me:se%20cret@h:1{path}?stall=3")
-    assert url.password == "se cret"
-    assert "cret" not in str(url)
+    assert url.password == url.secret() == "se cret"
+    assert "cret" not in str(url) + repr(url)
+    file.write_text("another\n")
+    assert url.secret() == "another"
+    file.write_text("")
+    assert url.secret() == "se cret"
+    file.unlink()
+    assert url.secret() == "se cret"
 
 
 @pytest.mark.parametrize(

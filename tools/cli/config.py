@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from logweir.tools.cli.configfile import declared, key_of, masked, origin_of
+from logweir.tools.cli.configfile import declared, evaluate, key_of, masked, origin_of
 from logweir.tools.cli.main import load_command
 from logweir.tools.cli.output import Output
 
@@ -32,11 +32,8 @@ def command(
     if file or environment hold what serve would not take.
     """
     del action  # there is one
-    serve = load_command.__wrapped__("serve")  # one of our own, to be asked without a folder
-    for parameter in serve.params:
-        parameter.required = False
-    words = [] if config is None else ["--config", str(config)]
-    context: typer.Context = serve.make_context("serve", words)
+    serve = load_command("serve")
+    context = evaluate(serve, config)
     shown = {}
     for name in declared(serve):
         value, where = _plain(context.params[name]), origin_of(context, name)

@@ -23,7 +23,7 @@ import typer
 
 from logweir.errors import ConfigError
 
-__all__ = ["ConfigOption", "declared", "key_of", "masked", "origin_of", "read_config"]
+__all__ = ["ConfigOption", "declared", "evaluate", "key_of", "masked", "origin_of", "read_config"]
 
 _CONFIG: Final = "config"
 
@@ -124,6 +124,21 @@ ConfigOption = Annotated[
     ),
 ]
 """The option of commands that have a configuration."""
+
+
+def evaluate(command: Any, config: Path | None) -> typer.Context:
+    """What a command has that is given this file and nothing else, not even its arguments.
+    `command`: see `declared`. Raises `ConfigError`."""
+    required = [one for one in command.params if one.required]
+    for one in required:
+        one.required = False
+    try:
+        words = [] if config is None else ["--config", str(config)]
+        context: typer.Context = command.make_context(command.name, words)
+    finally:
+        for one in required:
+            one.required = True
+    return context
 
 
 def key_of(name: str) -> str:

@@ -23,8 +23,10 @@ from logweir.replication.urls import Url
 from logweir.tools.cli.common import TupleBytes
 from logweir.tools.cli.configfile import ConfigOption
 from logweir.tools.cli.joining import join_if_new
+from logweir.tools.cli.logoptions import LogFile, LogFormat, LogLevel, start_log
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
+from logweir.tools.cli.reload import reload_on_hangup
 from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import OS
 
@@ -33,6 +35,7 @@ _SHOWN_GAPS = 20
 
 def command(
     out: Output,
+    context: typer.Context,
     url: Annotated[str, typer.Argument(metavar="URL", help="The upstream to follow.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the copy.")],
     config: ConfigOption = None,
@@ -53,6 +56,9 @@ def command(
         ),
     ] = False,
     tuple_bytes: TupleBytes = TUPLE_BYTES,
+    log_level: LogLevel = "warning",
+    log_format: LogFormat = "text",
+    log_file: LogFile = None,
 ) -> int:
     """Copy one upstream into a folder and keep the copy up to date.
 
@@ -63,6 +69,7 @@ def command(
     them.
     """
     del config  # its values are those of the other options
+    start_log(out, log_level, log_format, log_file)
     source = peer_url(url)
     if rejoin and source.scheme != "tarantool":
         raise ConfigError("--rejoin", f"is for Tarantool; {source.scheme} goes on by itself")
@@ -70,7 +77,7 @@ def command(
     join_if_new(out, [source], directory, instance=instance)
     create = source.scheme != "tarantool"
     with logweir.open(directory, create=create, tuple_bytes=tuple_bytes) as log:
-        return loop.run(_follow(out, log, source, once))
+        return loop.run(_follow(out, context, log, source, once))
 
 
 def _put_aside(out: Output, directory: Path) -> uuid.UUID | None:
@@ -87,7 +94,9 @@ def _put_aside(out: Output, directory: Path) -> uuid.UUID | None:
     return instance
 
 
-async def _follow(out: Output, log: logweir.Log, source: Url, once: bool) -> int:
+async def _follow(
+    out: Output, context: typer.Context, log: logweir.Log, source: Url, once: bool
+) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -96,6 +105,7 @@ async def _follow(out: Output, log: logweir.Log, source: Url, once: bool) -> int
     known = set(positions.gaps(log))
     server = serving.Server(log, serving.ServerOptions(follow=[source], once=once))
     await server.start()
+    reload_on_hangup(out, context)
     try:
         asked = asyncio.ensure_future(stop.wait())
         ended = asyncio.ensure_future(_watch(server, out, once))

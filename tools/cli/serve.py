@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from ssl import SSLContext
@@ -35,7 +33,9 @@ from logweir.replication.urls import Url
 from logweir.tools.cli.common import TupleBytes
 from logweir.tools.cli.configfile import ConfigOption, origin_of
 from logweir.tools.cli.joining import join_if_new
+from logweir.tools.cli.logoptions import LogFile, LogFormat, LogLevel, start_log
 from logweir.tools.cli.output import Output
+from logweir.tools.cli.reload import reload_on_hangup
 
 _OTHER_FILES = 256
 _INTERRUPTED = 1
@@ -127,12 +127,15 @@ def command(
             "requests, answers that nobody takes; changes on their way to the state included.",
         ),
     ] = MEMORY_BYTES,
+    log_level: LogLevel = "info",
+    log_format: LogFormat = "text",
+    log_file: LogFile = None,
 ) -> int:
     """Serve a store to clients and followers of each protocol, and follow upstreams.
 
     Without --listen it listens on tarantool://127.0.0.1:3301. A folder that is not there is made;
     with --follow tarantool://… it joins that replica set first.
-    Stop it with Ctrl-C or SIGTERM.
+    Stop it with Ctrl-C or SIGTERM; SIGHUP has it read certificates and the log's level anew.
     """
     del config  # its values are those of the other options
 
@@ -152,7 +155,7 @@ def command(
         memory_bytes=memory,
         tls=_tls(tls_certificate, tls_key, tls_client_ca),
     )
-    log_to_stderr(out)
+    start_log(out, log_level, log_format, log_file)
     files = serving.raise_file_limit(CONNECTIONS + _OTHER_FILES)
     if files < CONNECTIONS + _OTHER_FILES:
         out.warning(f"only {files} files may be open: fewer connections than {CONNECTIONS}")
@@ -161,7 +164,7 @@ def command(
         with logweir.open(
             directory, durability=durability, write_ahead=write_ahead, tuple_bytes=tuple_bytes
         ) as log:
-            return loop.run(_serve(out, log, options))
+            return loop.run(_serve(out, context, log, options))
 
 
 @contextmanager
@@ -175,20 +178,13 @@ def stopped_early(out: Output) -> Iterator[None]:
     with suppress(ValueError):  # not in the main thread
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, stop)
+        if hasattr(signal, "SIGHUP"):  # there is nothing to take up yet
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         yield
     except KeyboardInterrupt:
         out.message("stopped before it served")
         raise typer.Exit(_INTERRUPTED) from None
-
-
-def log_to_stderr(out: Output) -> None:
-    """Show what the server logs; only warnings if told to be quiet."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=logging.WARNING if out.quiet else logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
 
 
 def _metrics_address(text: str, origin: str) -> Url | None:
@@ -225,6 +221,7 @@ def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> 
 
 async def _serve(
     out: Output,
+    context: typer.Context,
     log: logweir.Log,
     options: serving.ServerOptions,
 ) -> int:
@@ -235,6 +232,13 @@ async def _serve(
             loop.add_signal_handler(number, stop.set)
     server = serving.Server(log, options)
     urls = await server.start()
+
+    def certificates() -> Callable[[], None]:
+        files = (context.params[f"tls_{name}"] for name in ("certificate", "key", "client_ca"))
+        tls = _tls(*files)
+        return (lambda: None) if tls is None else (lambda: server.listener.renew_tls(tls))
+
+    reload_on_hangup(out, context, certificates)
     try:
         _announce(out, log, urls)
         await stop.wait()

@@ -154,7 +154,7 @@ class Connection:
         session = ClientSession(
             os.urandom,
             user=url.user,
-            password=url.password,
+            password=url.secret(),
             bucket=url.path[0] if url.path else "",
             features=features,
         )

@@ -154,7 +154,7 @@ async def open_client(url: Url) -> AsyncIterator[Client]:
     try:
         greeting = await client.greeting
         if url.user:
-            proof = scramble(url.password, greeting.salt).decode("utf-8", "surrogateescape")
+            proof = scramble(url.secret(), greeting.salt).decode("utf-8", "surrogateescape")
             body = {int(IprotoKey.USER_NAME): url.user, int(IprotoKey.TUPLE): [LOGIN_METHOD, proof]}
             await client.call(RequestType.AUTH, body)
         yield client

@@ -160,7 +160,7 @@ async def connect(
     try:
         greeting = (await upstream.expect(Greeted)).greeting
         if url.user:
-            upstream.session.authenticate(url.user, url.password)
+            upstream.session.authenticate(url.user, url.secret())
             link.flush()
             await upstream.expect(Authenticated)
         upstream.session.vote()

@@ -404,7 +404,7 @@ class SynapseRedisSource(_Upstream):
             port=self._url.port,
             unix_socket_path=self._url.socket or None,
             username=self._url.user or None,
-            password=self._url.password or None,
+            password=self._url.secret() or None,
             ssl=self._url.flag("tls"),
             ssl_ca_certs=self._url.option("ca") or None,
             ssl_certfile=self._url.option("certificate") or None,

@@ -1,0 +1,100 @@
+"""A server that runs: its log, and what it takes up on SIGHUP."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.certificates import Authority
+from support.waiting import until
+
+from interop.test_iproto_cli import CODE
+
+
+def shown_certificate(port: int) -> bytes:
+    """What the server shows of itself to one who asks now."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=20) as plain,
+        context.wrap_socket(plain) as secure,
+    ):
+        certificate = secure.getpeercert(binary_form=True)
+    assert certificate is not None
+    return certificate
+
+
+def lines_of(file: Path) -> list[dict[str, Any]]:
+    """The whole lines of a log in JSON."""
+    text = file.read_text() if file.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def events_of(file: Path, event: str) -> list[dict[str, Any]]:
+    return [one for one in lines_of(file) if one["event"] == event]
+
+
+@pytest.mark.kill
+def test_hangup_takes_up_level_certificates_and_the_log_file(tmp_path: Path) -> None:
+    """What is there anew counts from then on; what cannot be read is told in one line, and what was
+    taken up before stays."""
+    first, second = (Authority.new(tmp_path, name) for name in ("first", "second"))
+    certificate, key, file = (tmp_path / name for name in ("server.pem", "key.pem", "x.toml"))
+
+    def show(pair: Authority) -> bytes:
+        certificate.write_bytes(pair.certificate.read_bytes())
+        key.write_bytes((tmp_path / f"{pair.name}.key").read_bytes())
+        return ssl.PEM_cert_to_DER_cert(pair.certificate.read_text())
+
+    settings = (
+        f'listen = ["tarantool://127.0.0.1:0"]\ntls-certificate = "{certificate}"\n'
+        f'tls-key = "{key}"\nlog-format = "json"\nlog-file = "{tmp_path / "log"}"\n'
+    )
+    expected = show(first)
+    file.write_text(settings)
+    command = [sys.executable, "-c", CODE, "serve", tmp_path / "store", "--config", file, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        port = int(json.loads(process.stdout.readline())["listen"][0].rpartition(":")[2])
+        assert shown_certificate(port) == expected
+        (ready,) = events_of(tmp_path / "log", "listener.ready")
+        assert ready["level"] == "info"
+        assert ready["logger"] == "logweir.replication"
+        assert ready["tls"] is True
+        assert not events_of(tmp_path / "log", "link.closed")
+
+        (tmp_path / "log").rename(tmp_path / "log.1")
+        expected = show(second)
+        file.write_text(settings + 'log-level = "debug"\nread-only = true\n')
+        process.send_signal(signal.SIGHUP)
+        until(lambda: events_of(tmp_path / "log", "config.reloaded"))
+        (reloaded,) = events_of(tmp_path / "log", "config.reloaded")
+        assert (reloaded["log_level"], reloaded["needs_restart"]) == ("debug", ["read-only"])
+        assert shown_certificate(port) == expected
+        until(lambda: events_of(tmp_path / "log", "link.closed"))
+
+        certificate.write_text("no certificate")
+        process.send_signal(signal.SIGHUP)
+        until(lambda: len(events_of(tmp_path / "log", "config.refused")) == 1)
+        show(first)
+        file.write_text(settings + "log-level = 1\n")
+        process.send_signal(signal.SIGHUP)
+        until(lambda: len(events_of(tmp_path / "log", "config.refused")) == 2)
+        one, other = events_of(tmp_path / "log", "config.refused")
+        assert str(certificate) in one["reason"]
+        assert "log-level" in other["reason"]
+        assert str(file) in other["reason"]
+        assert shown_certificate(port) == expected
+        until(lambda: len(events_of(tmp_path / "log", "link.closed")) == 2)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+        assert (process.returncode, b"Traceback" in errors) == (0, False)
+    assert len(events_of(tmp_path / "log.1", "listener.ready")) == 1
