@@ -26,6 +26,7 @@ _REASONS: Final = {
     404: "Not Found",
     405: "Method Not Allowed",
     431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
 }
 
 

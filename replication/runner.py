@@ -63,6 +63,23 @@ class SourceStatus:
     lag_seconds: float | None = None
     stopped_parts: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def told(self) -> str:
+        """The state, and why where the source waits or has stopped: while it connects or copies,
+        the last error is that of an earlier attempt."""
+        failed = self.state in (SourceState.WAITING, SourceState.STOPPED) and self.last_error
+        return f"{self.state}: {self.last_error}" if failed else f"{self.state}"
+
+    def behind(self, lag_seconds: float) -> str:
+        """What it has not caught up with, "" where it has, but for `lag_seconds` at most, or where
+        all that was to be taken was. A part that is not followed any more does not count."""
+        if self.state == SourceState.STOPPED and not self.last_error:
+            return ""
+        if self.state != SourceState.FOLLOWING:
+            return self.told
+        lag = self.lag_seconds
+        return f"{lag:.1f} seconds behind" if lag is not None and lag > lag_seconds else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:

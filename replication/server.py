@@ -55,7 +55,8 @@ class ServerOptions:
     every address that is listened on; `replication_timeout_seconds`: see `service.shared`;
     `retain_max_bytes`: of old logs kept for one follower, 0 without bound; `once`: of every
     upstream only what it had when it was asked; `metrics`: where they are served over HTTP, see
-    `replication.metricsport`; `memory_bytes`: see `replication.budget`.
+    `replication.metricsport`; `memory_bytes`: see `replication.budget`; `ready_lag_seconds`: how
+    far behind an upstream this server may be and be ready.
 
     Raises `ConfigError` where two upstreams would fill the same; see `replication.service.names`.
     """
@@ -71,6 +72,7 @@ class ServerOptions:
     metrics: Url | None = None
     tls: ssl.SSLContext | None = field(default=None, compare=False)
     memory_bytes: int = MEMORY_BYTES
+    ready_lag_seconds: float = 10.0
 
     def __post_init__(self) -> None:
         Names(self.follow, SCHEMES)
@@ -156,7 +158,7 @@ class Server:
                 for where, service in self.protocol(url.scheme).services(url):
                     await self._listen(where, service)
             if self.options.metrics is not None:
-                service = MetricsService(self.metrics)
+                service = MetricsService(self.metrics, self.unready)
                 url = self.options.metrics
                 tls = None if url.option("tls") == "0" else self.options.tls
                 await self.listener.listen(url, service, tls=tls, open_to="read them")
@@ -217,6 +219,20 @@ class Server:
         """Whether every upstream is followed to its end, or has stopped for good."""
         done = (SourceState.FOLLOWING, SourceState.STOPPED)
         return all(runner.status.state in done for runner in self.runners)
+
+    def unready(self) -> list[str]:
+        """Why clients should not be sent here now, a sentence for each reason; empty for none."""
+        reasons = []
+        if self.log.is_closed:
+            reasons.append("the store is closed")
+        elif self.log.failure is not None:
+            reasons.append(f"the log has failed: {self.log.failure}")
+        if len(self.runners) < len(self.options.follow):
+            reasons.append("it starts")
+        told = [
+            (one.status, one.status.behind(self.options.ready_lag_seconds)) for one in self.runners
+        ]
+        return reasons + [f"{status.url}: {behind}" for status, behind in told if behind]
 
     def checksums(self) -> dict[str, Any]:
         """The content of every space at one position, as metrics too. Reads every tuple."""

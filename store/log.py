@@ -148,6 +148,11 @@ class Log(OfProcess, TakesJobs, Reads, Past, Statements, Appends, Upkeep):
         return self._committer.is_closed
 
     @property
+    def failure(self) -> LogweirError | None:
+        """What stopped writing, until it is opened again; None while changes are taken."""
+        return self._committer.failure
+
+    @property
     def anchor(self) -> Place | None:
         """Where in logs or snapshots the state stood before this process wrote its first row."""
         self.check_process()

@@ -10,7 +10,6 @@ import pytest
 from logweir.errors import SourceStopped, Unreachable
 from logweir.replication.metrics import Metrics
 from logweir.replication.runner import Progress, Runner, SourceState, SourceStatus, Timing
-from logweir.tools.cli.follow import told_of
 
 
 class Clock:
@@ -176,6 +175,27 @@ def test_state_is_in_the_metrics() -> None:
 @pytest.mark.parametrize("state", SourceState)
 def test_an_earlier_error_is_no_reason_of_a_new_attempt(state: SourceState) -> None:
     """`logweir follow` says it while the source waits or when it has stopped."""
-    told = told_of(SourceStatus("tap://x", state=state, last_error="it broke"))
+    told = SourceStatus("tap://x", state=state, last_error="it broke").told
     failed = state in (SourceState.WAITING, SourceState.STOPPED)
     assert told == (f"{state}: it broke" if failed else f"{state}")
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "lag", "behind"),
+    [
+        (SourceState.FOLLOWING, "", None, ""),
+        (SourceState.FOLLOWING, "", 5.0, ""),
+        (SourceState.FOLLOWING, "an old one", 5.1, "5.1 seconds behind"),
+        (SourceState.SYNCING, "an old one", 0.0, "syncing"),
+        (SourceState.CONNECTING, "", None, "connecting"),
+        (SourceState.WAITING, "it broke", 0.0, "waiting: it broke"),
+        (SourceState.STOPPED, "it broke", 0.0, "stopped: it broke"),
+        (SourceState.STOPPED, "", None, ""),
+    ],
+)
+def test_what_a_source_has_not_caught_up_with(
+    state: SourceState, error: str, lag: float | None, behind: str
+) -> None:
+    """One that took all there was to take has nothing left to catch up with."""
+    status = SourceStatus("tap://x", state=state, last_error=error, lag_seconds=lag)
+    assert status.behind(5.0) == behind

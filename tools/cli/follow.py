@@ -17,7 +17,7 @@ from logweir.errors import ConfigError
 from logweir.limits import TUPLE_BYTES
 from logweir.replication import loop
 from logweir.replication import server as serving
-from logweir.replication.runner import SourceState, SourceStatus
+from logweir.replication.runner import SourceState
 from logweir.replication.stream import positions
 from logweir.replication.urls import Url
 from logweir.tools.cli.common import TupleBytes
@@ -134,13 +134,6 @@ async def _follow(
     return 1 if missing or status.stopped_parts else 0
 
 
-def told_of(status: SourceStatus) -> str:
-    """The state, and why where the source waits or has stopped: while it connects or copies, the
-    last error is that of an earlier attempt."""
-    failed = status.state in (SourceState.WAITING, SourceState.STOPPED)
-    return f"{status.state}" + (f": {status.last_error}" if failed and status.last_error else "")
-
-
 async def _watch(server: serving.Server, out: Output, once: bool) -> None:
     """Until the source stops for good; with `once` until it has caught up."""
     runner = server.runners[0]
@@ -151,7 +144,7 @@ async def _watch(server: serving.Server, out: Output, once: bool) -> None:
         for part in status.stopped_parts.keys() - told:
             told.add(part)
             out.warning(f"{part} is not followed any more: {status.stopped_parts[part]}")
-        said = told_of(status)
+        said = status.told
         if said != shown:
             shown = said
             out.message(said)

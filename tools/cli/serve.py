@@ -103,8 +103,12 @@ def command(
     ] = None,
     metrics: Annotated[
         str,
-        typer.Option(help="HOST:PORT for Prometheus, and ?from=NETWORKS, ?tls=0."),
+        typer.Option(help="HOST:PORT of /metrics, /healthz, /readyz; and ?from=NETWORKS, ?tls=0."),
     ] = "",
+    ready_lag: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds that /readyz lets an upstream be ahead of this server."),
+    ] = 10.0,
     replication_timeout: Annotated[
         float,
         typer.Option(
@@ -153,6 +157,7 @@ def command(
         retain_max_bytes=retain_max_bytes,
         metrics=_metrics_address(metrics, origin("metrics")),
         memory_bytes=memory,
+        ready_lag_seconds=ready_lag,
         tls=_tls(tls_certificate, tls_key, tls_client_ca),
     )
     start_log(out, log_level, log_format, log_file)

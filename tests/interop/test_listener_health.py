@@ -1,0 +1,73 @@
+"""What a server says of its health, beside its metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import http.client
+from pathlib import Path
+
+import pytest
+from support.ports import free_port
+
+from interop.serving import Serving
+from logweir.errors import WriterPoisoned
+from logweir.recovery.faults import Fault, FaultyFileSystem
+from logweir.replication.iproto.follow.join import join
+from logweir.replication.protocols import parse_listen_url, parse_url
+from logweir.replication.urls import Url
+from logweir.wal.filesystem import OS
+
+METRICS = Url("metrics", "127.0.0.1", 0)
+
+
+def asked(server: Serving, page: str, method: str = "GET") -> tuple[int, str]:
+    """Status and text of one page of the metrics port."""
+    (port,) = [url.port for url in server.server.listener.urls if url.scheme == "metrics"]
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request(method, page)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_server_whose_log_has_failed_is_alive_and_not_ready(tmp_path: Path) -> None:
+    """It still answers, reads too, but changes are lost on it."""
+    disk = FaultyFileSystem(OS)
+    with Serving(tmp_path, metrics=METRICS, open_options={"filesystem": disk}) as server:
+        server.log.create_space("t")
+        assert asked(server, "/healthz") == (200, "alive\n")
+        assert asked(server, "/readyz?x=1") == (200, "ready\n")
+        assert asked(server, "/readyz", "POST")[0] == 405
+        assert asked(server, "/ready")[0] == 404
+        disk.fault = Fault(1, {"sync"}, errno.EIO, lasts=True)
+        with pytest.raises(WriterPoisoned):
+            server.log.insert("t", (1,))
+        status, reason = asked(server, "/readyz")
+        assert status == 503
+        assert reason.startswith("the log has failed: ")
+        assert reason.count("\n") == 1
+        assert asked(server, "/healthz")[0] == 200
+
+
+def test_server_is_ready_while_its_upstreams_are_caught_up_with(tmp_path: Path) -> None:
+    """One that cannot be reached is named, with why, and no other; it is ready again by itself."""
+    port = free_port()
+    listen = [parse_listen_url(f"tarantool://:{port}")]
+    url = parse_url(f"tarantool://127.0.0.1:{port}")
+    gone = parse_url(f"tank://127.0.0.1:{free_port()}/topic")
+    with Serving(tmp_path / "one", guest="all", listen=listen):
+        asyncio.run(join(url, tmp_path / "copy"))
+        with Serving(tmp_path / "copy", metrics=METRICS, follow=[url, gone]) as copy:
+            copy.wait(lambda: asked(copy, "/readyz")[1].startswith(f"{gone}: waiting: "))
+            status, reason = asked(copy, "/readyz")
+            assert (status, reason.count("\n")) == (503, 1)
+    with Serving(tmp_path / "copy", metrics=METRICS, follow=[url]) as copy:
+        copy.wait(lambda: "waiting: " in asked(copy, "/readyz")[1])
+        assert asked(copy, "/readyz")[0] == 503
+        assert asked(copy, "/healthz")[0] == 200
+        with Serving(tmp_path / "one", guest="all", listen=listen):
+            copy.wait(lambda: asked(copy, "/readyz") == (200, "ready\n"))
+        copy.wait(lambda: asked(copy, "/readyz")[0] == 503)
