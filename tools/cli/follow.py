@@ -24,6 +24,7 @@ from logweir.tools.cli.common import TupleBytes
 from logweir.tools.cli.configfile import ConfigOption
 from logweir.tools.cli.joining import join_if_new
 from logweir.tools.cli.logoptions import LogFile, LogFormat, LogLevel, start_log
+from logweir.tools.cli.notify import notify
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
 from logweir.tools.cli.reload import reload_on_hangup
@@ -106,10 +107,12 @@ async def _follow(
     server = serving.Server(log, serving.ServerOptions(follow=[source], once=once))
     await server.start()
     reload_on_hangup(out, context)
+    notify("READY=1")
     try:
         asked = asyncio.ensure_future(stop.wait())
         ended = asyncio.ensure_future(_watch(server, out, once))
         await asyncio.wait((asked, ended), return_when=asyncio.FIRST_COMPLETED)
+        notify("STOPPING=1")
         for task in (asked, ended):
             task.cancel()
     finally:

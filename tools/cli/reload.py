@@ -17,6 +17,7 @@ import typer
 from logweir.errors import LogweirError
 from logweir.tools.cli.configfile import declared, evaluate, key_of
 from logweir.tools.cli.logoptions import reopen_log, set_level
+from logweir.tools.cli.notify import notify, reloading
 from logweir.tools.cli.output import Output
 from logweir.wal.logs import get_logger
 
@@ -35,6 +36,11 @@ def reload_on_hangup(
     level = context.params["log_level"]
 
     def reload() -> None:
+        reloading()
+        take_up_all()
+        notify("READY=1")
+
+    def take_up_all() -> None:
         nonlocal level
         try:
             values = evaluate(context.command, context.params["config"]).params

@@ -34,6 +34,7 @@ from logweir.tools.cli.common import TupleBytes
 from logweir.tools.cli.configfile import ConfigOption, origin_of
 from logweir.tools.cli.joining import join_if_new
 from logweir.tools.cli.logoptions import LogFile, LogFormat, LogLevel, start_log
+from logweir.tools.cli.notify import notify
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.reload import reload_on_hangup
 
@@ -246,7 +247,9 @@ async def _serve(
     reload_on_hangup(out, context, certificates)
     try:
         _announce(out, log, urls)
+        notify("READY=1")
         await stop.wait()
+        notify("STOPPING=1")
         out.message("stopping")
     finally:
         await server.stop()
