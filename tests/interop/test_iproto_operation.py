@@ -29,6 +29,7 @@ from interop.test_iproto_cli import CODE, told
 from logweir.errors import ConfigError, RequestError, Unreachable
 from logweir.replication.iproto.client.status import fetch_status
 from logweir.replication.iproto.follow.join import join
+from logweir.replication.iproto.serve.functions import load_functions
 from logweir.replication.listener import server_tls
 from logweir.replication.protocols import parse_url
 from logweir.replication.runner import SourceState
@@ -206,6 +207,27 @@ def test_every_option_of_serve_can_stand_in_the_file(tmp_path: Path) -> None:
     assert set(declared(load_command("follow"))) == {
         *("url", "directory", "tuple_bytes", "log_level", "log_format", "log_file")
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "words"),
+    [
+        ("", "../odd", "TypeError"),
+        ("1 / 0", "odd", "ZeroDivisionError"),
+        ("def", "odd", "SyntaxError"),
+        ("import nowhere", "odd", "No module named 'nowhere'"),
+        ("_hidden = print", "odd", "holds no function"),
+    ],
+)
+def test_functions_that_cannot_be_had_are_a_config_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str, words: str
+) -> None:
+    """Whatever the module raises while it is imported."""
+    (tmp_path / "odd.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "odd", raising=False)
+    with pytest.raises(ConfigError, match=words):
+        load_functions(name)
 
 
 # --- copies ---------------------------------------------------------------------------------------

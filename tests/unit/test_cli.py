@@ -199,14 +199,15 @@ def test_reader_that_goes_away_ends_the_program_quietly(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_full_disk_under_stdout_is_an_error(tmp_path: Path) -> None:
-    """Results that cannot be written are not lost without a word."""
+@pytest.mark.parametrize("words", [["info", "."], ["--help"], ["get", "--help"], ["--version"]])
+def test_full_disk_under_stdout_is_an_error(words: list[str], tmp_path: Path) -> None:
+    """Results and help that cannot be written are not lost without a word."""
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full on this system")
     write_log(tmp_path, ORDERS)
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [PROGRAM, "info", tmp_path], stdout=full, stderr=subprocess.PIPE, text=True
+            [PROGRAM, *words], cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert done.returncode == 4
     assert done.stderr.startswith("logweir: error: ")

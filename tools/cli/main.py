@@ -215,6 +215,11 @@ class LazyGroup(TyperGroup):
             return None
         return TyperCommand(cmd_name, help=COMMANDS[cmd_name], rich_markup_mode=None)
 
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Read the words; help that nobody can be shown is told as any other error."""
+        with _reported(Output()):
+            return super().make_context(*args, **kwargs)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; what its configuration file lacks is told as any other error."""
         with _reported(Output()):

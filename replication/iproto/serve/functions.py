@@ -77,15 +77,15 @@ def _takes_log(function: Callable[..., Any]) -> bool:
 def load_functions(module_name: str) -> Mapping[str, Callable[..., Value]]:
     """The functions of a module: those in its `__all__`, else all public ones made in it.
 
-    Raises `ConfigError` where it cannot be imported or holds none.
+    Raises `ConfigError` where it cannot be imported, whatever it raises, or holds none.
     """
     try:
         module: ModuleType = importlib.import_module(module_name)
-    except ImportError as error:
+    except Exception as error:
         raise ConfigError(
             "functions",
-            f"module {module_name!r} cannot be imported: {error}",
-            hint="give the name under which `import` finds it",
+            f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}",
+            hint="give the name under which `import` finds it, and try `import` in Python",
         ) from error
     names = getattr(module, "__all__", None)
     if names is None:
