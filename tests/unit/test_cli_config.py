@@ -46,6 +46,23 @@ def test_flags_win_over_variables_and_these_over_the_file(tmp_path: Path) -> Non
     assert (refused.exit_code, "(LOGWEIR_LISTEN)" in refused.stderr) == (2, True), refused.stderr
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"), [("LOGWEIR_MEMORY", "much"), ("LOGWEIR_ALLOW_GUEST", "some")]
+)
+def test_wrong_variable_is_named(variable: str, value: str) -> None:
+    """By the server, and by who only looks."""
+    for words in (("serve", "d"), ("config", "show")):
+        done = run(*words, **{variable: value})
+        assert (done.exit_code, variable in done.stderr) == (2, True), done.stderr
+
+
+def test_arguments_may_be_variables(tmp_path: Path) -> None:
+    """Of both commands that serve; what is missing is told."""
+    refused = run("follow", LOGWEIR_URL="odd", LOGWEIR_DIRECTORY=str(tmp_path / "d"))
+    assert "'odd'" in refused.stderr
+    assert run("follow", LOGWEIR_URL="tank://h:1/t").exit_code == 2
+
+
 def test_what_is_shown_is_a_file_that_serve_takes(tmp_path: Path) -> None:
     """Each option stands there once, as TOML; given back it shows the same."""
     file = tmp_path / "serve.toml"

@@ -22,7 +22,7 @@ def command(
             "--origin", allow_from_autoenv=False, help="Say of each value where it came from."
         ),
     ] = False,
-    config: Annotated[
+    file: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="The file that serve is given.")
     ] = None,
 ) -> int:
@@ -33,7 +33,7 @@ def command(
     """
     del action  # there is one
     serve = load_command("serve")
-    context = evaluate(serve, config)
+    context = evaluate(serve, file)
     shown = {}
     for name in declared(serve):
         value, where = _plain(context.params[name]), origin_of(context, name)

@@ -149,9 +149,10 @@ def key_of(name: str) -> str:
 def origin_of(context: typer.Context, name: str) -> str:
     """Where a command has a value from: the option, the variable, the file, or "default"."""
     source = context.get_parameter_source(name)
+    variables = {one.name: one.envvar for one in context.command.params}
     told: Mapping[str, str] = {
         "COMMANDLINE": f"--{key_of(name)}",
-        "ENVIRONMENT": f"{context.auto_envvar_prefix}_{name.upper()}",
+        "ENVIRONMENT": str(variables[name]),
         "DEFAULT_MAP": str(context.params.get(_CONFIG)),
     }
     return told.get(source.name if source else "", "default")

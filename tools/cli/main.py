@@ -193,12 +193,14 @@ def load_command(name: str) -> TyperCommand:
     """The command `name`, ready to run. `name`: one of `COMMANDS`."""
     home, function = HOMES.get(name, (name, "command"))
     work = getattr(importlib.import_module(f"logweir.tools.cli.{home}"), function)
-    is_configured = "config" in inspect.signature(work).parameters
-    settings = {"auto_envvar_prefix": "LOGWEIR"} if is_configured else {}
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name, short_help=COMMANDS[name], context_settings=settings)(_bind(work))
+    single.command(name, short_help=COMMANDS[name])(_bind(work))
     command = typer.main.get_command(single)
     assert isinstance(command, TyperCommand)
+    if "config" in inspect.signature(work).parameters:
+        for one in command.params:
+            if getattr(one, "allow_from_autoenv", True):  # not typer's own way: errors name it so
+                one.envvar = f"LOGWEIR_{(one.name or '').upper()}"
     return command
 
 

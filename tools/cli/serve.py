@@ -49,7 +49,7 @@ def command(
     context: typer.Context,
     directory: Annotated[
         Path,
-        typer.Argument(metavar="DIR", envvar="LOGWEIR_DIRECTORY", help="The store's folder."),
+        typer.Argument(metavar="DIR", help="The store's folder."),
     ],
     config: ConfigOption = None,
     listen: Annotated[
