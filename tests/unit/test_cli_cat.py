@@ -304,6 +304,16 @@ def test_hex_says_what_the_bytes_mean(folder: Path) -> None:
         assert meaning in printed
 
 
+@pytest.mark.parametrize("style", ["hex", "table", "yaml"])
+def test_letters_that_a_terminal_would_obey_are_escaped(style: str, tmp_path: Path) -> None:
+    """C1 control characters and turns of the direction of writing, in what people read."""
+    write_log(tmp_path, [[insert(512, [1, "a\u009b2Jb\u202ec é"])]])
+    printed = cat("--format", style, tmp_path / LOG).stdout
+    assert "2Jb" in printed
+    assert all(letter.isprintable() or letter == "\n" for letter in printed)
+    assert ("é" in printed) == (style != "yaml")
+
+
 def test_hex_shows_rows_of_a_compressed_block_unpacked(tmp_path: Path) -> None:
     """The stored bytes of a zstd block and its unpacked rows are both there, told apart."""
     write_log(tmp_path, [[insert(512, [1, "x" * 5000])]])

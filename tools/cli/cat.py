@@ -24,7 +24,7 @@ from logweir.recovery.chain import (
 )
 from logweir.tools.cli.common import existing, show_damage, utc_text
 from logweir.tools.cli.output import Output
-from logweir.tools.hexdump import annotate_file, format_entry
+from logweir.tools.hexdump import annotate_file, format_entry, printable
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind
 from logweir.wal.directory import DirectoryIndex, LogFile, no_store, scan_directory
 from logweir.wal.endmark import EndMark, load_end_mark
@@ -384,7 +384,7 @@ def _table_rows(out: Output) -> _Emit:
         when = (utc_text(row.timestamp) or "").replace("T", " ").removesuffix("Z")
         name = "" if row.space_id is None else names.show(row.space_id)
         head = f"{lsn:>14} {marks[number]}  {when:<23}  "
-        tail = f" {_printable(name):<16} {_data(block, number)}"
+        tail = f" {printable(name):<16} {_data(block, number)}"
         width = shutil.get_terminal_size().columns if is_terminal else _LINE_WIDTH
         room = max(width - len(head) - 8, 0)
         tail = tail if len(tail) <= room else tail[: room - 1] + "…"
@@ -411,11 +411,4 @@ def _data(block: Block, number: int) -> str:
         columns.ops_bytes(number),
     )
     text = "  ".join(value_json(part) for part in parts if part is not None)
-    return _printable(text[:_LINE_WIDTH])
-
-
-def _printable(text: str) -> str:
-    """Text without letters that a terminal would obey."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    return printable(text[:_LINE_WIDTH])
