@@ -11,10 +11,18 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
+
+from logweir.wal.writer import VERSION
 
 __all__ = ["Metrics"]
 
@@ -53,6 +61,10 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
+        ProcessCollector(registry=self.registry)
+        self._gauge("build_info", "1, for the version of the program", "version").labels(
+            VERSION
+        ).set(1)
         self._open = self._gauge("link_open_connections", "connections that are open", "scheme")
         self._accepted = self._counter("link_accepted_total", "connections accepted", "scheme")
         self._refused = self._counter(

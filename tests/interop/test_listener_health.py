@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import http.client
+import sys
 from pathlib import Path
 
 import pytest
 from support.ports import free_port
 
+import logweir
 from interop.serving import Serving
 from logweir.errors import WriterPoisoned
 from logweir.recovery.faults import Fault, FaultyFileSystem
@@ -42,6 +44,10 @@ def test_server_whose_log_has_failed_is_alive_and_not_ready(tmp_path: Path) -> N
         assert asked(server, "/readyz?x=1") == (200, "ready\n")
         assert asked(server, "/readyz", "POST")[0] == 405
         assert asked(server, "/ready")[0] == 404
+        told = asked(server, "/metrics")[1]
+        assert f'logweir_build_info{{version="{logweir.__version__}"}} 1.0' in told
+        if sys.platform == "linux":
+            assert float(told.split("\nprocess_resident_memory_bytes ")[1].split()[0]) > 1e6
         disk.fault = Fault(1, {"sync"}, errno.EIO, lasts=True)
         with pytest.raises(WriterPoisoned):
             server.log.insert("t", (1,))
