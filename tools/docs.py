@@ -59,16 +59,12 @@ def cli_page() -> str:
         "|---|---|",
     ]
     lines += [f"| {code} | {meaning} |" for code, meaning in _exit_codes()]
-    lines += ["", "## Global options", "", *_options(group), "", "## Commands", ""]
+    lines += ["", "## Global options", "", *_parameters(group), "", "## Commands", ""]
     lines += [f"* [`{name}`](#{name}): {text}" for name, text in cli.COMMANDS.items()]
     for name in cli.COMMANDS:
         command: Any = cli.load_command(name)
         lines += ["", f"## {name}", "", *_usage(name, command), "", *_paragraphs(command.help)]
-        arguments = [one for one in command.params if one.param_type_name == "argument"]
-        if arguments:
-            lines += ["", "| argument | meaning |", "|---|---|"]
-            lines += [f"| `{one.metavar or one.name}` | {_cell(one.help)} |" for one in arguments]
-        lines += ["", *_options(command, leave_out=("as_json", "quiet", "debug", "help"))]
+        lines += ["", *_parameters(command, leave_out=("as_json", "quiet", "debug", "help"))]
     return "\n".join(lines) + "\n"
 
 
@@ -92,22 +88,25 @@ def _paragraphs(text: str | None) -> list[str]:
     return inspect.cleandoc(text or "").splitlines()
 
 
-def _options(command: Any, leave_out: tuple[str, ...] = ("help",)) -> list[str]:
-    options = [
-        one
+def _parameters(command: Any, leave_out: tuple[str, ...] = ("help",)) -> list[str]:
+    """The table of arguments and options."""
+    rows = [
+        _row(one)
+        for kind in ("argument", "option")
         for one in command.params
-        if one.param_type_name == "option" and one.name not in leave_out
+        if one.param_type_name == kind and one.name not in leave_out
     ]
-    if not options:
-        return ["No options of its own."]
-    lines = ["| option | meaning |", "|---|---|"]
-    for one in options:
-        names = ", ".join(f"`{name}`" for name in [*one.opts, *one.secondary_opts])
-        value = "" if one.is_flag else f" `{_value_name(one)}`"
-        default = one.default
-        shown = "" if one.is_flag or default in (None, "", [], ()) else f" Default: {default}."
-        lines.append(f"| {names}{value} | {_cell(one.help)}{shown} |")
-    return lines
+    return ["| argument, option | meaning |", "|---|---|", *rows] if rows else []
+
+
+def _row(one: Any) -> str:
+    if one.param_type_name == "argument":
+        return f"| `{one.metavar or one.name}` | {_cell(one.help)} |"
+    names = ", ".join(f"`{name}`" for name in [*one.opts, *one.secondary_opts])
+    value = "" if one.is_flag else f" `{_cell(_value_name(one))}`"
+    default = one.default
+    shown = "" if one.is_flag or default in (None, "", [], ()) else f" Default: {default}."
+    return f"| {names}{value} | {_cell(one.help)}{shown} |"
 
 
 def _value_name(option: Any) -> str:
