@@ -94,7 +94,7 @@ def _restored(
     instance = report.instance
     if instance is None:
         raise _no_start(report, "no file names its instance")
-    with new_target(to, filesystem):
+    with new_target(directory, to, filesystem):
         written = rewrite(walk(source, until=until), to, instance, snapshot.vclock, filesystem)
         copy_file(snapshot.path, to / snapshot.path.name, filesystem)
     return RestoreResult(

@@ -91,11 +91,14 @@ def rewrite(
 
 
 @contextmanager
-def new_target(to: Path, filesystem: FileSystem) -> Iterator[None]:
+def new_target(source: Path, to: Path, filesystem: FileSystem) -> Iterator[None]:
     """Make the new folder, and empty it again where what is done in the context fails.
 
-    Raises `ConfigError` if it holds anything, or `WalError`.
+    Raises `ConfigError` if it holds anything or is inside of the folder `source`, or `WalError`.
     """
+    if to.resolve().is_relative_to(source.resolve()):
+        hint = "name a folder beside it"
+        raise ConfigError("to", f"{to} is inside of what is read, {source}.", hint=hint)
     try:
         make_folders(filesystem, to)
     except OSError as error:

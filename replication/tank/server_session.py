@@ -39,8 +39,7 @@ described.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,9 +49,7 @@ from logweir.limits import (
     TANK_ANSWER_BYTES,
     TANK_FETCH_BYTES,
     TANK_FRAME_BYTES,
-    TANK_PARTITIONS,
     TANK_SILENT_SECONDS,
-    TANK_TOPIC_NAME_BYTES,
     TANK_WAIT_MS,
     TANK_WAITING_FETCHES,
 )
@@ -95,15 +92,12 @@ from logweir.replication.tank.wire.messages import (
 )
 from logweir.replication.topic import kernel
 from logweir.replication.topic.bundle import NUMBER_MAX, BundleHead, check_bundle
-from logweir.replication.topic.config import parse_config
+from logweir.replication.topic.config import check_topic, parse_config
 from logweir.replication.topic.partition import Append, Chunk, Extent, TopicReader
 
 __all__ = ["Event", "ServerSession", "Waiting"]
 
 Event = Request | list["Append"]
-
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]*[A-Za-z0-9][A-Za-z0-9_-]*")
-
 
 _NOTHING: Final = Chunk(0, False)
 
@@ -393,19 +387,12 @@ class ServerSession(BaseSession[Event]):
         error = None
         if not self._topics.creatable(name):
             error = CreateError.READ_ONLY
-        elif (
-            not _NAME.fullmatch(name)
-            or len(name) > TANK_TOPIC_NAME_BYTES
-            or not 0 < request.partitions <= TANK_PARTITIONS
-        ):
+        elif not _is_good(check_topic, name, request.partitions):
             error = CreateError.BAD_NAME
         elif self._topics.partitions(name) is not None:
             error = CreateError.EXISTS
-        else:
-            try:
-                parse_config(request.config.decode())
-            except (ConfigError, UnicodeDecodeError):
-                error = CreateError.BAD_CONFIG
+        elif not _is_good(lambda: parse_config(request.config.decode())):
+            error = CreateError.BAD_CONFIG
         if error is None:
             return request
         self.created(request, error)
@@ -546,3 +533,11 @@ def _one_per_unknown_topic(request: Fetch, parts: Sequence[_Fetched]) -> list[_F
         index += len(group)
         out += mine[:1] if mine and mine[0].part.status is None else mine
     return out
+
+
+def _is_good(check: Callable[..., object], *given: object) -> bool:
+    try:
+        check(*given)
+    except (ConfigError, UnicodeDecodeError):
+        return False
+    return True

@@ -35,8 +35,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from logweir.errors import ConfigError
+from logweir.limits import TANK_PARTITIONS, TANK_TOPIC_NAME_BYTES
 
-__all__ = ["TopicConfig", "parse_config", "widest_config"]
+__all__ = ["TopicConfig", "check_setting", "check_topic", "parse_config", "widest_config"]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]*[A-Za-z0-9][A-Za-z0-9_-]*")
 
 _VALUE_BYTES: Final = 128
 _DAY: Final = 86400
@@ -189,6 +192,22 @@ def _settings(text: str, origin: str) -> dict[str, tuple[str, int | float | str]
         except ValueError as error:
             raise ConfigError(key, f"{value!r}: {error}", origin=origin) from error
     return found
+
+
+def check_topic(name: str, partitions: int) -> None:
+    """Raises `ConfigError` where no broker would make such a topic. Source: Tank 4.0, observed."""
+    if not _NAME.fullmatch(name) or len(name) > TANK_TOPIC_NAME_BYTES:
+        letters = f"1 to {TANK_TOPIC_NAME_BYTES} letters, digits, - and _, not only - and _"
+        raise ConfigError("topic", f"{name[:80]!r} cannot name one", hint=f"give {letters}")
+    if not 0 < partitions <= TANK_PARTITIONS:
+        hint = f"give 1 to {TANK_PARTITIONS}"
+        raise ConfigError("partitions", f"a topic cannot have {partitions}", hint=hint)
+
+
+def check_setting(key: str) -> None:
+    """Raises `ConfigError` for a key that means nothing here; brokers pass over such a one."""
+    if key.lower() not in _KEYS:
+        raise ConfigError(key, "there is no such setting", hint=f"known are {', '.join(_KEYS)}")
 
 
 def parse_config(text: str, *, origin: str = "topic configuration") -> TopicConfig:

@@ -52,6 +52,7 @@ from logweir.wal.vclock import VClock
 
 __all__ = ["MapFull", "Position", "State", "StateError", "Txn", "explained", "typed"]
 
+_MAP_LEAST_BYTES: Final = 16 * 1024 * 1024
 _DATABASES_MAX: Final = 65_000
 _DATABASES_FIRST: Final = 256  # each transaction of a reader clears memory for as many as may be
 _READERS_MAX: Final = 1024
@@ -234,13 +235,26 @@ class State(OfProcess):
 
     def unusable(self, error: base.Error) -> WalError:
         """What to raise where LMDB refused."""
+        hint = "remove the folder `state`: it is rebuilt from the log"
+        if isinstance(error, base.MemoryError):
+            hint = "let the process have more memory, or more addresses (ulimit -v)"
         return WalError(
-            f"the state cannot be opened: {error}.",
-            path=str(self.directory),
-            hint="remove the folder `state`: it is rebuilt from the log",
+            f"the state cannot be opened: {error}.", path=str(self.directory), hint=hint
         )
 
     def _open_environment(self) -> base.Environment:
+        """With a smaller map where the process may not have so many addresses (`ulimit -v`)."""
+        while True:
+            try:
+                return self._environment_of_now()
+            except base.MemoryError:
+                data = self._place / DATA_NAME
+                needed = max(_MAP_LEAST_BYTES, data.stat().st_size if data.exists() else 0)
+                if self._map_bytes // 2 < needed:
+                    raise
+                self._map_bytes //= 2
+
+    def _environment_of_now(self) -> base.Environment:
         return base.Environment(
             os.fsencode(self._place),  # its name need not be text
             map_size=self._map_bytes,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,20 @@ def test_states_are_compared(store: Path, tmp_path: Path) -> None:
         log.delete("thing", 7)
     found = list(compare_states(store, other, tmp_path / "scratch"))
     assert [(one.space, one.kind) for one in found] == [("thing", "removed")]
+
+
+def test_a_store_opens_where_addresses_are_few(tmp_path: Path) -> None:
+    """In 400 MB of them, as batch systems allow; the map began with a gibibyte."""
+    code = (
+        "import resource, sys, logweir\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (400_000_000,) * 2)\n"
+        "with logweir.open(sys.argv[1]) as log:\n"
+        "    log.create_space('t')\n"
+        "    log.insert('t', (1,))\n"
+    )
+    for _ in range(2):
+        shutil.rmtree(tmp_path / "few" / "state", ignore_errors=True)
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / "few")], check=True)
+        code = code.replace("    log.create_space('t')\n", "").replace("(1,)", "(2,)")
+    with logweir.open(tmp_path / "few") as log:
+        assert log.select("t") == [(1,), (2,)]

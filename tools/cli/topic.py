@@ -11,6 +11,7 @@ import logweir
 from logweir.errors import ConfigError
 from logweir.replication import loop
 from logweir.replication.tank.client import Client
+from logweir.replication.topic.config import check_setting, check_topic
 from logweir.replication.topic.spaces import (
     create_topic,
     delete_topic,
@@ -62,6 +63,8 @@ def command(
     if action == "import" and "://" not in where:
         return import_topics(out, Path(name), Path(where), topics or ())
     lines = _lines(settings or [])
+    if action == "create":
+        check_topic(name, partitions)
     if "://" in where:
         return loop.run(_remote(out, action, where, name, partitions, lines))
     with logweir.open(Path(where), create=False) as log:
@@ -85,6 +88,8 @@ def _lines(settings: list[str]) -> dict[str, str]:
         key, equals, value = setting.partition("=")
         if not equals:
             raise ConfigError("--set", f"{setting!r} is not KEY=VALUE", origin="--set")
+        if value:  # an empty one removes the key, whatever that was
+            check_setting(key.strip())
         found[key.strip()] = value.strip()
     return found
 
