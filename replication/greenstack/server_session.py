@@ -8,8 +8,8 @@ LIST_BUCKETS. Before HELLO everything else gets InvalidState.
 =============  =====================================================================================
 event          when
 =============  =====================================================================================
-Pending        a request is to be run and answered, or only answered, in its turn; or many alike
-               MUTATIONs are (`runs`), of which each is quiet or not
+Pending        a request is to be run and answered, or only answered, in its turn; or a run of
+               GETs or MUTATIONs is (`runs`), of which each is quiet or not
 Greeted        a HELLO was taken; its features are in force
 Authenticated  what comes behind it is asked by that user
 LoginFailed    it is not that user
@@ -48,7 +48,7 @@ from logweir.limits import (
 )
 from logweir.replication.greenstack.push.stream import Outgoing
 from logweir.replication.greenstack.serve.lanes import Pending
-from logweir.replication.greenstack.serve.runs import take_run
+from logweir.replication.greenstack.serve.runs import RequestRun, take_run
 from logweir.replication.greenstack.wire.codec import (
     Flag,
     FlexKey,
@@ -239,15 +239,12 @@ class ServerSession(BaseSession[Event]):
             return ()
         self._now = now
         events: list[Event] = []
-        data = self._frames.join(data)
-        at = 0
-        while self.is_open and (run := take_run(data, at)) is not None:
-            events.append(Pending(run))
-            at = run.stop
-        frames, problem = self._frames.decode(data, at) if data else ((), None)
+        found, problem = self._frames.feed_runs(data, take_run if self.is_open else None)
         self._unit_deadline = now + FRAME_SECONDS if len(self._frames) else None
-        for frame in frames:
-            if frame.status is None:
+        for frame in found:
+            if isinstance(frame, RequestRun):
+                events.append(Pending(frame))
+            elif frame.status is None:
                 self._take_request(frame, events)
             else:
                 self._take_response(frame, events)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.canary import Room, Table, every_room, short
 
-from interop.gsraw import mutation
+from interop.gsraw import get, mutation
 from interop.kvclient import store
 from logweir.replication.bucket.item import VBUCKETS, Item, pack_item
 from logweir.replication.greenstack.push import pushing
@@ -203,24 +203,24 @@ def test_touched_wants_a_byte_of_each_vbucket(kernel: Any) -> None:
 
 @pytest.mark.parametrize("kernel", GREENSTACK)
 def test_a_run_of_mutations_is_no_longer_than_its_table(kernel: Any) -> None:
-    """And what is found of it needs seven numbers."""
+    """And what is found of it needs eight numbers."""
 
     def call(found: Any, table: Any) -> int:
         count: int = kernel.take_run(FRAMES, 0, 100, 1000, found, table)
         return count
 
     numbers = [0] * (20 * kernel.WIDTH)
-    short(lambda found: call(found, array("Q", numbers)), [0] * 7, 7)
+    short(lambda found: call(found, array("Q", numbers)), [0] * 8, 8)
     for size in range(len(numbers)):
         table = Table(numbers[:size])
-        assert call(array("Q", [0] * 7), table.view) == size // kernel.WIDTH
+        assert call(array("Q", [0] * 8), table.view) == size // kernel.WIDTH
         table.check()
 
 
-def taken(kernel: Any) -> array[int]:
+def taken(kernel: Any, frames: bytes = FRAMES) -> array[int]:
     """What `take_run` keeps of the frames."""
     table = array("Q", [0] * (20 * kernel.WIDTH))
-    assert kernel.take_run(FRAMES, 0, 100, 1000, array("Q", [0] * 7), table) == 20
+    assert kernel.take_run(frames, 0, 100, 1000, array("Q", [0] * 8), table) == 20
     return table
 
 
@@ -232,6 +232,7 @@ class GreenstackRunning:
     ) -> None:
         self.kernel = kernel
         self.table: Any = taken(kernel)
+        self.made = b""
         self.lane = lane, lane_bytes
         self.numbers: Any = array("Q", [0] * 5)
         self.states = bytearray(STATES)
@@ -249,7 +250,7 @@ class GreenstackRunning:
     def answers(self, stop: int = 20) -> int:
         """To all requests, which went well."""
         made: int = self.kernel.answers(
-            *(self.table, stop, self.numbers, self.results, *self.lane, 1, self.out)
+            *(self.table, stop, self.numbers, self.results, self.made, *self.lane, 1, self.out)
         )
         return made
 
@@ -319,6 +320,46 @@ def test_a_run_of_mutations_believes_no_place(kernel: Any) -> None:
         one.numbers[kernel.COUNT] = count
         with pytest.raises(IndexError, match="statements"):
             one.statements()
+
+
+def gets(kernel: Any, out: bytearray | None = None, lane: bytes = b"") -> GreenstackRunning:
+    """A run of GETs, and what was found."""
+    one = GreenstackRunning(kernel, lane, len(lane) or -1, out)
+    one.table = taken(kernel, b"".join(encode_frame(get(b"k%d" % n)) for n in range(20)))
+    for n, data in enumerate(TUPLES):
+        one.results[n * kernel.RESULTS + 4] = len(one.made)
+        one.made += data
+        one.results[n * kernel.RESULTS + 5] = len(one.made)
+    return one
+
+
+@pytest.mark.parametrize("kernel", GREENSTACK)
+def test_answers_to_gets_stop_where_there_is_no_room(kernel: Any) -> None:
+    """Whole ones are there, and nothing behind the room."""
+    for lane in (b"", b"lane"):
+
+        def told(out: bytearray, lane: bytes = lane) -> bytes | None:
+            one = gets(kernel, out, lane)
+            how = one.answers()
+            assert how in (kernel.DONE, kernel.NO_ROOM)
+            return bytes(out[: one.numbers[kernel.USED]]) if how == kernel.DONE else None
+
+        every_room(told, 20 * (kernel.ANSWER_BYTES + kernel.DOCUMENT_BYTES + 4 + 60))
+
+
+@pytest.mark.parametrize("kernel", GREENSTACK)
+def test_answers_to_gets_believe_no_place(kernel: Any) -> None:
+    """Of a tuple; and one that is none is odd."""
+    for place, wrong in ((4, 2**63), (4, ONES), (5, 2**63), (5, ONES), (5, 10_000)):
+        one = gets(kernel)
+        one.results[place] = wrong
+        with pytest.raises(IndexError, match="tuple"):
+            one.answers()
+    for place in (4, 5):
+        one = gets(kernel)
+        one.results[place] += 1
+        assert one.answers() == kernel.ODD
+        assert list(one.numbers) == [0] * 5
 
 
 @pytest.mark.parametrize("kernel", PUSHES)

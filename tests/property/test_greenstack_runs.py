@@ -1,4 +1,4 @@
-"""Runs of MUTATIONs: what the kernel takes and answers is what the ordinary way does."""
+"""Runs of requests: what the kernel takes and answers is what the ordinary way does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.gsmodel import spellings, vectors
 import logweir
 from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.serving import Serving
-from logweir.replication.bucket import change
+from logweir.replication.bucket import batch, change
 from logweir.replication.bucket.item import VBUCKETS, Item, pack_item, unpack_item
 from logweir.replication.bucket.store import Buckets, GroupItems
 from logweir.replication.greenstack.serve import runs
@@ -35,12 +35,17 @@ from logweir.replication.greenstack.wire.codec import (
     encode_answer,
     encode_frame,
 )
-from logweir.replication.greenstack.wire.messages import Document, MutationAnswer, decode_mutation
+from logweir.replication.greenstack.wire.messages import (
+    Document,
+    MutationAnswer,
+    decode_get,
+    decode_mutation,
+)
 from logweir.replication.protocols import parse_listen_url
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.store.state import layers
-from logweir.wal.mp import pack
+from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import Row
 
 NOW = 1_795_000_000.0
@@ -124,7 +129,7 @@ class Side:
         self.log.run_job(job)
         return job.result  # type: ignore[no-any-return]
 
-    def _one(self, group: Group, run: runs.MutationRun) -> tuple[bytes, int]:
+    def _one(self, group: Group, run: runs.RequestRun) -> tuple[bytes, int]:
         items = GroupItems(self.bucket, group, NOW)
         executor = Executor(items, NOW, uuid=UUID, lsn=lambda: group.last_lsn)
 
@@ -132,13 +137,25 @@ class Side:
             return execute_alone(group, executor, Pending(frame), NOW)
 
         if self.in_runs:
-            return runs.execute_run(run, items, group, NOW, UUID, ordinary)
+            answered = runs.execute_run(run, items, group, NOW, UUID, ordinary)
+            assert answered.rest is None
+            return answered.said, answered.failed
         said, failed = b"", 0
         for frame in run.frames():
             status, payload = ordinary(frame)
             failed += status != Status.SUCCESS
             if status != Status.SUCCESS or not frame.is_quiet:
                 said += encode_answer(frame, status, payload)
+        return said, failed
+
+    def look(self, data: bytes, expired: list[tuple[bytes, int]]) -> tuple[bytes, int]:
+        """The answers to a run of GETs as of what is published, and how many have failed."""
+        run, said, failed = runs.take_run(data), b"", 0
+        buckets = Buckets(self.log, lambda: NOW)
+        while run is not None:
+            answered = runs.look_up(run, buckets, self.bucket, NOW, expired)
+            assert answered is not None
+            said, failed, run = said + answered.said, failed + answered.failed, answered.rest
         return said, failed
 
     def rows(self) -> list[Sequence[Row]]:
@@ -259,90 +276,64 @@ def test_conditions_are_those_of_single_requests(
     assert made[0] == made[1] == made[2]
 
 
-def taken(module: ModuleType, data: bytes) -> tuple[int, list[int], list[int]]:
-    """How many requests there are in the run at the begin, what is said of all, and of each."""
-    found, table = runs._ZERO * module.RUN_NUMBERS, runs._ZERO * (8 * module.WIDTH)
-    count = module.take_run(data, 0, 8, 1 << 20, found, table)
-    return count, list(found), list(table[: count * module.WIDTH])
-
-
-def one_by_one(module: ModuleType, frames: Sequence[bytes]) -> tuple[int, list[int], list[int]]:
-    """The same from looking at each request by itself; all have the lane of the first, or none."""
-    found = [0] * module.RUN_NUMBERS
-    table: list[int] = []
-    at = count = 0
-    for frame in frames:
-        is_taken, one, row = taken(module, frame)
-        lane = module.RUN_HAS_LANE
-        if not is_taken or (count and one[lane] != found[lane]):
-            break
-        for place in (module.KEY_AT, module.VALUE_AT):
-            row[place] += at
-        table += row
-        at += len(frame)
-        if count == 0:
-            found = one
-        else:
-            for number in (module.RUN_KEYS, module.RUN_VALUES, module.RUN_LOUD):
-                found[number] += one[number]
-            found[module.RUN_STOP] = at
-        count += 1
-    return count, found, table
-
-
-def test_a_request_like_the_one_before_it_is_read_as_it_would_be_alone() -> None:
-    """Each bit that may be turned in one, and then each in the next: also where an offset then
-    leads into what was a key or a value."""
-    frame = encode_frame(mutation(b"k1", b"value", opaque=7))
-    kinds = [frame]
-    for at in range(4, len(frame)):
-        for bit in range(8):
-            turned = bytearray(frame)
-            turned[at] ^= 1 << bit
-            if taken(kernel, bytes(turned))[0]:
-                kinds.append(bytes(turned))
-    assert len(kinds) > 100
-    for first in kinds:
-        for at in range(4, len(frame)):
-            second = bytearray(first)
-            second[at] ^= 1 << at % 8
-            pair = (first, bytes(second))
-            assert taken(kernel, b"".join(pair)) == one_by_one(kernel, pair)
-
-
-def test_a_value_that_says_where_things_stand_is_read_again() -> None:
-    """A vtable inside the value, and another one there in the next request."""
-    names = bytes.fromhex("10001c000c0010001400180019000400")
-    others = bytes.fromhex("10001c000c000c001400180019000400")
-    frames = []
-    for inside in (names, others):
-        frame = bytearray(encode_frame(mutation(b"k", inside)))
-        table = frame.index(names) + len(names)
-        back = table - frame.rindex(inside)
-        frame[table : table + 4] = back.to_bytes(4, "little", signed=True)
-        frames.append(bytes(frame))
-    for module in (kernel, PLAIN):
-        found = taken(module, b"".join(frames))
-        assert found == one_by_one(module, frames)
-        assert found[0] == 2
-        assert found[2][module.TRAITS] != found[2][module.WIDTH + module.TRAITS]
+ITEMS = st.builds(
+    Item,
+    st.sampled_from([b"a", b"b", b"c", b"key" * 83]),
+    st.sampled_from([0, 0, 0, 9]),
+    st.sampled_from([b"", b"v", b"{}", b"long" * 100]),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([0, 0, int(NOW) - 1, int(NOW) + 7, 2**32 - 1]),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 3),
+    st.sampled_from([0, 1, 127, 128]),
+    st.sampled_from(["", "2031-04-05T06:07:08.5Z", "2026-11-18T16:26:47Z", "soon"]),
+    st.sampled_from([b"", b"meta"]),
+    st.sampled_from([0, 254, 255]),
+)
 
 
 @settings(deadline=None)
 @given(
-    st.sampled_from([b"", b"v", b"a value"]),
-    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), min_size=1, max_size=6),
+    st.lists(ITEMS, max_size=4, unique_by=lambda item: item.key),
+    st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"d", b"key" * 83]), st.booleans())),
+    st.sampled_from([None, b"", b"blue"]),
+    st.sampled_from([600, 1 << 20]),
 )
-def test_requests_that_are_nearly_alike(value: bytes, changes: list[tuple[int, int]]) -> None:
-    """Each has one more byte that is another; compiled and interpreted."""
-    frames = [encode_frame(mutation(b"key", value, opaque=1))]
-    for place, byte in changes:
-        changed = bytearray(frames[-1])
-        changed[4 + place % (len(changed) - 4)] = byte
-        frames.append(bytes(changed))
-    expected = one_by_one(PLAIN, frames)
-    for module in (kernel, PLAIN):
-        assert taken(module, b"".join(frames)) == expected
+def test_a_run_of_gets_is_answered_as_single_requests_are(
+    sides: list[Side],
+    items: list[Item],
+    asked: list[tuple[bytes, bool]],
+    lane: bytes | None,
+    limit: int,
+) -> None:
+    """Items as any protocol may have stored them, none, expired ones, of another vbucket; in a
+    group and of what is published, both kernels, also where answers are more than are made at a
+    time: the same bytes and counts, and who is expired is told once."""
+    flex = vbucket(0) if lane is None else vbucket(0, lane=lane)
+    frames = [
+        get(key, opaque=n, flags=Flag.QUIET * quiet, flex=flex)
+        for n, (key, quiet) in enumerate([*asked, (b"a", False)])
+    ]
+    data = b"".join(map(encode_frame, frames))
+    looked, made = [], []
+    for side, module in zip(sides, (runs.kernel, PLAIN, runs.kernel), strict=True):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runs, "kernel", module)
+            patch.setattr(batch, "TAP_ANSWERS_BYTES", limit)
+            side.begin()
+            with side.log.transaction() as tx:
+                for item in items:
+                    tx.replace(side.bucket.name, tuple(unpack(pack_item(item))))
+            expired: list[tuple[bytes, int]] = []
+            looked.append(side.look(data, expired))
+            gone = {item.key for item in items if 0 < item.expiry <= NOW and not item.vbucket}
+            assert set(expired) == {
+                (key, 0) for key in gone & {one[0] for one in asked} | gone & {b"a"}
+            }
+            side.in_runs, kept = side.in_runs and limit == 1 << 20, side.in_runs
+            made.append(side.make([data])[0])
+            side.in_runs = kept
+    assert looked[0] == looked[1] == looked[2] == made[0] == made[1] == made[2]
 
 
 def test_what_does_not_fit_is_not_written() -> None:
@@ -389,14 +380,40 @@ def test_the_libraries_frames_are_taken_too() -> None:
         mutation(b"k", flex={7: b"\0"}),
         mutation(b"k", flex={}),
         get(b"k"),
+        get(b""),
+        get(b"a\0b"),
+        get(b"k" * 251),
+        get(b"k", flags=Flag.FENCE),
+        get(b"k", flex=vbucket(0, lane=b"other")),
+        get(b"k", flex=vbucket(0, priority=b"\1")),
+        get(b"k", flex={}),
+        Frame(Opcode.GET, payload=b"\0\0\0\0", flex=vbucket(0)),
     ],
 )
-def test_what_is_odd_ends_the_run(odd: object) -> None:
-    """And the run before it is whole."""
-    data = run_bytes(4)
-    run = runs.take_run(data + encode_frame(odd) + data)  # type: ignore[arg-type]
+@pytest.mark.parametrize("one", [mutation(b"k"), get(b"k")])
+def test_what_is_odd_ends_the_run(one: Frame, odd: Frame) -> None:
+    """And the run before it is whole; what is behind it is another."""
+    data = 4 * encode_frame(one)
+    if one.opcode == odd.opcode == Opcode.GET and odd == get(b"k"):
+        return
+    both = data + encode_frame(odd) + data
+    run = runs.take_run(both)
     assert run is not None
-    assert (run.count, run.stop) == (4, len(data))
+    assert (run.count, run.stop, run.opcode) == (4, len(data), one.opcode)
+    found, problem = FrameBuffer().feed_runs(both, runs.take_run)
+    assert problem is None
+    odd_run = runs.take_run(encode_frame(odd))
+    assert [frame for each in found for frame in frames_of(each)] == [*[one] * 4, odd, *[one] * 4]
+    assert [isinstance(each, runs.RequestRun) for each in found] == [
+        True,
+        odd_run is not None,
+        True,
+    ]
+
+
+def frames_of(found: runs.RequestRun | Frame) -> Sequence[Frame]:
+    """As objects."""
+    return found.frames() if isinstance(found, runs.RequestRun) else (found,)
 
 
 def test_broken_frames_are_never_taken_for_others() -> None:
@@ -404,8 +421,9 @@ def test_broken_frames_are_never_taken_for_others() -> None:
     find the same."""
     chance = random.Random(405)
     plain = runs.interpreted_kernel()
-    for _ in range(300):
-        data = bytearray(run_bytes(5))
+    gets = b"".join(encode_frame(get(b"key%d" % n, opaque=n)) for n in range(5))
+    for turn in range(600):
+        data = bytearray(run_bytes(5) if turn % 2 else gets)
         for _ in range(chance.randint(1, 3)):
             data[chance.randrange(len(data))] = chance.randrange(256)
         raw = bytes(data)
@@ -419,6 +437,11 @@ def test_broken_frames_are_never_taken_for_others() -> None:
         frames, _ = FrameBuffer().feed(raw[: numbers[0]])
         assert len(frames) == len(given) == count
         for frame, (kind, item) in zip(frames, given, strict=True):
+            if frame.opcode == Opcode.GET:
+                assert kind == change.LOOK
+                vbucket = frame.number(FlexKey.VBUCKET)
+                assert item == Item(decode_get(frame.payload), vbucket)  # type: ignore[arg-type]
+                continue
             operation, document = decode_mutation(frame.payload)
             assert frame.opcode == Opcode.MUTATION
             assert kind == {1: change.ADD, 2: change.SET, 3: change.REPLACE}[operation]

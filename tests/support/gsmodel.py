@@ -11,7 +11,7 @@ from support.tapmodel import NOW, MemoryBucket, Users
 
 from logweir.replication.greenstack.serve.commands import Executor
 from logweir.replication.greenstack.serve.lanes import Pending
-from logweir.replication.greenstack.serve.runs import MutationRun
+from logweir.replication.greenstack.serve.runs import RequestRun
 from logweir.replication.greenstack.server_session import Event, ServerSession, Settings
 from logweir.replication.greenstack.wire.codec import Frame, FrameBuffer, Opcode, encode_frame
 from logweir.replication.greenstack.wire.messages import Feature, Hello
@@ -85,7 +85,7 @@ class Server:
                 self.session.put(event.answer)
                 continue
             frame = event.frame
-            for one in frame.frames() if isinstance(frame, MutationRun) else (frame,):
+            for one in frame.frames() if isinstance(frame, RequestRun) else (frame,):
                 if one.opcode in (Opcode.MUTATION, Opcode.GET, Opcode.REMOVE):
                     self.session.answer(one, *executor.execute(one))
         return self.session.data_to_send()

@@ -78,7 +78,6 @@ __all__ = [
     "document_of",
     "expiration_seconds",
     "item_of",
-    "name_of",
     "told",
 ]
 
@@ -201,14 +200,6 @@ def _check_id(key: bytes) -> None:
         raise Failed(Status.INVALID_ARGUMENTS)
 
 
-def name_of(request: Frame) -> tuple[bytes, int]:
-    """The id and the vbucket of a GET. Raises `Failed`, `DecodeError`."""
-    vbucket = _vbucket_of(request)
-    key = decode_get(request.payload)
-    _check_id(key)
-    return key, vbucket
-
-
 def _vbucket_of(request: Frame) -> int:
     vbucket = request.number(FlexKey.VBUCKET)
     if vbucket is None:
@@ -241,9 +232,9 @@ class Executor:
     def execute(self, request: Frame) -> Answer:
         """Run one request of `STORE_OPCODES`. Returns the status and payload of its answer."""
         try:
-            if request.opcode == Opcode.GET:
-                return Status.SUCCESS, self._get(*name_of(request))
             vbucket = _vbucket_of(request)
+            if request.opcode == Opcode.GET:
+                return Status.SUCCESS, self._get(decode_get(request.payload), vbucket)
             if request.opcode == Opcode.REMOVE:
                 key, cas = decode_remove(request.payload)
                 _check_id(key)
@@ -266,6 +257,7 @@ class Executor:
         return state
 
     def _get(self, key: bytes, vbucket: int) -> bytes:
+        _check_id(key)
         self._state(vbucket)
         found = self._items.change(LOOK, Item(key, vbucket))
         return told(found.code, found.data)

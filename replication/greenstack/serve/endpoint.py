@@ -28,22 +28,24 @@ from logweir.limits import (
 )
 from logweir.replication.bucket.feed import Changes
 from logweir.replication.bucket.item import DEFAULT_BUCKET
-from logweir.replication.bucket.store import (
-    Bucket,
-    Buckets,
-    GroupItems,
-)
+from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.bucket.sweep import Sweeper, removal
 from logweir.replication.budget import Unanswered
 from logweir.replication.greenstack.push.streaming import Streaming
 from logweir.replication.greenstack.serve.commands import Answer, Executor
 from logweir.replication.greenstack.serve.definitions import Definitions
 from logweir.replication.greenstack.serve.lanes import Batch, BatchKind, Lanes, Pending
-from logweir.replication.greenstack.serve.looks import look_up
-from logweir.replication.greenstack.serve.runs import MutationRun, execute_run
+from logweir.replication.greenstack.serve.runs import (
+    Answered,
+    RequestRun,
+    execute_run,
+    look_up,
+    run_of,
+)
 from logweir.replication.greenstack.serve.statements import (
     execute_alone,
     execute_together,
+    refusal_of,
 )
 from logweir.replication.greenstack.server_session import (
     Acknowledged,
@@ -71,6 +73,7 @@ from logweir.replication.logs import get_logger
 from logweir.replication.service.access import Privilege
 from logweir.replication.service.credentials import StoreCredentials
 from logweir.replication.service.shared import Shared
+from logweir.replication.turns import Turn
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.wal.vclock import VClock
@@ -79,10 +82,6 @@ from logweir.wal.writer import VERSION
 __all__ = ["Conversation", "GreenstackService"]
 
 _log = get_logger("logweir.replication.greenstack")
-
-
-RunAnswer = tuple[bytes, int]
-"""The answers to a run, and how many have failed."""
 
 
 class GreenstackService:
@@ -362,13 +361,21 @@ class Conversation:
         return Status.READ_ONLY if self.session.features else Status.NO_ACCESS
 
     def _read(self, batch: Batch[str], requests: Sequence[Pending], bucket: Bucket) -> None:
-        service = self.service
+        """Answer GETs at once, as far as that goes."""
+        service, now = self.service, self.service.now()
         expired: list[tuple[bytes, int]] = []
-        answers = look_up(requests, service.buckets, bucket, service.now(), expired)
-        if answers is None:
-            self._submit(batch, requests, bucket)
-        else:
+
+        def look(one: Pending) -> Answer | Answered | None:
+            if (status := refusal_of(one, now)) is not None:
+                return status, b""
+            run = one.frame if isinstance(one.frame, RequestRun) else run_of(one.frame)
+            return None if run is None else look_up(run, service.buckets, bucket, now, expired)
+
+        answers = _first_answers(requests, look, Turn().is_over)
+        if answers:
             self._finish(batch, answers)
+        else:
+            self._submit(batch, requests, bucket)
         if expired:
             service.shared.submit(removal(bucket, expired, service.now), _report)
 
@@ -376,34 +383,31 @@ class Conversation:
         service = self.service
         binds = batch.kind == BatchKind.TRANSACTION
 
-        def apply(group: Group) -> Sequence[Answer | RunAnswer]:
+        def apply(group: Group) -> Sequence[Answer | Answered]:
             if batch.lane.left_from not in (None, batch):
                 return ()
             now = service.now()
             items = GroupItems(bucket, group, now)
             items.divides = not binds
-            executor = Executor(
-                items,
-                now,
-                uuid=service.uuid,
-                lsn=lambda: group.last_lsn,
-            )
+            executor = Executor(items, now, uuid=service.uuid, lsn=lambda: group.last_lsn)
             if binds:
                 return execute_together(group, executor, requests, now)
-            answers = _first_answers(
-                requests,
-                lambda one: (
-                    self._run(group, executor, items, one, now)
-                    if isinstance(one.frame, MutationRun) and one.refusal is None
-                    else execute_alone(group, executor, one, now)
-                ),
-                lambda size_bytes: size_bytes >= TURN_ANSWER_BYTES,
-            )
-            batch.lane.left_from = batch if len(answers) < len(requests) else None
+
+            def run(one: Pending) -> Answer | Answered:
+                def ordinary(frame: Frame) -> Answer:
+                    return execute_alone(group, executor, replace(one, frame=frame), now)
+
+                if isinstance(one.frame, RequestRun) and one.refusal is None:
+                    return execute_run(one.frame, items, group, now, service.uuid, ordinary)
+                return execute_alone(group, executor, one, now)
+
+            answers = _first_answers(requests, run, lambda size: size >= TURN_ANSWER_BYTES)
+            is_left = len(answers) < len(requests) or _is_part(answers[-1])
+            batch.lane.left_from = batch if is_left else None
             return answers
 
         def done(job: Job) -> None:
-            answers: Sequence[Answer | RunAnswer]
+            answers: Sequence[Answer | Answered]
             if job.error is None:
                 answers = job.result
             else:
@@ -420,33 +424,24 @@ class Conversation:
             failed.error = error
             done(failed)
 
-    def _run(
-        self, group: Group, executor: Executor, items: GroupItems, one: Pending, now: float
-    ) -> RunAnswer:
-        """A run of MUTATIONs, each a transaction of its own."""
-        assert isinstance(one.frame, MutationRun)
-
-        def ordinary(frame: Frame) -> Answer:
-            return execute_alone(group, executor, replace(one, frame=frame), now)
-
-        return execute_run(one.frame, items, group, now, self.service.uuid, ordinary)
-
-    def _finish(self, batch: Batch[str], answers: Sequence[Answer | RunAnswer]) -> None:
+    def _finish(self, batch: Batch[str], answers: Sequence[Answer | Answered]) -> None:
         """Answer a batch, or its first requests: the others were not run."""
         count = failed = 0
-        for one, (first, second) in zip(batch.requests, answers, strict=False):
-            if isinstance(first, bytes):
-                assert isinstance(one.frame, MutationRun)
-                assert isinstance(second, int)
-                self.session.put(first)
-                count, failed = count + one.frame.count, failed + second
+        whole = len(answers)
+        for number, (one, made) in enumerate(zip(batch.requests, answers, strict=False)):
+            if isinstance(made, Answered):
+                self.session.put(made.said)
+                count, failed = count + made.done, failed + made.failed
+                if made.rest is not None:
+                    whole = number
+                    rest = replace(one, frame=made.rest)
+                    batch.requests = [*batch.requests[:whole], rest, *batch.requests[whole + 1 :]]
                 continue
-            assert isinstance(second, bytes)
             for frame in _frames(one):
-                self.session.answer(frame, first, second)
-                count, failed = count + 1, failed + (first != Status.SUCCESS)
+                self.session.answer(frame, *made)
+                count, failed = count + 1, failed + (made[0] != Status.SUCCESS)
         self.service.shared.metrics.answered("greenstack", count - failed, failed)
-        self._done(batch, len(answers))
+        self._done(batch, whole)
 
     # --- requests that run alone ------------------------------------------------------------------
 
@@ -575,20 +570,27 @@ class Conversation:
 
 def _first_answers(
     requests: Sequence[Pending],
-    answer: Callable[[Pending], Answer | RunAnswer],
+    answer: Callable[[Pending], Answer | Answered | None],
     is_enough: Callable[[int], bool],
-) -> list[Answer | RunAnswer]:
-    """The answers to the first requests, one at least; `is_enough`: of so many bytes."""
-    answers: list[Answer | RunAnswer] = []
+) -> list[Answer | Answered]:
+    """The answers to the first requests, up to one that has none; `is_enough`: of so many bytes."""
+    answers: list[Answer | Answered] = []
     size = 0
     for one in requests:
-        answers.append(made := answer(one))
+        made = answer(one)
+        if made is None:
+            break
+        answers.append(made)
         size += sum(len(part) for part in made if isinstance(part, bytes))
-        if is_enough(size):
+        if is_enough(size) or _is_part(made):
             break
     return answers
 
 
+def _is_part(made: Answer | Answered) -> bool:
+    return isinstance(made, Answered) and made.rest is not None
+
+
 def _frames(pending: Pending) -> Sequence[Frame]:
     frame = pending.frame
-    return frame.frames() if isinstance(frame, MutationRun) else (frame,)
+    return frame.frames() if isinstance(frame, RequestRun) else (frame,)

@@ -42,7 +42,7 @@ from logweir.limits import (
     GREENSTACK_TRANSACTION_BYTES,
     GREENSTACK_TRANSACTION_FRAMES,
 )
-from logweir.replication.greenstack.serve.runs import MutationRun
+from logweir.replication.greenstack.serve.runs import RequestRun
 from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Frame, Opcode, Status
 
 __all__ = ["Batch", "BatchKind", "Lane", "Lanes", "Pending"]
@@ -69,7 +69,7 @@ class Pending:
     """One request, or a run of them. `refusal`: it is not run but answered so; `answer`: its answer
     is known, and is only sent in its turn; `user_id`: who asked; `received_at`: Unix seconds."""
 
-    frame: Frame | MutationRun
+    frame: Frame | RequestRun
     user_id: int = 0
     received_at: float = 0.0
     refusal: Status | None = None
@@ -78,7 +78,7 @@ class Pending:
     @property
     def is_silent(self) -> bool:
         """Whether it is a run of quiet requests."""
-        return isinstance(self.frame, MutationRun) and not self.frame.loud
+        return isinstance(self.frame, RequestRun) and not self.frame.loud
 
 
 @dataclass(slots=True, eq=False)
@@ -152,7 +152,7 @@ class Lanes(Generic[Selected]):
         frame = pending.frame
         if lane.open is None and not frame.flags & Flag.MORE:
             self._queue(lane, pending)
-        elif isinstance(frame, MutationRun):
+        elif isinstance(frame, RequestRun):
             for each in frame.frames():
                 self.put(replace(pending, frame=each))
         elif frame.opcode in _BOUND:

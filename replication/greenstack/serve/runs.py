@@ -1,8 +1,8 @@
-"""Runs of MUTATIONs, handled as bytes instead of objects.
+"""Runs of requests, handled as bytes instead of objects.
 
 `take_run` finds the run that comes first; its form is in `kernel`. `execute_run` executes a run in
-a group (`replication.bucket.batch`). A request that needs more than that knows is handed to
-`ordinary`, everything before it being done.
+a group, `look_up` one of GETs as of what is published (`replication.bucket.batch`). A request that
+needs more than that knows is handed to `ordinary`, everything before it being done.
 """
 
 from __future__ import annotations
@@ -10,23 +10,24 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Final
+from typing import Final, NamedTuple
 
 from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket import kernel as bucket_kernel
-from logweir.replication.bucket.batch import Changes
-from logweir.replication.bucket.store import GroupItems
-from logweir.replication.greenstack.serve.commands import Answer
+from logweir.replication.bucket.batch import Changes, Looks, Paused
+from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
+from logweir.replication.greenstack.serve.commands import Answer, Failed, told
 from logweir.replication.greenstack.wire import kernel as compiled
 from logweir.replication.greenstack.wire.codec import (
+    Flag,
     FlexKey,
     Frame,
-    Opcode,
     Status,
     decode_frames,
     encode_answer,
+    encode_frame,
 )
 from logweir.store.commit.group import Group
 from logweir.store.schema.bulk import interpreted
@@ -34,16 +35,19 @@ from logweir.wal import kernel as rows_kernel
 
 __all__ = [
     "ANY_COMPILED",
-    "MutationRun",
+    "Answered",
+    "RequestRun",
     "execute_run",
     "interpreted_kernel",
+    "look_up",
+    "run_of",
     "take_run",
 ]
 
 RUN_MAX: Final = 4096
 """Longer runs are divided, so that the first answers are on their way while others are made."""
 
-_FRAME_MIN: Final = 64
+_FRAME_MIN: Final = 40
 _SCRATCH_BYTES: Final = 4 * 1024 * 1024
 _ZERO: Final = array("Q", (0,))
 
@@ -61,21 +65,27 @@ kernel: Final = interpreted_kernel() if _is_mixed else compiled
 
 
 @dataclass(frozen=True, slots=True)
-class MutationRun:
-    """Requests in `data` from `start` to `stop`. `loud`: how many of them are not quiet;
-    `key_bytes`, `value_bytes`: of all; `flex`: the lane, if any."""
+class RequestRun:
+    """GETs or MUTATIONs in `data` from `start` to `stop`. `begun`: how many of them are answered;
+    `loud`: how many are not quiet; `key_bytes`, `value_bytes`: of all; `flex`: the lane, if any."""
 
     data: bytes
     start: int
     stop: int
-    count: int
+    opcode: int
     loud: int
     key_bytes: int
     value_bytes: int
     flex: Mapping[int, bytes]
     table: array[int]
-    opcode: int = Opcode.MUTATION
+    begun: int = 0
     flags: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many requests have no answer."""
+        count: int = len(self.table) // kernel.WIDTH - self.begun
+        return count
 
     @property
     def lane(self) -> bytes | None:
@@ -91,10 +101,20 @@ class MutationRun:
         """The same as objects."""
         found, _, _, problem = decode_frames(self.data[self.start : self.stop])
         assert problem is None
-        return found
+        return found[self.begun :]
 
 
-def take_run(data: bytes, at: int = 0) -> MutationRun | None:
+class Answered(NamedTuple):
+    """The answers to the first `done` requests of a run, how many of them have failed, and what was
+    not run of it, if anything."""
+
+    said: bytes
+    done: int
+    failed: int
+    rest: RequestRun | None
+
+
+def take_run(data: bytes, at: int = 0) -> RequestRun | None:
     """The run that begins at `at`; None where there is none."""
     left = len(data) - at
     most = min(left // _FRAME_MIN + 1, RUN_MAX)
@@ -109,17 +129,24 @@ def take_run(data: bytes, at: int = 0) -> MutationRun | None:
     if found[kernel.RUN_HAS_LANE]:
         lane_at = found[kernel.RUN_LANE_AT]
         flex[FlexKey.LANE] = data[lane_at : lane_at + found[kernel.RUN_LANE_BYTES]]
-    return MutationRun(
+    return RequestRun(
         data,
         at,
         found[kernel.RUN_STOP],
-        count,
+        found[kernel.RUN_OPCODE],
         found[kernel.RUN_LOUD],
         found[kernel.RUN_KEYS],
         found[kernel.RUN_VALUES],
         flex,
         scratch[: kernel.WIDTH * count],
     )
+
+
+def run_of(frame: Frame) -> RequestRun | None:
+    """A request without what does not matter once it is its turn; None: it is of no such form."""
+    entries = FlexKey.LANE, FlexKey.VBUCKET
+    flex = {int(key): frame.flex[key] for key in entries if key in frame.flex}
+    return take_run(encode_frame(replace(frame, flags=frame.flags & Flag.QUIET, flex=flex)))
 
 
 class _Scratch(threading.local):
@@ -146,14 +173,17 @@ _scratch: Final = _Scratch()
 class _Requests:
     """See `replication.bucket.batch.Requests`; places are numbers in the run."""
 
-    run: MutationRun
+    run: RequestRun
     uuid: int
     failed: int = 0
-    start: int = 0
+
+    @property
+    def start(self) -> int:
+        return self.run.begun
 
     @property
     def stop(self) -> int:
-        return self.run.count
+        return self.run.begun + self.run.count
 
     @property
     def count(self) -> int:
@@ -180,36 +210,53 @@ class _Requests:
         columns: array[int],
     ) -> int:
         run = self.run
-        everything = run.data, run.table, run.count, most, numbers, states, given, columns
+        everything = run.data, run.table, self.stop, most, numbers, states, given, columns
         how: int = kernel.statements(*everything)
         return how
 
     def answers(
         self, at: int, reached: int, first: int, results: array[int], made: bytes, lsn: int
     ) -> tuple[bytes, int]:
-        del made
         run, lane = self.run, self.run.lane
         lane_bytes = -1 if lane is None else len(lane)
         numbers = array("Q", (at, 0, first, lsn, self.failed))
-        out = bytearray((kernel.ANSWER_BYTES + max(lane_bytes, 0)) * (reached - at))
-        how = kernel.answers(
-            run.table, reached, numbers, results, lane or b"", lane_bytes, self.uuid, out
-        )
-        assert how == kernel.DONE
+        room = (kernel.ANSWER_BYTES + max(lane_bytes, 0)) * (reached - at)
+        if made:
+            room += kernel.DOCUMENT_BYTES * (reached - at) + len(made)
+        out = bytearray(room)
+        given = run.table, reached, numbers, results, made, lane or b"", lane_bytes, self.uuid
+        while (how := kernel.answers(*given, out)) != kernel.DONE:
+            assert how == kernel.ODD
+            at, used, number, _, failed = numbers
+            start, stop = results[number * kernel.RESULTS + 4 :][:2]
+            try:
+                answer = Status.SUCCESS, told(0, made[start:stop])
+            except Failed as one:
+                answer = one.status, b""
+            said = _encode(run.frames()[at - run.begun], *answer)
+            out = bytearray(memoryview(out)[:used]) + said + bytearray(room)
+            numbers[:3] = array("Q", (at + 1, used + len(said), number + 1))
+            numbers[kernel.FAILED] = failed + (answer[0] != Status.SUCCESS)
         self.failed = numbers[kernel.FAILED]
         return bytes(memoryview(out)[: numbers[kernel.USED]]), numbers[kernel.AT]
 
 
+def _encode(frame: Frame, status: Status, payload: bytes) -> bytes:
+    """An answer, unless none is wanted."""
+    is_told = status != Status.SUCCESS or not frame.is_quiet
+    return encode_answer(frame, status, payload) if is_told else b""
+
+
 def execute_run(
-    run: MutationRun,
+    run: RequestRun,
     items: GroupItems,
     group: Group,
     now: float,
     uuid: int,
     ordinary: Callable[[Frame], Answer],
-) -> tuple[bytes, int]:
-    """The answers to a run, and how many have failed. `now`: Unix seconds; `uuid`: first 8 bytes of
-    the instance's; `ordinary`: runs one request.
+) -> Answered:
+    """The answers to a run, or to the first requests of it. `now`: Unix seconds; `uuid`: first 8
+    bytes of the instance's; `ordinary`: runs one request.
     """
     requests = _Requests(run, uuid)
     frames: list[Frame] = []
@@ -217,10 +264,32 @@ def execute_run(
     def one(at: int) -> tuple[bytes, int]:
         if not frames:
             frames.extend(run.frames())
-        status, payload = ordinary(frames[at])
+        frame = frames[at - run.begun]
+        status, payload = ordinary(frame)
         requests.failed += status != Status.SUCCESS
-        is_told = status != Status.SUCCESS or not frames[at].is_quiet
-        return encode_answer(frames[at], status, payload) if is_told else b"", at + 1
+        return _encode(frame, status, payload), at + 1
 
-    answers = b"".join(Changes(requests, items, now, group, one).answer())
-    return answers, requests.failed
+    return _answered(requests, Changes(requests, items, now, group, one))
+
+
+def look_up(
+    run: RequestRun,
+    buckets: Buckets,
+    bucket: Bucket,
+    now: float,
+    expired: list[tuple[bytes, int]],
+) -> Answered | None:
+    """The answers to GETs, or to the first of them; None where that is of a vbucket that is not
+    active: a change has to look then. `now`: Unix seconds; `expired`: see `Looks`."""
+    requests = _Requests(run, 0)
+    made = _answered(requests, Looks(requests, buckets, bucket, now, expired))
+    return made if made.done else None
+
+
+def _answered(requests: _Requests, way: Changes | Looks) -> Answered:
+    run = requests.run
+    try:
+        return Answered(b"".join(way.answer()), run.count, requests.failed, None)
+    except Paused as paused:
+        rest = replace(run, begun=paused.at)
+        return Answered(paused.answers, run.count - rest.count, requests.failed, rest)

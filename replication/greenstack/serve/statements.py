@@ -20,7 +20,8 @@ def refusal_of(one: Pending, now: float) -> Status | None:
     """Why a request is not executed: it is refused, or came too late; None: it is."""
     if one.refusal is not None:
         return one.refusal
-    assert isinstance(one.frame, Frame)
+    if not isinstance(one.frame, Frame):  # what has a limit is in no run
+        return None
     limit_ms = one.frame.number(FlexKey.EXPIRES_MS) if one.frame.flex else None
     is_late = limit_ms and now - one.received_at > limit_ms / 1000
     return Status.TMP_FAILURE if is_late else None

@@ -24,10 +24,10 @@ states of the reference library, observed, which take the opposite for no bit bu
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
-from typing import Final
+from typing import Any, Final
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import GREENSTACK_FRAME_BYTES
@@ -278,17 +278,24 @@ def _frame(data: bytes, at: int, size: int) -> Frame:
 
 
 def decode_frames(
-    data: bytes, limit_bytes: int = GREENSTACK_FRAME_BYTES
-) -> tuple[Sequence[Frame], int, int, DecodeError | LimitExceeded | None]:
-    """The frames at the begin of `data`.
+    data: bytes,
+    limit_bytes: int = GREENSTACK_FRAME_BYTES,
+    take_run: Callable[[bytes, int], Any | None] | None = None,
+) -> tuple[Sequence[Any], int, int, DecodeError | LimitExceeded | None]:
+    """The frames at the begin of `data`. `take_run`: finds what is to be taken in one piece, `stop`
+    is where it ends.
 
     Returns them, how many bytes they take, how many the next one needs in all (0: not known yet),
     and what is wrong with it, if anything.
     """
-    frames: list[Frame] = []
+    frames: list[Any] = []
     at = 0
     end = len(data)
     while end - at >= 4:
+        if take_run is not None and (run := take_run(data, at)) is not None:
+            frames.append(run)
+            at = run.stop
+            continue
         size = int.from_bytes(data[at : at + 4], "big")
         if size < _REQUEST_MIN:
             return frames, at, 0, DecodeError(f"short body of {size} bytes", offset=at)
@@ -320,21 +327,16 @@ class FrameBuffer:
 
         After a problem nothing more may be fed.
         """
-        data = self.join(data)
+        return self.feed_runs(data, None)
+
+    def feed_runs(
+        self, data: bytes, take_run: Callable[[bytes, int], Any | None] | None
+    ) -> tuple[Sequence[Any], DecodeError | LimitExceeded | None]:
+        """As `feed`, with runs of frames between them: see `decode_frames`."""
+        data = self._rest.join(data)
         if not data:
             return (), None
-        return self.decode(data, 0)
-
-    def join(self, data: bytes) -> bytes:
-        """What was kept with `data` behind it; b"" while the next frame is not whole."""
-        return self._rest.join(data)
-
-    def decode(
-        self, data: bytes, at: int
-    ) -> tuple[Sequence[Frame], DecodeError | LimitExceeded | None]:
-        """As `feed`, of what `join` gave, from `at` on."""
-        data = data[at:] if at else data
-        frames, taken, needed, problem = decode_frames(data, self._limit)
+        frames, taken, needed, problem = decode_frames(data, self._limit, take_run)
         if problem is None:
             self._rest.keep(data[taken:], needed)
         return frames, problem

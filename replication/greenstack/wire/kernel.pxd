@@ -1,6 +1,7 @@
 # The types of kernel.py, for Cython. Nothing here is needed to run kernel.py as plain Python.
 cimport cython
 cimport logweir.replication.bucket.kernel as bucket
+cimport logweir.replication.greenstack.wire.pushkernel as documents
 cimport logweir.wal.kernel as rows
 
 ctypedef unsigned long long u64
@@ -8,6 +9,7 @@ ctypedef const unsigned char* Source
 ctypedef unsigned char* Target
 
 cdef Py_ssize_t _RUN_STOP, _RUN_KEYS, _RUN_VALUES, _RUN_LANE_AT, _RUN_LANE_BYTES, _RUN_HAS_LANE, _RUN_LOUD
+cdef Py_ssize_t _RUN_OPCODE, _OLD, _OLD_END, _GET, _LOOK, _DOCUMENT_BYTES
 cdef Py_ssize_t _AT, _USED, _COUNT, _LSN, _FAILED, _DONE, _NEED_STATE, _NO_ROOM, _ODD
 cdef Py_ssize_t _ITEM_BYTES, _COLUMNS, _RESULTS, _FIRST, _FIRST_END, _LAST, _EXPECT, _FIELD
 cdef Py_ssize_t _STATES, _ACTIVE
@@ -18,12 +20,6 @@ cdef Py_ssize_t _LANE_MAX, _FRAME_MIN, _ID_MAX, _MUTATION, _SET, _BAD, _WIDTH, _
 cdef Py_ssize_t _ANSWER_BYTES
 cdef bytes _answer_head
 cdef Source HEAD
-
-cdef inline Py_ssize_t big2(Source data, Py_ssize_t at) noexcept
-
-
-@cython.locals(word=Py_ssize_t)
-cdef inline Py_ssize_t big4(Source data, Py_ssize_t at) noexcept
 
 @cython.locals(word=Py_ssize_t)
 cdef inline Py_ssize_t little4(Source data, Py_ssize_t at) noexcept
@@ -48,11 +44,6 @@ cdef inline Py_ssize_t small(
     Source data, Py_ssize_t names, Py_ssize_t table, Py_ssize_t end, Py_ssize_t number,
     Py_ssize_t default) noexcept
 
-cdef inline Py_ssize_t put4(Target out, Py_ssize_t at, u64 value) noexcept
-
-@cython.locals(i=Py_ssize_t)
-cdef void put_little(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
-
 @cython.locals(size=Py_ssize_t, found=Py_ssize_t, at=Py_ssize_t, place=Py_ssize_t)
 cdef inline Py_ssize_t reach(
     Source data, Py_ssize_t names, Py_ssize_t table, Py_ssize_t widths) noexcept
@@ -67,10 +58,16 @@ cdef inline bint apart(Py_ssize_t used, Py_ssize_t empty, u64* fields) noexcept
 cdef inline bint alike(
     Source data, Py_ssize_t one, Py_ssize_t other, Py_ssize_t stop, u64* fields) noexcept
 
+@cython.locals(key_bytes=Py_ssize_t, i=Py_ssize_t)
+cdef bint read_key(Source data, Py_ssize_t at, u64* fields) noexcept
+
+@cython.locals(root=Py_ssize_t, names=Py_ssize_t, key=Py_ssize_t)
+cdef int read_get(Source data, Py_ssize_t begin, Py_ssize_t end, u64* fields) noexcept
+
 @cython.locals(root=Py_ssize_t, names=Py_ssize_t, document=Py_ssize_t, info=Py_ssize_t, value=Py_ssize_t,
                value_bytes=Py_ssize_t, key=Py_ssize_t, expiration=Py_ssize_t, datatype=Py_ssize_t,
-               flags=Py_ssize_t, cas=Py_ssize_t, key_bytes=Py_ssize_t, i=Py_ssize_t, traits=u64,
-               used=Py_ssize_t, operation=Py_ssize_t)
+               flags=Py_ssize_t, cas=Py_ssize_t, traits=u64, used=Py_ssize_t,
+               operation=Py_ssize_t)
 cdef int read_set(
     Source data, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t value_max, u64* fields) noexcept
 
@@ -79,7 +76,8 @@ cdef int read_set(
                lane_bytes=Py_ssize_t, has_lane=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t,
                flags=Py_ssize_t, entries=Py_ssize_t, place=Py_ssize_t, payload=Py_ssize_t,
                own=Py_ssize_t, own_bytes=Py_ssize_t, i=Py_ssize_t, traits=u64,
-               row=Py_ssize_t, before=Py_ssize_t, before_size=Py_ssize_t, how=int)
+               row=Py_ssize_t, before=Py_ssize_t, before_size=Py_ssize_t, how=int,
+               opcode=Py_ssize_t)
 cpdef Py_ssize_t take_run(
     bytes data, Py_ssize_t at, Py_ssize_t count_max, Py_ssize_t value_max, u64[::1] found,
     u64[::1] table) except? -2
@@ -94,14 +92,16 @@ cpdef Py_ssize_t statements(
 
 @cython.locals(extra=Py_ssize_t, i=Py_ssize_t)
 cdef Py_ssize_t put_head(
-    Target out, Py_ssize_t used, Py_ssize_t size, u64 opaque, Py_ssize_t status, Source lane,
-    Py_ssize_t lane_bytes) noexcept
+    Target out, Py_ssize_t used, Py_ssize_t size, u64 opaque, Py_ssize_t opcode,
+    Py_ssize_t status, Source lane, Py_ssize_t lane_bytes) noexcept
 
 cdef Py_ssize_t status_of(u64 code) noexcept
 
 @cython.locals(to=Target, name=Source, head=Source, room=Py_ssize_t, at=Py_ssize_t,
                used=Py_ssize_t, number=Py_ssize_t, total=Py_ssize_t, how=Py_ssize_t,
-               row=Py_ssize_t, opaque=u64, status=u64, j=Py_ssize_t)
+               row=Py_ssize_t, opaque=u64, status=u64, j=Py_ssize_t, tuples=Source,
+               fields="unsigned long long[20]", scratch="unsigned char[24]", end=u64, traits=u64,
+               opcode=Py_ssize_t, start=u64, close=u64, first=Py_ssize_t)
 cpdef Py_ssize_t answers(
-    u64[::1] table, Py_ssize_t stop, u64[::1] numbers, u64[::1] results, bytes lane,
+    u64[::1] table, Py_ssize_t stop, u64[::1] numbers, u64[::1] results, bytes made, bytes lane,
     Py_ssize_t lane_bytes, u64 uuid, bytearray out) except? -2

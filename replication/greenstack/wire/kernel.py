@@ -1,18 +1,19 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: annotation_typing=False
-"""The hot loops of Greenstack's requests: runs of MUTATIONs, what they store, and their answers.
+"""The hot loops of Greenstack's requests: runs of them, what they store, and their answers.
 
 This file is plain Python and runs as it is; Cython compiles the same file with the types that
 stand in `kernel.pxd`. `COMPILED` says which one runs. `greenstack.serve.runs` is its face,
 `pushkernel` is for what goes out; nothing else calls it. Frames are specified in `codec`, payloads
 in `flat` and `messages`, tuples in `replication.bucket.item`.
 
-A *run* is whole MUTATION requests of one lane, one behind the other, each with operation Set or
-Replace, or Add without a CAS, no expiration, no compression, a datatype of 0 or 1, with no flag but
-flex and quiet, and with no entries but perhaps the lane and, behind it, the vbucket. What is not of
-that form, or is wrong in any way, ends the run. `statements` makes changes of items of them
-(`replication.bucket.change`), `answers` what is told of those; the first stops before a request of
-a vbucket that is not active.
+A *run* is whole requests of one lane, one behind the other, either GETs or MUTATIONs, with no flag
+but flex and quiet, and with no entries but perhaps the lane and, behind it, the vbucket; each
+MUTATION with operation Set or Replace, or Add without a CAS, no expiration, no compression and a
+datatype of 0 or 1. What is not of that form, or is wrong in any way, ends the run. `statements`
+makes changes of items of them (`replication.bucket.change`), `answers` what is told of those; the
+first stops before a request of a vbucket that is not active, the second before an item that is not
+written as `pack_item` does.
 
 A client's requests are often alike: they differ in their opaque, and in what the key and the value
 hold, but not in length. Then reading one again gives what reading the one before it gave, as long
@@ -28,6 +29,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import logweir.replication.bucket.kernel as bucket
+import logweir.replication.greenstack.wire.pushkernel as documents
 import logweir.wal.kernel as rows
 
 if TYPE_CHECKING:
@@ -38,12 +40,12 @@ if TYPE_CHECKING:
 COMPILED = not __file__.endswith(".py")
 
 # What `take_run` writes: where the run stops, bytes of its keys and of its values, where the lane's
-# id stands, how many requests are not quiet.
+# id stands, how many requests are not quiet, the opcode of all.
 (RUN_STOP, RUN_KEYS, RUN_VALUES, RUN_LANE_AT, RUN_LANE_BYTES, RUN_HAS_LANE) = range(6)
-RUN_LOUD, RUN_NUMBERS = 6, 7
+RUN_LOUD, RUN_OPCODE, RUN_NUMBERS = 6, 7, 8
 
-# What is kept of each request. Traits: bit 0 quiet, 1 … 2 operation, 8 … 15 datatype, 16 … 31
-# vbucket, 32 … flags.
+# What is kept of each request. Traits: bit 0 quiet, 1 … 2 operation, of a GET 0, 8 … 15 datatype,
+# 16 … 31 vbucket, 32 … flags.
 OPAQUE, TRAITS, KEY_AT, KEY_BYTES, VALUE_AT, VALUE_BYTES, CAS, WIDTH = range(8)
 
 # What `statements` and `answers` are given and write, and how they ended.
@@ -56,42 +58,32 @@ _answer_head = b"\x14\0\0\0\0\0\0\0\x0c\0$\0\x1c\0\x18\0\x0c\0\x04\0\x0c\0\0\0"
 """MutationResponse with all its slots: what stands before the first number."""
 
 ANSWER_BYTES = 77  # of an answer, without the lane's id
+DOCUMENT_BYTES = 160  # of the answer to a GET so much more, without the item's tuple
 (_RUN_STOP, _RUN_KEYS, _RUN_VALUES, _RUN_LANE_AT, _RUN_LANE_BYTES, _RUN_HAS_LANE) = range(6)
-_RUN_LOUD = 6
+_RUN_LOUD, _RUN_OPCODE = 6, 7
 _REQ_OPAQUE, _REQ_TRAITS, _REQ_KEY_AT, _REQ_KEY_BYTES, _REQ_VALUE_AT, _REQ_VALUE_BYTES = range(6)
 _REQ_CAS = 6
-_ANSWER_BYTES = ANSWER_BYTES
+_ANSWER_BYTES, _DOCUMENT_BYTES = ANSWER_BYTES, DOCUMENT_BYTES
 _AT, _USED, _COUNT, _LSN, _FAILED = range(5)
 _DONE, _NEED_STATE, _NO_ROOM, _ODD = range(4)
 _ITEM_BYTES = ITEM_BYTES
 _COLUMNS, _RESULTS = COLUMNS, RESULTS
 (_FIRST, _FIRST_END, _LAST, _EXPECT, _FIELD) = (4, 5, 8, 9, 10)  # of a statement
+_OLD, _OLD_END = 4, 5  # of its result
 _COMPUTED, _ROW_REPLACE = 4, 3
+_LOOK = 1  # bucket.change
 _STATES = 1 << 16  # bucket.VBUCKETS: one byte for each
 _ACTIVE = 1
 _FRAME_MIN = 21  # a request whose entries are a vbucket, without payload
 _ID_MAX = 250  # limits.GREENSTACK_ID_BYTES
 _LANE_MAX = 255  # limits.GREENSTACK_LANE_BYTES
-_MUTATION = 0x0405
+_MUTATION, _GET = 0x0405, 0x0406
 _ADD, _SET, _REPLACE = 1, 2, 3  # messages.Operation
 _BAD = -1
 _WIDTH = WIDTH
 _PAYLOAD_BYTES = 56
 
 HEAD = _answer_head
-
-
-def big2(data: bytes, at: int) -> int:
-    """Two bytes, the first the highest. Unchecked."""
-    return data[at] << 8 | data[at + 1]
-
-
-def big4(data: bytes, at: int) -> int:
-    """Four bytes, the first the highest. Unchecked."""
-    word = data[at]
-    word = word << 8 | data[at + 1]
-    word = word << 8 | data[at + 2]
-    return word << 8 | data[at + 3]
 
 
 def little4(data: bytes, at: int) -> int:
@@ -156,22 +148,6 @@ def small(data: bytes, names: int, table: int, end: int, number: int, default: i
     return data[place] if place else default
 
 
-def put4(out: bytearray, at: int, value: int) -> int:
-    """Write four bytes, the highest first. Returns where they end. Unchecked."""
-    out[at] = value >> 24 & 0xFF
-    out[at + 1] = value >> 16 & 0xFF
-    out[at + 2] = value >> 8 & 0xFF
-    out[at + 3] = value & 0xFF
-    return at + 4
-
-
-def put_little(out: bytearray, at: int, value: int, width: int) -> None:
-    """Write a number, the lowest byte first. Unchecked."""
-    for i in range(width):
-        out[at + i] = value & 0xFF
-        value >>= 8
-
-
 def reach(data: bytes, names: int, table: int, widths: int) -> int:
     """Where ends what is read of a table and its vtable. `widths`: in bytes, of what is read of its
     slots, four bits each, the lowest of slot 0."""
@@ -225,9 +201,39 @@ def alike(data: bytes, one: int, other: int, stop: int, fields: list[int]) -> bo
     return bits == 0
 
 
+def read_key(data: bytes, at: int, fields: list[int]) -> bool:
+    """Take the text at `at` for the key. False: it can be none."""
+    key_bytes = little4(data, at)
+    if key_bytes == 0 or key_bytes > _ID_MAX:
+        return False
+    for i in range(at + 4, at + 4 + key_bytes):
+        if data[i] == 0:
+            return False
+    fields[_REQ_KEY_AT] = at + 4
+    fields[_REQ_KEY_BYTES] = key_bytes
+    return True
+
+
+def read_get(data: bytes, begin: int, end: int, fields: list[int]) -> int:
+    """Read the payload of a GET from `begin` to `end`. 0: it is not of the form of a run; else 1.
+
+    `fields`: see `read_set`.
+    """
+    root = target(data, begin, end)
+    names = vtable(data, begin, root, end) if root >= 0 else _BAD
+    key = text(data, names, root, end, 0) if names >= 0 else _BAD
+    if key <= 0 or not read_key(data, key, fields):
+        return 0
+    fields[_REQ_TRAITS] = 0
+    fields[_REQ_VALUE_AT] = key
+    fields[_REQ_VALUE_BYTES] = 0
+    fields[_REQ_CAS] = 0
+    return 1
+
+
 def read_set(data: bytes, begin: int, end: int, value_max: int, fields: list[int]) -> int:
-    """Read the payload from `begin` to `end`. 0: it is not of the form of a run; else 1, or 2 where
-    what was read is `apart`.
+    """Read the payload of a MUTATION from `begin` to `end`. 0: it is not of the form of a run; else
+    1, or 2 where what was read is `apart`.
 
     `fields`: takes its traits, without vbucket, and the places and lengths of key and value.
     """
@@ -271,16 +277,10 @@ def read_set(data: bytes, begin: int, end: int, value_max: int, fields: list[int
     fields[_REQ_CAS] = little4(data, cas) | little4(data, cas + 4) << 32 if cas else 0
     if operation == _ADD and fields[_REQ_CAS]:
         return 0
-    key_bytes = little4(data, key)
-    if key_bytes == 0 or key_bytes > _ID_MAX:
+    if not read_key(data, key, fields):
         return 0
-    for i in range(key + 4, key + 4 + key_bytes):
-        if data[i] == 0:
-            return 0
     traits = little4(data, flags) if flags else 0
     fields[_REQ_TRAITS] = traits << 32 | datatype << 8 | operation << 1
-    fields[_REQ_KEY_AT] = key + 4
-    fields[_REQ_KEY_BYTES] = key_bytes
     fields[_REQ_VALUE_AT] = value + 4
     fields[_REQ_VALUE_BYTES] = value_bytes
     used = max(used, reach(data, names, info, 0x811444))
@@ -298,22 +298,26 @@ def take_run(
     raw = data
     fields = [0] * 7
     end = len(data)
-    if at < 0 or len(found) <= _RUN_LOUD:
+    if at < 0 or len(found) <= _RUN_OPCODE:
         raise IndexError("take_run: no room for what is found")
     count_max = min(count_max, len(table) // _WIDTH)
     count = loud = all_keys = all_values = 0
-    lane_at = lane_bytes = has_lane = 0
+    lane_at = lane_bytes = has_lane = opcode = 0
     before = before_size = how = 0
     while count < count_max and end - at >= _FRAME_MIN:
-        size = big4(raw, at)
-        if size > end - at - 4 or size < _FRAME_MIN - 4 or big2(raw, at + 8) != _MUTATION:
+        size = bucket.load4(raw, at)
+        if size > end - at - 4 or size < _FRAME_MIN - 4:
+            break
+        if count == 0:
+            opcode = bucket.load2(raw, at + 8)
+        if bucket.load2(raw, at + 8) != opcode or (opcode != _GET and opcode != _MUTATION):
             break
         stop = at + 4 + size
         row = count * _WIDTH
         if how == 2 and size == before_size and alike(raw, before, at, stop, fields):
             fields[_REQ_KEY_AT] += at - before
             fields[_REQ_VALUE_AT] += at - before
-            table[row] = big4(raw, at + 4)
+            table[row] = bucket.load4(raw, at + 4)
             table[row + _REQ_TRAITS] = table[row - _WIDTH + _REQ_TRAITS]
             for i in range(_REQ_KEY_AT, _REQ_CAS + 1):
                 table[row + i] = fields[i]
@@ -325,7 +329,7 @@ def take_run(
             count += 1
             continue
         flags = raw[at + 10]
-        entries = big4(raw, at + 11)
+        entries = bucket.load4(raw, at + 11)
         if (flags & ~16) != 2 or entries < 6 or entries > stop - at - 15:
             break
         place = at + 15
@@ -333,12 +337,12 @@ def take_run(
         own = 0
         own_bytes = 0
         if entries != 6:
-            own_bytes = big2(raw, place + 2)
-            if big2(raw, place) or entries != 10 + own_bytes or own_bytes > _LANE_MAX:
+            own_bytes = bucket.load2(raw, place + 2)
+            if bucket.load2(raw, place) or entries != 10 + own_bytes or own_bytes > _LANE_MAX:
                 break
             own = 1
             place += 4 + own_bytes
-        if big4(raw, place) != 0x00070002:
+        if bucket.load4(raw, place) != 0x00070002:
             break
         if count == 0:
             has_lane, lane_bytes, lane_at = own, own_bytes, at + 19
@@ -350,15 +354,18 @@ def take_run(
                 i += 1
             if i < own_bytes:
                 break
-        how = read_set(raw, payload, stop, value_max, fields)
+        if opcode == _GET:
+            how = read_get(raw, payload, stop, fields)
+        else:
+            how = read_set(raw, payload, stop, value_max, fields)
         if how == 0:
             break
-        traits = fields[_REQ_TRAITS] | big2(raw, place + 4) << 16
+        traits = fields[_REQ_TRAITS] | bucket.load2(raw, place + 4) << 16
         if flags & 16:
             traits |= 1
         else:
             loud += 1
-        table[row] = big4(raw, at + 4)
+        table[row] = bucket.load4(raw, at + 4)
         table[row + _REQ_TRAITS] = traits
         for i in range(_REQ_KEY_AT, _REQ_CAS + 1):
             table[row + i] = fields[i]
@@ -374,6 +381,7 @@ def take_run(
     found[_RUN_LANE_BYTES] = lane_bytes
     found[_RUN_HAS_LANE] = has_lane
     found[_RUN_LOUD] = loud
+    found[_RUN_OPCODE] = opcode
     return count
 
 
@@ -443,7 +451,10 @@ def statements(
         columns[column + _LAST] = 1
         columns[column + _EXPECT] = _COMPUTED
         operation = traits >> 1 & 3
-        columns[column + _FIELD] = 3 if operation == _ADD else 2 if operation == _SET else 4
+        if operation == 0:
+            columns[column + _FIELD] = _LOOK
+        else:
+            columns[column + _FIELD] = 3 if operation == _ADD else 2 if operation == _SET else 4
         count += 1
         at += 1
         most -= 1
@@ -454,19 +465,26 @@ def statements(
 
 
 def put_head(
-    out: bytearray, used: int, size: int, opaque: int, status: int, lane: bytes, lane_bytes: int
+    out: bytearray,
+    used: int,
+    size: int,
+    opaque: int,
+    opcode: int,
+    status: int,
+    lane: bytes,
+    lane_bytes: int,
 ) -> int:
     """Write the begin of an answer of a payload of `size` bytes. `lane_bytes`: -1 for no lane."""
     extra = 8 + lane_bytes if lane_bytes >= 0 else 0
-    used = put4(out, put4(out, used, 9 + extra + size), opaque)
-    out[used] = 0x04
-    out[used + 1] = 0x05
+    used = bucket.put4(out, bucket.put4(out, used, 9 + extra + size), opaque)
+    out[used] = opcode >> 8
+    out[used + 1] = opcode & 0xFF
     out[used + 2] = 3 if lane_bytes >= 0 else 1
     out[used + 3] = status >> 8
     out[used + 4] = status & 0xFF
     used += 5
     if lane_bytes >= 0:
-        used = put4(out, put4(out, used, 4 + lane_bytes), lane_bytes)
+        used = bucket.put4(out, bucket.put4(out, used, 4 + lane_bytes), lane_bytes)
         for i in range(lane_bytes):
             out[used] = lane[i]
             used += 1
@@ -487,19 +505,24 @@ def answers(
     stop: int,
     numbers: Table,
     results: Table,
+    made: bytes,
     lane: bytes,
     lane_bytes: int,
     uuid: int,
     out: bytearray,
 ) -> int:
     """Write the answers to the requests of a run up to number `stop`, as far as their statements
-    were executed. Returns how it ended.
+    were executed. Returns how it ended: `ODD` before an item that is not as `pack_item` writes it.
 
     `numbers`: the next request; bytes used of `out`; the number of its statement; the lsn of the
-    last row; how many have failed. `lane_bytes`: -1 for no lane.
+    last row; how many have failed. `made`: the bytes in which `results` point; `lane_bytes`: -1 for
+    no lane.
     """
-    to, name, head = out, lane, HEAD
+    to, name, head, tuples = out, lane, HEAD, made
+    fields = [0] * 20
+    scratch = [0] * 24
     room = len(out)
+    end = len(made)
     if len(numbers) <= _FAILED or stop > len(table) // _WIDTH or not -1 <= lane_bytes <= len(lane):
         raise IndexError("answers: a table is too short")
     at = numbers[_AT]
@@ -515,22 +538,39 @@ def answers(
             break
         row = number * _RESULTS
         opaque = table[at * _WIDTH]
+        traits = table[at * _WIDTH + _REQ_TRAITS]
+        opcode = _MUTATION if traits >> 1 & 3 else _GET
         status = results[row]
         if status:
             status = 0x84 if status == 1 else status_of(results[row + 1])
-            used = put_head(to, used, 0, opaque, status, name, lane_bytes)
+            used = put_head(to, used, 0, opaque, opcode, status, name, lane_bytes)
             numbers[_FAILED] += 1
+        elif opcode == _GET:
+            start, close = results[row + _OLD], results[row + _OLD_END]
+            if start > close or close > end:
+                raise IndexError("answers: a tuple beyond its buffer")
+            if documents.document_end(tuples, start, close, fields, scratch) != close:
+                how = _ODD
+                break
+            if room - used - _ANSWER_BYTES - lane_bytes < _DOCUMENT_BYTES + close - start:
+                how = _NO_ROOM
+                break
+            if not traits & 1:
+                first = used
+                used = put_head(to, used, 0, opaque, _GET, 0, name, lane_bytes)
+                used = documents.put_whole(tuples, fields, to, used)
+                bucket.put4(to, first, used - first - 4)
         else:
             numbers[_LSN] += 1
-            if not table[at * _WIDTH + _REQ_TRAITS] & 1:
-                used = put_head(to, used, _PAYLOAD_BYTES, opaque, 0, name, lane_bytes)
+            if not traits & 1:
+                used = put_head(to, used, _PAYLOAD_BYTES, opaque, opcode, 0, name, lane_bytes)
                 for j in range(24):
                     to[used + j] = head[j]
-                put_little(to, used + 24, uuid, 8)
-                put_little(to, used + 32, numbers[_LSN], 8)
-                put_little(to, used + 40, 0, 4)
-                put_little(to, used + 44, table[at * _WIDTH + _REQ_VALUE_BYTES], 4)
-                put_little(to, used + 48, results[row + 2], 8)
+                documents.put_little(to, used + 24, uuid, 8)
+                documents.put_little(to, used + 32, numbers[_LSN], 8)
+                documents.put_little(to, used + 40, 0, 4)
+                documents.put_little(to, used + 44, table[at * _WIDTH + _REQ_VALUE_BYTES], 4)
+                documents.put_little(to, used + 48, results[row + 2], 8)
                 used += _PAYLOAD_BYTES
         number += 1
         at += 1

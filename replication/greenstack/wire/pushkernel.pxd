@@ -37,7 +37,7 @@ cdef Source DOCUMENT, REMOVE
 cdef inline Py_ssize_t put_big(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
 
 @cython.locals(i=Py_ssize_t)
-cdef inline void put_little(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
+cdef void put_little(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
 
 @cython.locals(i=Py_ssize_t)
 cdef Py_ssize_t put_digits(Target out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept
@@ -61,6 +61,8 @@ cdef inline Py_ssize_t put_text(
 
 @cython.locals(key_end=Py_ssize_t, text_end=Py_ssize_t, at=Py_ssize_t)
 cdef inline Py_ssize_t put_document(Source data, u64* fields, Target out, Py_ssize_t used) noexcept
+
+cdef Py_ssize_t put_whole(Source data, u64* fields, Target out, Py_ssize_t used) noexcept
 
 @cython.locals(at=Py_ssize_t)
 cdef Py_ssize_t put_remove(Source data, u64* fields, Target out, Py_ssize_t used) noexcept

@@ -3,9 +3,9 @@
 """The hot loops of Greenstack's streams: rows and tuples as pushed frames.
 
 This file is plain Python and runs as it is; Cython compiles the same file with the types that
-stand in `pushkernel.pxd`. `COMPILED` says which one runs. `greenstack.push.pushing` is its
-face; nothing else calls it. Frames are specified in `codec` and `stream`, payloads in `messages`,
-tuples in `replication.bucket.item`.
+stand in `pushkernel.pxd`. `COMPILED` says which one runs. `greenstack.push.pushing` is its face;
+`kernel` has it write the documents of answers; nothing else calls it. Frames are specified in
+`codec` and `stream`, payloads in `messages`, tuples in `replication.bucket.item`.
 
 What is pushed are rows of the log (`pushes`) or tuples (`documents`). Of the log, whole
 transactions of INSERT, REPLACE, and of REPLACE by a tombstone with its DELETE behind it. Whatever
@@ -236,6 +236,12 @@ def put_document(data: bytes, fields: list[int], out: bytearray, used: int) -> i
         at += 8
     put_little(out, at, fields[_VALUE_END] - fields[_VALUE_AT], 4)
     return rows.copy(data, fields[_VALUE_AT], fields[_VALUE_END], out, at + 4)
+
+
+def put_whole(data: bytes, fields: list[int], out: bytearray, used: int) -> int:
+    """Write a document with its `DOCUMENT_HEAD`. Returns where it ends. Unchecked."""
+    used = rows.copy(DOCUMENT, 0, _DOCUMENT_BYTES, out, used) - _DOCUMENT_BYTES
+    return put_document(data, fields, out, used)
 
 
 def put_remove(data: bytes, fields: list[int], out: bytearray, used: int) -> int:
@@ -525,8 +531,7 @@ def documents(
             to, used, opaque, 0x0405, before, front_bytes, fields[_VBUCKET], 0, 0, 0, named, 0,
             name_bytes,
         )  # fmt: skip
-        used = rows.copy(DOCUMENT, 0, _DOCUMENT_BYTES, to, used) - _DOCUMENT_BYTES
-        used = put_document(item, fields, to, used)
+        used = put_whole(item, fields, to, used)
         put_big(to, last, used - last - 4, 4)
         opaque += 1
         frames += 1
