@@ -99,10 +99,10 @@ class Reads(ABC):
         return self._committer.durable
 
     def changes_of(self, space_id: int) -> int:
-        """How often a system space was changed since the folder was opened, at most: who keeps
+        """In how many commits a space was changed since the folder was opened, at most: who keeps
         something made from its rows reads them again when this number is another one."""
         self.check_process()
-        return self._committer.system_changes.get(space_id, 0)
+        return self._committer.changes[space_id]
 
     @contextlib.contextmanager
     def read_view(self) -> Iterator[ReadView]:

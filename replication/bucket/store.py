@@ -60,14 +60,25 @@ _clocks: Final[WeakKeyDictionary[Log, CasClock]] = WeakKeyDictionary()
 class Bucket:
     """One bucket that is there. `space_id`: of its space; `states_id`: of the vbucket states."""
 
-    __slots__ = ("_active", "cas", "name", "space_id", "states_id")
+    __slots__ = ("_active", "_log", "_seen", "cas", "name", "space_id", "states", "states_id")
 
-    def __init__(self, name: str, space_id: int, states_id: int, cas: CasClock) -> None:
+    def __init__(self, name: str, space_id: int, states_id: int, cas: CasClock, log: Log) -> None:
         self.name = name
         self.space_id = space_id
         self.states_id = states_id
         self.cas = cas
+        self.states: dict[int, VbucketState | None] = {}  # see `committed_states`
+        self._log = log
+        self._seen = -1
         self._active: dict[int, tuple[bytes, bytes]] = {}
+
+    def committed_states(self) -> dict[int, VbucketState | None]:
+        """The states that are known of its vbuckets as of the last commit; for who commits, who
+        adds to them what he reads. None: there is no such vbucket."""
+        changes = self._log.changes_of(self.states_id)
+        if changes != self._seen:
+            self.states, self._seen = {}, changes
+        return self.states
 
     def active(self, vbucket: int) -> tuple[bytes, bytes]:
         """The key under which a vbucket's state stands, and its row where it is active."""
@@ -97,8 +108,8 @@ class Buckets:
         if space is None or states is None or not _has_format(space):
             return None
         known = self._known.get(name)
-        if known is None or known.space_id != space.id:
-            known = Bucket(name, space.id, states.id, self._cas)
+        if known is None or (known.space_id, known.states_id) != (space.id, states.id):
+            known = Bucket(name, space.id, states.id, self._cas, self.log)
             self._known[name] = known
         return known
 
@@ -223,6 +234,15 @@ class GroupItems(_Reader):
         self._group = group
         self.divides = True
 
+    def state(self, vbucket: int) -> VbucketState | None:
+        """See `ItemStore`. What is committed is read once for all groups."""
+        bucket = self.bucket
+        if not self._group.txn.has_changed(bucket.states_id):
+            self._states = bucket.committed_states()
+        elif self._states is bucket.states:
+            self._states = {}
+        return super().state(vbucket)
+
     def change(self, kind: int, given: Item, number: int = 0) -> Changed:
         """See `ItemStore`."""
         _, old, new, _, told = self.compute(kind, pack_item(given), given.vbucket, number)
@@ -276,7 +296,7 @@ class GroupItems(_Reader):
         else:
             row = pack((name, vbucket, int(state)))
             self._group.execute(Request(RowType.REPLACE, states_id, tuple=row))
-        self._states[vbucket] = state
+        self._states = {}
 
     def of_vbucket(self, vbucket: int) -> list[Item]:
         """All items of one vbucket."""

@@ -34,6 +34,7 @@ from logweir.store.engine.reader import Reader
 from logweir.store.engine.request import Request
 from logweir.store.engine.settling import Settlement
 from logweir.store.engine.synchro import SynchroQueue
+from logweir.store.schema.definition import SYSTEM_ID_MAX
 from logweir.store.schema.schema import Schema
 from logweir.store.state.layered import LayeredTxn
 from logweir.store.state.layers import Layers
@@ -131,7 +132,7 @@ class Committer(Fails, OfProcess):
         """The thread inside of `turn`."""
         self.is_closed = False
         self.commits = 0
-        self.system_changes: Counter[int] = Counter()
+        self.changes: Counter[int] = Counter()  # of each space
         self.system_count = 0
         self.on_commit: list[Callable[[VClock], None]] = []
         self.lock = threading.Lock()
@@ -352,9 +353,9 @@ class Committer(Fails, OfProcess):
                 self.waiting, self.vclock = group.waiting, vclock  # in this order: see `applied`
                 self.settlement.tell(group.waiting)
         failpoint("store.after_publish")
-        if group.changed_system:
-            self.system_changes.update(group.changed_system)
-            self.system_count += len(group.changed_system)
+        changed = {space_id for space_id, _ in layer.tables}
+        self.changes.update(changed)
+        self.system_count += sum([space_id <= SYSTEM_ID_MAX for space_id in changed])
         self.commits += 1
         if blocks:
             self._publish(sum(map(len, blocks)))

@@ -85,8 +85,6 @@ class Group:
         self._large: list[Large] = []
         self.touched = False
         """Whether anything changed, logged or not."""
-        self.changed_system: set[int] = set()
-        """Ids of the system spaces that have changed, or nearly did."""
 
     @property
     def schema(self) -> Schema:
@@ -279,8 +277,6 @@ class Group:
         if request.type in (RowType.INSERT, RowType.REPLACE) and space.sequence is not None:
             request = fill_sequence(self.engine, space, request)
         old, new, logged = self.engine.execute(space, request)
-        if space.is_system:
-            self.changed_system.add(space.id)
         if space.id == SystemSpace.CLUSTER and (old is not None or new is not None):
             check_cluster_row(old, new, self.replica_id)
         if space.is_system and ddl.defines(space.id):
@@ -474,7 +470,6 @@ class Group:
     def _apply(self, columns: RowColumns, row: int) -> None:
         space_id = columns.space_id[row]
         if space_id <= SYSTEM_ID_MAX:
-            self.changed_system.add(space_id)
             self.changed_schema = self.changed_schema or ddl.defines(space_id)
         apply_row(self.engine, columns, row)
 

@@ -287,6 +287,11 @@ class LayeredTxn:
             self.spaces[plan.space_id] = found
         return found
 
+    def has_changed(self, space_id: int) -> bool:
+        """Whether it says something of a space that what is below does not."""
+        layer, name = self.layer, (space_id, 0)
+        return layer is not None and (bool(layer.tables.get(name)) or name in layer.cleared)
+
     def mark(self) -> Mark:
         """A place to roll back to."""
         return self.undo.mark(), len(self._drops)

@@ -1,0 +1,69 @@
+"""States of vbuckets that groups know of the last commit: whoever changed one, the next knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import logweir
+from logweir.replication.bucket.item import VbucketState
+from logweir.replication.bucket.store import STATES_SPACE, Bucket, Buckets, GroupItems
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
+
+ACTIVE, REPLICA, DEAD = VbucketState.ACTIVE, VbucketState.REPLICA, VbucketState.DEAD
+
+
+def in_group(log: logweir.Log, bucket: Bucket, work: Callable[[Group, GroupItems], object]) -> None:
+    """Run `work` in a group of its own."""
+    log.run_job(Job(lambda group: work(group, GroupItems(bucket, group, 0.0))))
+
+
+def states(log: logweir.Log, bucket: Bucket) -> list[VbucketState | None]:
+    """Those of the first three vbuckets, as the next group sees them."""
+    found: list[VbucketState | None] = []
+    in_group(log, bucket, lambda _, items: found.extend(map(items.state, range(3))))
+    return found
+
+
+def test_a_state_that_anybody_changed_is_known_to_the_next_group(tmp_path: Path) -> None:
+    """By a group, by a transaction of the store, by removing it."""
+    with logweir.open(tmp_path / "s", durability="write") as log:
+        bucket = Buckets(log).make("default")
+        assert states(log, bucket) == [ACTIVE, None, None]
+        in_group(log, bucket, lambda _, items: items.set_state(1, REPLICA))
+        assert states(log, bucket) == [ACTIVE, REPLICA, None]
+        log.replace(STATES_SPACE, ("default", 2, int(DEAD)))
+        assert states(log, bucket) == [ACTIVE, REPLICA, DEAD]
+        log.delete(STATES_SPACE, ["default", 1])
+        in_group(log, bucket, lambda _, items: items.set_state(0, None))
+        assert states(log, bucket) == [None, None, DEAD]
+
+
+def test_a_state_is_that_of_the_group_until_it_is_rolled_back(tmp_path: Path) -> None:
+    """Also to other items of the group; and of what was given up nobody knows."""
+    with logweir.open(tmp_path / "s", durability="write") as log:
+        bucket = Buckets(log).make("default")
+
+        def change(group: Group, items: GroupItems) -> None:
+            other = GroupItems(bucket, group, 0.0)
+            assert items.state(1) is other.state(1) is None
+            mark = group.mark()
+            items.set_state(1, ACTIVE)
+            assert (
+                items.state(1)
+                is other.state(1)
+                is GroupItems(bucket, group, 0.0).state(1)
+                is ACTIVE
+            )
+            group.rollback(mark)
+            assert other.state(1) is GroupItems(bucket, group, 0.0).state(1) is None
+            items.set_state(2, ACTIVE)
+            assert other.state(2) is ACTIVE
+            raise ValueError("the change is given up")
+
+        with pytest.raises(ValueError, match="given up"):
+            in_group(log, bucket, change)
+        assert states(log, bucket) == [ACTIVE, None, None]
