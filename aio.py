@@ -10,8 +10,9 @@
             ...
 
 The methods are those of `logweir.Log`, awaited. Changes of tasks that run side by side share one
-sync; nothing blocks the event loop but reading single tuples, which takes microseconds. `log.sync`
-is the `logweir.Log` underneath. `aio.follow` is `logweir.follow` for asyncio.
+sync; nothing blocks the event loop but reading single tuples and statements of a transaction, which
+takes microseconds. `log.sync` is the `logweir.Log` underneath. `aio.follow` is `logweir.follow` for
+asyncio.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
 from itertools import islice
 from types import TracebackType
@@ -151,7 +153,7 @@ class AsyncLog(_AsyncStatements):
         self.sync = log
         self._turn = asyncio.Lock()
         self._waiting: set[asyncio.Event] = set()  # of those that follow the log
-        self._finished: deque[tuple[asyncio.Future[Any], Job]] = deque()
+        self._finished: deque[tuple[asyncio.Future[Any], BaseException | None, Any]] = deque()
         self._is_told = False  # whether the loop knows that there are some
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="logweir-transaction")
 
@@ -182,30 +184,35 @@ class AsyncLog(_AsyncStatements):
         return made
 
     async def _run(self, apply: Callable[[Group], Any], size: int) -> Any:
-        loop = asyncio.get_running_loop()
-        made = loop.create_future()
+        made, told = self._awaited()
+        self.sync.submit_jobs([Job(apply, size, finished=lambda job: told(job.error, job.result))])
+        return await made
 
-        def finished(job: Job) -> None:
-            self._finished.append((made, job))
+    def _awaited(self) -> tuple[asyncio.Future[Any], Callable[..., None]]:
+        """A future of this loop, and what sets it from any thread: an error or None, a result."""
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[Any] = loop.create_future()
+
+        def told(error: BaseException | None, result: Any = None) -> None:
+            self._finished.append((made, error, result))
             if not self._is_told:
                 self._is_told = True
                 with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
                     loop.call_soon_threadsafe(self._tell)
 
-        self.sync.submit_jobs([Job(apply, size, finished=finished)])
-        return await made
+        return made, told
 
     def _tell(self) -> None:
         """Let all go on whose changes are made: those of a group come together."""
         self._is_told = False  # first: what comes behind it tells again
         while self._finished:
-            made, job = self._finished.popleft()
+            made, error, result = self._finished.popleft()
             if made.cancelled():
                 continue
-            if job.error is not None:
-                made.set_exception(job.error)
+            if error is not None:
+                made.set_exception(error)
             else:
-                made.set_result(job.result)
+                made.set_result(result)
 
     async def append(
         self, space: int | str, tuples: Iterable[Sequence[Value]], *, one_transaction: bool = True
@@ -220,7 +227,7 @@ class AsyncLog(_AsyncStatements):
     def transaction(self) -> AsyncTransaction:
         """As `Log.transaction`: `async with log.transaction() as tx`."""
         self.sync.check_process()
-        return AsyncTransaction(self.sync, self._turn, self._thread)
+        return AsyncTransaction(self.sync, self._turn, self._thread, self._awaited)
 
     async def get(
         self, space: int | str, key: Value, *, index: int | str = 0
@@ -312,17 +319,26 @@ class _Pieces:
 
 
 class AsyncTransaction(_AsyncStatements):
-    """As `logweir.Transaction`, awaited. Tasks take turns; the statements run in one thread."""
+    """As `logweir.Transaction`, awaited. Tasks take turns; a thread waits for what others do, and
+    makes what may take long, a `select`, while which other statements wait for it."""
 
-    def __init__(self, log: Log, turn: asyncio.Lock, thread: ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        log: Log,
+        turn: asyncio.Lock,
+        thread: ThreadPoolExecutor,
+        awaited: Callable[[], tuple[asyncio.Future[Any], Callable[..., None]]],
+    ) -> None:
         self._log = log
-        self._transaction: Transaction = log.transaction()
+        self._transaction = Transaction(log, threading.get_ident())
         self._turn = turn
         self._thread = thread
+        self._awaited = awaited
+        self._lined = 0  # what the thread has to do for it
 
     async def __aenter__(self) -> Self:
         await self._turn.acquire()
-        entering = asyncio.ensure_future(self._run(self._transaction.__enter__))
+        entering = asyncio.ensure_future(self._aside(self._transaction.__enter__))
         try:
             await asyncio.shield(entering)
         except asyncio.CancelledError:  # the thread still waits for its turn, or has it
@@ -335,12 +351,9 @@ class AsyncTransaction(_AsyncStatements):
 
     def _undo_entering(self, entering: asyncio.Future[Any]) -> None:
         """Leave the transaction that nobody waits for any more, then give up the turn."""
-        if entering.cancelled() or entering.exception() is not None:
-            self._turn.release()
-            return
-        leaving = self._thread.submit(self._transaction.__exit__, GeneratorExit, None, None)
-        loop = entering.get_loop()
-        asyncio.wrap_future(leaving, loop=loop).add_done_callback(lambda _: self._turn.release())
+        if not (entering.cancelled() or entering.exception() is not None):
+            self._transaction.leave(asyncio.CancelledError())
+        self._turn.release()
 
     async def __aexit__(
         self,
@@ -348,11 +361,17 @@ class AsyncTransaction(_AsyncStatements):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        made, told = self._awaited()
+        is_made = False
         try:
             if not self._log.is_foreign:
-                await asyncio.shield(self._run(self._transaction.__exit__, kind, error, trace))
+                is_made = await self._run(
+                    self._transaction.leave, error, lambda group: told(group.error)
+                )
         finally:
             self._turn.release()
+        if is_made:
+            await made
 
     @property
     def schema(self) -> Schema:
@@ -366,12 +385,14 @@ class AsyncTransaction(_AsyncStatements):
 
     async def get(self, space: int | str, key: Value, *, index: int | str = 0) -> Row | None:
         """As `Transaction.get`."""
-        found: Row | None = await self._run(lambda: self._transaction.get(space, key, index=index))
+        found: Row | None = await self._run(partial(self._transaction.get, space, key, index=index))
         return found
 
     async def select(self, space: int | str, key: Value = None, **options: Any) -> list[Row]:
         """As `Transaction.select`."""
-        found: list[Row] = await self._run(lambda: self._transaction.select(space, key, **options))
+        found: list[Row] = await self._aside(
+            partial(self._transaction.select, space, key, **options)
+        )
         return found
 
     async def rollback(self) -> None:
@@ -379,6 +400,30 @@ class AsyncTransaction(_AsyncStatements):
         await self._run(self._transaction.rollback)
 
     async def _run(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Here, for it takes microseconds; in the thread where that still does something for this
+        transaction, and for what has to wait."""
         self._log.check_process()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, call, *args)
+        if self._lined:
+            return await self._aside(call, *args)
+        try:
+            return call(*args)
+        finally:
+            if self._transaction.has_to_wait:
+                await self._aside(self._transaction.wait)
+
+    async def _aside(self, call: Callable[..., Any], *args: Any) -> Any:
+        """In the thread; nothing stops it there."""
+        self._log.check_process()
+        self._lined += 1
+        doing = asyncio.get_running_loop().run_in_executor(self._thread, self._there, call, args)
+        doing.add_done_callback(self._leave_line)
+        return await asyncio.shield(doing)
+
+    def _there(self, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        try:
+            return call(*args)
+        finally:
+            self._transaction.wait()
+
+    def _leave_line(self, _: object) -> None:
+        self._lined -= 1

@@ -8,6 +8,7 @@ in Python values, `store.recover.upkeep` snapshots and old files.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 import uuid
 from collections.abc import Callable, Generator
@@ -18,6 +19,7 @@ from logweir.errors import LogweirError
 from logweir.store.commit.append import Appends
 from logweir.store.commit.committer import Committer, Durability, Opened, TakesJobs
 from logweir.store.commit.group import Group
+from logweir.store.commit.marks import Outcome
 from logweir.store.commit.queue import CommitQueue
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
@@ -108,7 +110,7 @@ class Log(OfProcess, TakesJobs, Reads, Past, Statements, Appends, Upkeep):
         if committer.failure is None and self.durability == "none":
             _try(self._checkpoints.make, failed)  # no log to find the changes in
         committer.layers.close()
-        with committer.lock:
+        with committer.alone():
             committer.is_closed = True
             _try(committer.close_writer, failed)
             is_clean = not (failed or committer.failure or committer.writer.is_poisoned)
@@ -130,7 +132,7 @@ class Log(OfProcess, TakesJobs, Reads, Past, Statements, Appends, Upkeep):
         self._queue.close()
         self._checkpoints.close()
         committer.layers.close(apply=False)
-        with committer.lock:
+        with committer.alone():
             committer.is_closed = True
             committer.abandon_writer()
             committer.state.close(clean=False)
@@ -199,12 +201,13 @@ class Log(OfProcess, TakesJobs, Reads, Past, Statements, Appends, Upkeep):
         result: int = self._run(apply)
         return result
 
-    def turn(self) -> Generator[None, None, None]:
-        """Wait until nobody commits and keep it so, for this thread: from the first `next` on until
-        `close`, which does no harm before it, and none when it is repeated."""
+    def turn(self, thread: int | None = None, *, alone: bool = True) -> Generator[None, None, None]:
+        """Wait until nobody changes anything and keep it so, for a thread, this one where none is
+        given: from the first `next` on until `close`, which does no harm before it, and none when
+        it is repeated. `alone`: all that was changed before is durable, too."""
         self._check_open()
         self._check_not_inside()
-        return self._committer.turn()
+        return self._committer.turn(thread or threading.get_ident(), alone=alone)
 
     exclusive = contextlib.contextmanager(turn)
     """`turn` as a context manager."""
@@ -213,11 +216,17 @@ class Log(OfProcess, TakesJobs, Reads, Past, Statements, Appends, Upkeep):
         """A group on a layer of its own, to be ended by its `txn.abort`; inside of `turn`."""
         return self._committer.begin()
 
-    def finish_group(self, group: Group) -> None:
-        """Write, sync and publish a group. Raises `WriteFailed` or `WriterPoisoned` with nothing
-        applied."""
+    def end_group(self, group: Group, finished: Callable[[Outcome], None] | None = None) -> bool:
+        """Let the next group be made on top of this one, inside of `turn`; False where it changed
+        nothing. `finished`: see `store.commit.ahead.Ahead.end`."""
         self.check_process()
-        self._committer.finish(group)
+        return self._committer.ahead.end(group, finished)
+
+    def wait_for_group(self, group: Outcome) -> None:
+        """Wait until a group that has ended is written, synced and published. Raises `WriteFailed`
+        or `WriterPoisoned` with nothing applied."""
+        self.check_process()
+        self._committer.ahead.wait(group)
 
     def end_waiting(self, *, confirm: bool) -> int:
         """Decide about all transactions that wait, as `box.ctl.clear_synchro_queue` does: where

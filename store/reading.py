@@ -253,7 +253,7 @@ class Reads(ABC):
     def rotated_view(self) -> Iterator[ReadView]:
         """A read view at whose position a new log file begins."""
         with contextlib.ExitStack() as stack:
-            with self._committer.lock:
+            with self._committer.alone():
                 if not self._committer.is_closed:
                     self._committer.rotate()
                 view = stack.enter_context(self.read_view())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.commit.group import Group
+from logweir.store.commit.marks import Outcome
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
 from logweir.store.engine.select import rows
@@ -31,20 +32,26 @@ class Transaction(Statements):
     A statement that fails raises and leaves the transaction as it was before it. Leaving the
     block with an exception, or `rollback`, undoes everything. Raises ACTIVE_TRANSACTION when
     nested, NO_TRANSACTION when used outside of its block.
+
+    While it is synced the next one goes on over its changes; what is not durable yet no statement
+    tells, though: one that finds such a row waits for it.
     """
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, loop: int | None = None) -> None:
+        """`loop`: the thread of the tasks that use it (`logweir.aio`), one at a time, also with the
+        help of others; they ask for `wait` themselves."""
         self._log = log
+        self._loop = loop
         self._group: Group | None = None
         self._turn: Generator[None, None, None] | None = None
         self._thread = 0  # that entered it
 
     def __enter__(self) -> Transaction:
-        turn = self._log.turn()
+        turn = self._log.turn(self._loop, alone=False)
         try:
             next(turn)
             self._turn = turn
-            self._thread = get_ident()
+            self._thread = self._loop or get_ident()
             self._group = self._log.begin_group()
             return self
         except BaseException:
@@ -59,9 +66,21 @@ class Transaction(Statements):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        group = self._group
+        if self.leave(error) and group is not None:
+            self._log.wait_for_group(group)
+
+    def leave(
+        self, error: BaseException | None, finished: Callable[[Outcome], None] | None = None
+    ) -> bool:
+        """Leave the block, with its changes undone if there is an error; whether there are any to
+        wait for. `finished`: see `Log.end_group`."""
+        is_made = False
         try:
-            if kind is None and self._group is not None and not self._log.is_foreign:
-                self._commit()
+            if error is None and self._group is not None and not self._log.is_foreign:
+                group = self._open()
+                group.end_transaction()
+                is_made = self._log.end_group(group, finished)
         finally:
             try:
                 self._end()
@@ -69,6 +88,7 @@ class Transaction(Statements):
                 self._end()  # an interrupt may have stopped the first
         if isinstance(error, StateError):
             raise explained(error, self._log.path / "state") from error
+        return is_made
 
     def _end(self) -> None:
         """Undo what is not committed, and let others have their turn. Twice does no harm."""
@@ -102,7 +122,12 @@ class Transaction(Statements):
     def execute(self, request: Request) -> bytes | None:
         """One change given in MsgPack bytes, seen by the following statements. See
         `Log.execute`."""
-        return self._open().answer(request)
+        group = self._open()
+        try:
+            return group.answer(request)
+        finally:
+            if group.txn.undo.is_early:
+                self._hold()
 
     def define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
         """Changes of definitions as part of this transaction."""
@@ -115,18 +140,44 @@ class Transaction(Statements):
         self, space: int | str, key: Value, *, index: int | str = 0
     ) -> tuple[Value, ...] | None:
         """As `Log.get`, this transaction's changes included."""
-        found = get(self._open().engine, space, key, index=index)
+        engine = self._open().engine
+        try:
+            found = get(engine, space, key, index=index)
+        finally:
+            self._hold()
         return None if found is None else tuple(unpack(found))
 
     def select(
         self, space: int | str, key: Value = None, **options: Any
     ) -> list[tuple[Value, ...]]:
         """As `Log.select`, this transaction's changes included."""
-        return rows(self._open().engine, space, key, **options)
+        engine = self._open().engine
+        try:
+            return rows(engine, space, key, **options)
+        finally:
+            self._hold()
+
+    @property
+    def has_to_wait(self) -> bool:
+        """Whether the last statements have seen what is not durable yet."""
+        return self._group is not None and self._group.txn.undo.is_early
+
+    def wait(self) -> None:
+        """Wait until what the last statements have seen is durable. Raises why it was dropped."""
+        group = self._group
+        if group is not None and group.txn.undo.is_early:
+            group.txn.undo.is_early = False
+            if group.below is not None:
+                self._log.wait_for_group(group.below)
+
+    def _hold(self) -> None:
+        """Let nothing be told of what is not durable yet."""
+        if self._loop is None:
+            self.wait()
 
     def _open(self) -> Group:
         group = self._group
-        if group is None or self._thread != get_ident() or self._log.is_foreign:
+        if group is None or self._thread not in (get_ident(), self._loop) or self._log.is_foreign:
             self._log.check_process()
             raise RequestError(
                 ErrorCode.NO_TRANSACTION,
@@ -134,8 +185,3 @@ class Transaction(Statements):
                 hint="use it inside its `with` block, in the thread that entered it",
             )
         return group
-
-    def _commit(self) -> None:
-        group = self._open()
-        group.end_transaction()
-        self._log.finish_group(group)

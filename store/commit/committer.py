@@ -1,10 +1,10 @@
 """`Committer`: the one owner of the commit.
 
-The order of one group (`_commit_once`, `finish`): apply to a layer of its own → encode blocks →
-write → sync → put the layer on the stack → answer, wake followers. LMDB takes what the stack says
-behind all that (`store.state.layers`). Whatever stops a group before the sync leaves nothing behind
-but bytes that recovery cuts off; what stops it after the sync leaves rows in the log that are
-applied at the next opening.
+The order of groups: apply each to a layer of its own, and encode its blocks → write all that are
+ready (`store.commit.ahead`) → sync → put the layers on the stack → answer, wake followers. LMDB
+takes what the stack says behind all that (`store.state.layers`). Whatever stops groups before the
+sync leaves nothing behind but bytes that recovery cuts off; what stops them after it leaves rows in
+the log that are applied at the next opening.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, Final, Literal, TypeVar
 from logweir.errors import ErrorCode, LogweirError, RequestError, UsedAfterFork, WriterPoisoned
 from logweir.limits import IPROTO_ANSWER_BYTES, SYNC_ASIDE_BYTES
 from logweir.recovery import RecoveryReport
+from logweir.store.commit.ahead import Ahead, changes
 from logweir.store.commit.failing import Fails
 from logweir.store.commit.group import Group
 from logweir.store.commit.marks import Spoiled
@@ -36,6 +37,7 @@ from logweir.store.engine.settling import Settlement
 from logweir.store.engine.synchro import SynchroQueue
 from logweir.store.schema.definition import SYSTEM_ID_MAX
 from logweir.store.schema.schema import Schema
+from logweir.store.state.layer import Layer
 from logweir.store.state.layered import LayeredTxn
 from logweir.store.state.layers import Layers
 from logweir.store.state.state import Position, State, StateError
@@ -146,6 +148,7 @@ class Committer(Fails, OfProcess):
         self._wait_for_more = False  # whether anybody ever did
         self._view_guard = threading.Lock()
         self._background_sync = BackgroundSync(self._sync_in_background)
+        self.ahead = Ahead(self._view_guard, self._publish, self._explained)
         self._logged = OnError(self._fail)  # around what comes behind a write
         self._unlogged = OnError(self._fail_unlogged)
         self.viewers = Viewers(self.state)
@@ -164,6 +167,7 @@ class Committer(Fails, OfProcess):
         self.is_closed, self.owner = True, None
         self.failure = UsedAfterFork(self._what())
         self.lock, self._view_guard = threading.Lock(), threading.Lock()
+        self.ahead.left_behind(self._view_guard)
         self._growing = threading.RLock()
         self._grown = threading.Condition(self._growing)
 
@@ -197,18 +201,27 @@ class Committer(Fails, OfProcess):
         try:
             self.writer.close()
         finally:
+            self.ahead.close()
             self._background_sync.close()
 
     def abandon_writer(self) -> None:
         """Leave the log as a killed process does. The caller holds `lock`."""
+        self.ahead.close()
         self.writer.abandon()
         self._background_sync.close()
 
-    def turn(self) -> Generator[None, None, None]:
-        """Wait until nobody commits and keep it so, for this thread: from the first `next` on until
-        `close`, which does no harm before it, and none when it is repeated."""
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Around what nobody may change anything or write beside."""
+        with self.lock:
+            self.ahead.drain()
+            yield
+
+    def turn(self, thread: int, *, alone: bool) -> Generator[None, None, None]:
+        """Wait until nobody changes anything and keep it so, for that thread: from the first `next`
+        on until `close`, which does no harm before it, and none when it is repeated. `alone`:
+        nor does anybody write what was changed before."""
         waiting: set[View] = set()
-        thread = threading.get_ident()
         try:
             try:
                 waiting = self.viewers.begin_waiting()
@@ -216,6 +229,8 @@ class Committer(Fails, OfProcess):
                     self.viewers.end_waiting(waiting)
                     self.owner = thread
                     self.check_open()
+                    if alone or self.ahead.is_in_the_way:
+                        self.ahead.drain()
                     yield
             finally:
                 self._end_turn(thread, waiting)
@@ -228,8 +243,8 @@ class Committer(Fails, OfProcess):
         self.viewers.end_waiting(waiting)
 
     def begin(self) -> Group:
-        """A group on a layer of its own, to be ended by its `txn.abort`. The caller holds
-        `lock`."""
+        """A group on a layer of its own, over those that have ended, to be ended by its
+        `txn.abort`. The caller holds `lock`."""
         waiting = self.viewers.begin_waiting()
         try:
             self.layers.admit()
@@ -238,17 +253,22 @@ class Committer(Fails, OfProcess):
         look = self.viewers.look()
         try:
             with self._view_guard:
-                txn = self.layers.begin(look, write=True)
-            return Group(
+                ahead = self.ahead.groups
+                txn = self.layers.begin(look, write=True, early=self.ahead.layers)
+                tip: Committer | Group = ahead[-1] if ahead else self
+                schema, vclock, entries = tip.schema, tip.vclock, tip.waiting
+            group = Group(
                 txn,
-                self.schema,
+                schema,
                 self.plans,
                 self._executor,
-                vclock=self.vclock,
+                vclock=vclock,
                 replica_id=self._replica_id,
                 now=self._clock(),
-                waiting=self.waiting,
+                waiting=entries,
             )
+            group.below = ahead[-1] if ahead else None
+            return group
         except BaseException:
             look.end()
             raise
@@ -297,7 +317,8 @@ class Committer(Fails, OfProcess):
             group = self.begin()
             for job in jobs:
                 self._apply(group, job)
-            self.finish(group)
+            if self.ahead.end(group):
+                self.ahead.wait(group)
         finally:
             if group is not None:
                 group.txn.abort()
@@ -317,19 +338,20 @@ class Committer(Fails, OfProcess):
         else:
             group.end_transaction()
 
-    def finish(self, group: Group) -> None:
-        """The one way to durability: write, sync and publish a group.
+    def _publish(self, groups: Sequence[Group]) -> None:
+        """The one way to durability: write, sync and publish groups that have ended.
 
         Raises `WriteFailed` or `WriterPoisoned` with nothing applied.
         """
         self.check_process()
-        blocks = group.blocks()
-        if not group.touched:
-            return
+        self.check_open()
+        last = groups[-1]
+        blocks = [block for group in groups for block in group.made]
+        logged_bytes = sum([group.made_bytes for group in groups])
         if blocks:
-            wanted = 2 * sum(map(len, blocks))  # the log, the state
-            self.state.check_disk(wanted + self.layers.size_bytes)
-        vclock, position, made = self.vclock, self.layers.position, group.vclock
+            # The log, the state.
+            self.state.check_disk(2 * logged_bytes + self.layers.size_bytes)
+        vclock, position, made = self.vclock, self.layers.position, last.vclock
         # What changes temporary spaces only is in no log.
         is_logged = bool(blocks) and self.durability != "none"
         # From the first byte to the last name one block: an interrupt between two would leave rows
@@ -337,28 +359,31 @@ class Committer(Fails, OfProcess):
         with self._logged if is_logged else self._unlogged:
             if is_logged:
                 self.writer.write(blocks, made)
-            group.written()
+            for group in groups:
+                group.written()
             if blocks:
                 if self.durability == "fsync":
                     self.writer.sync()
                 vclock = made
-                position = self._position(group, vclock, is_logged=is_logged)
+                position = self._position(last, vclock, is_logged=is_logged)
             failpoint("store.after_sync_before_publish")
-            layer = group.txn.taken()
+            layer = Layer.joined([changes(group) for group in reversed(groups)])
+            changed = {space_id for space_id, _ in (*layer.tables, *layer.cleared)}
             with self._view_guard:
                 self.layers.push(layer, position)
+                # Here: who begins on top of it has to see that what it knew is no longer so.
+                self.changes.update(changed)
                 self.reader.forget()
-                if group.changed_schema:
-                    self.schema = group.schema
-                self.waiting, self.vclock = group.waiting, vclock  # in this order: see `applied`
-                self.settlement.tell(group.waiting)
+                if any([group.changed_schema for group in groups]):
+                    self.schema = last.schema
+                self.waiting, self.vclock = last.waiting, vclock  # in this order: see `applied`
+                self.settlement.tell(last.waiting)
+                self.ahead.published(groups)
         failpoint("store.after_publish")
-        changed = {space_id for space_id, _ in layer.tables}
-        self.changes.update(changed)
         self.system_count += sum([space_id <= SYSTEM_ID_MAX for space_id in changed])
-        self.commits += 1
+        self.commits += len(groups)
         if blocks:
-            self._publish(sum(map(len, blocks)))
+            self._tell(logged_bytes)
 
     def _position(self, group: Group, vclock: VClock, *, is_logged: bool) -> Position:
         """Behind a group that was written."""
@@ -369,7 +394,8 @@ class Committer(Fails, OfProcess):
             return Position(group.waiting.applied, behind, not is_logged)
         return Position(vclock, place, not is_logged)
 
-    def _publish(self, logged_bytes: int) -> None:
+    def _tell(self, logged_bytes: int) -> None:
+        """Whoever wants to know that rows are there."""
         if self.durability == "write" and self.writer.unsynced_bytes >= SYNC_ASIDE_BYTES:
             self._background_sync.ask()
         self.durable = self.writer.end or self.durable

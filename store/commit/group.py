@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import SYNCHRO_QUEUE_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONENTS
 from logweir.store.commit.applying import RefusedRow, apply_row, apply_rows, compiled_space
-from logweir.store.commit.marks import Large, Mark, Spoiled
+from logweir.store.commit.marks import Large, Mark, Outcome, Spoiled
 from logweir.store.commit.rows import COMPILED, Draft, Rows
 from logweir.store.engine import ddl
 from logweir.store.engine.batches import Answers
@@ -52,7 +52,7 @@ _NOTHING: Final = (0, 0, 0)
 _BODY_END: Final = 9
 
 
-class Group:
+class Group(Outcome):
     """Changes on their way. `replica_id`: ours; `now`: seconds since the epoch, of all its rows;
     `waiting`: the transactions that wait for their CONFIRM, in front of it; `executor`: one of the
     store, for who commits."""
@@ -69,6 +69,7 @@ class Group:
         now: float,
         waiting: Iterable[Entry] = (),
     ) -> None:
+        super().__init__()
         self.txn = txn
         self.engine = Engine(txn, schema, plans)
         self.waiting = SynchroQueue(waiting)

@@ -22,7 +22,7 @@ from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import GROUP_BYTES
 from logweir.wal.process import OfProcess
 
-__all__ = ["CommitQueue", "Job", "OnError", "Refused"]
+__all__ = ["CommitQueue", "Job", "OnError", "Refused", "interrupted", "lighten"]
 
 _JOBS_MAX: Final = 100_000
 
@@ -48,7 +48,7 @@ class Job:
         """Tell whoever waits."""
         self.done = True
         if self.error is not None:
-            _lighten(self.error)
+            lighten(self.error)
         if self.finished is not None:
             self.finished(self)
         if self.waiter is not None:
@@ -223,11 +223,11 @@ def _finish(jobs: Sequence[Job], cause: BaseException | None) -> None:
     """Tell those that wait. `cause`: what stopped the thread that committed them."""
     for job in jobs:
         if cause is not None and job.error is None:
-            job.error = _interrupted(cause)
+            job.error = interrupted(cause)
         job.finish()
 
 
-def _lighten(error: BaseException) -> None:
+def lighten(error: BaseException) -> None:
     """Let an error keep nothing of how it came about: its frames lead to the group, with its
     layers, and to all who called, and they to the error. Where it is no error of ours somebody has
     to find out what was wrong, so that the frames stay, without what they held."""
@@ -240,8 +240,8 @@ def _lighten(error: BaseException) -> None:
         one = one.__cause__ or one.__context__
 
 
-def _interrupted(cause: BaseException) -> BaseException:
-    """What the others of a group are told when its leader's thread was stopped."""
+def interrupted(cause: BaseException) -> BaseException:
+    """What the others are told when the thread that committed for them was stopped."""
     if isinstance(cause, Exception):
         return cause
     return WalError(

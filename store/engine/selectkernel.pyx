@@ -326,6 +326,8 @@ cdef class Selector:
         cdef Memtable table
         cdef Py_ssize_t i
         cdef void* moved
+        if stack.early:
+            self.space.undo.is_early = True
         if self.walk_room < stack.depth:
             moved = PyMem_Realloc(self.walks, stack.depth * sizeof(Walk))
             if moved == NULL:

@@ -44,7 +44,7 @@ class Layer:
         return found
 
     @classmethod
-    def joined(cls, stack: Stack) -> Layer:
+    def joined(cls, stack: Sequence[Layer]) -> Layer:
         """One layer that says what these do, the newest first. They are not changed."""
         made = cls()
         made.since = min([layer.since for layer in stack], default=0.0)

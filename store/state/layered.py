@@ -48,40 +48,60 @@ class _Referred:
 class LayeredTree:
     """One index in one transaction: ordered bytes → bytes. See `store.state.tree.Tree`. It knows
     nothing of its transaction, which knows it: layers are freed by whoever needs them last, and not
-    when the collector of cycles comes by."""
+    when the collector of cycles comes by. `early`: how many tables behind the first are not durable
+    yet."""
 
-    __slots__ = ("_referred", "_undo", "base", "tables")
+    __slots__ = ("_referred", "_undo", "base", "early", "tables")
 
     def __init__(
-        self, referred: _Referred, undo: Undo, tables: Sequence[Memtable], base: Tree | None
+        self,
+        referred: _Referred,
+        undo: Undo,
+        tables: Sequence[Memtable],
+        base: Tree | None,
+        early: int,
     ) -> None:
         self._referred = referred
         self._undo = undo
         self.tables = tables
         self.base = base
+        self.early = early
 
     # --- reading ----------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> bytes | None:
         """The value under `key`."""
-        for table in self.tables:
-            found = table.get(key)
-            if found is not None:
-                return self._resolved(found) if found else None
+        found = self._in_tables(key)
+        if found is not None:
+            return self._resolved(found) if found else None
         return None if self.base is None else self.base.get(key)
 
     def _has(self, key: bytes) -> bool:
-        for table in self.tables:
+        found = self._in_tables(key)
+        if found is not None:
+            return bool(found)
+        return self.base is not None and self.base.has(key)
+
+    def _in_tables(self, key: bytes) -> bytes | None:
+        for number, table in enumerate(self.tables):
             found = table.get(key)
             if found is not None:
-                return bool(found)
-        return self.base is not None and self.base.has(key)
+                if 0 < number <= self.early:
+                    self._undo.is_early = True
+                return found
+        return None
+
+    def _note_all(self) -> None:
+        """Any of the entries is looked at."""
+        if self.early:
+            self._undo.is_early = True
 
     def _resolved(self, value: bytes) -> bytes:
         return self._referred.resolve(value) if value[0] == REFERENCE else value
 
     def ascending(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Entries from `start` on, in order of keys."""
+        self._note_all()
         below = iter(()) if self.base is None else self.base.ascending(start)
         if not self.tables:
             return below
@@ -89,6 +109,7 @@ class LayeredTree:
 
     def descending(self, stop: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Entries below `stop` (None: from the greatest), in reverse order of keys."""
+        self._note_all()
         below = iter(()) if self.base is None else self.base.descending(stop)
         if not self.tables:
             return below
@@ -121,6 +142,7 @@ class LayeredTree:
 
     def count(self) -> int:
         """How many entries there are. Each key of the layers is looked up."""
+        self._note_all()
         base = self.base
         count = 0 if base is None else base.count()
         for key, value in joined(self.tables).ascending():
@@ -134,6 +156,7 @@ class LayeredTree:
 
     def last_key(self) -> bytes | None:
         """The greatest key; None in an empty tree."""
+        self._note_all()
         below = iter(()) if self.base is None else self.base.descending(None, whole=False)
         found = next(merged_descending(self.tables, None, below), None)
         return None if found is None else found[0]
@@ -165,10 +188,14 @@ class _Drop(NamedTuple):
 
 class LayeredTxn:
     """One transaction: a stack of layers over a view of the base, and to change anything a layer of
-    its own. `mark` and `rollback` undo part of it, `abort` ends it."""
+    its own. `mark` and `rollback` undo part of it, `abort` ends it. `early`: how many layers, from
+    the newest on, are not durable yet; `undo.is_early` says whether anything of them was seen."""
 
-    def __init__(self, stack: Stack, base: Txn, *, write: bool, look: Look | None = None) -> None:
+    def __init__(
+        self, stack: Stack, base: Txn, *, write: bool, look: Look | None = None, early: int = 0
+    ) -> None:
         self.stack = stack
+        self._early = stack[:early]
         self.base = base
         self.layer: Layer | None = Layer() if write else None
         self.undo = Undo()
@@ -187,6 +214,12 @@ class LayeredTxn:
             return self._trees[name]
         tables: list[Memtable] = []
         base: Tree | None = None
+        early = 0
+        for layer in self._early:
+            early += name in layer.tables
+            if name in layer.cleared:
+                self.undo.is_early = True  # of what is gone no table says anything
+                break
         for layer in self.stack if self.layer is None else (self.layer, *self.stack):
             table = layer.tables.get(name)
             if table is not None:
@@ -201,7 +234,7 @@ class LayeredTxn:
             tables.insert(0, self.layer.table(name))
         found = None
         if tables or base is not None:
-            found = LayeredTree(self._referred, self.undo, tables, base)
+            found = LayeredTree(self._referred, self.undo, tables, base, early)
         self._trees[name] = found
         return found
 
@@ -283,7 +316,8 @@ class LayeredTxn:
         if found is None or found.plan is not plan:
             trees = [self.tree(plan.space_id, index_id) for index_id in plan.index_ids]
             undo = None if self.layer is None else self.undo
-            found = Space(plan, *_below(trees), undo)
+            tables, bases, early = _below(trees)
+            found = Space(plan, tables, bases, undo, early)
             self.spaces[plan.space_id] = found
         return found
 
@@ -342,9 +376,12 @@ class LayeredTxn:
                 self._look.end()
 
 
-def _below(trees: Sequence[LayeredTree | None]) -> tuple[list[Sequence[Memtable]], list[Base]]:
-    """The memtables of each index, and what lies below them."""
+def _below(
+    trees: Sequence[LayeredTree | None],
+) -> tuple[list[Sequence[Memtable]], list[Base], list[int]]:
+    """The memtables of each index, what lies below them, and how many are not durable yet."""
     return (
         [() if tree is None else tree.tables for tree in trees],
         [Base() if tree is None or tree.base is None else state_base(tree.base) for tree in trees],
+        [0 if tree is None else tree.early for tree in trees],
     )

@@ -9,15 +9,17 @@ cdef struct Found:
     Py_ssize_t size
 
 cdef struct Stack:
-    # Of one index: its memtables, newest first, and its base.
+    # Of one index: its memtables, newest first, and its base. `early`: so many behind the first are
+    # not durable yet.
     void** tables
-    Py_ssize_t depth
+    Py_ssize_t depth, early
     void* base
 
 cdef class Undo:
     cdef Room room
     cdef list tables
     cdef void* last  # of the tables, the one noted last
+    cdef public bint is_early  # something was seen that is not durable yet
     cdef int note(self, Memtable table) except -1
     cdef int put(
         self, Memtable table, Source key, Py_ssize_t size, Source value, Py_ssize_t length,

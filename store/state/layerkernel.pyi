@@ -6,6 +6,7 @@ from logweir.store.schema.plankernel import Plan
 from logweir.store.state.memtable import Memtable
 
 class Undo:
+    is_early: bool
     def set(self, table: Memtable, key: bytes, value: bytes) -> None: ...
     def mark(self) -> int: ...
     def rollback(self, mark: int) -> None: ...
@@ -27,4 +28,5 @@ class Space:
         tables: list[Sequence[Memtable]],
         bases: list[Base],
         undo: Undo | None,
+        early: Sequence[int] = (),
     ) -> None: ...

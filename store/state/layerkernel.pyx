@@ -171,9 +171,10 @@ cdef class Base:
 cdef class Space:
     """A space in one transaction. `tables`: of each index of the plan its memtables, newest first;
     `bases`: what lies below each. `undo`: of a transaction that writes, into the first table of
-    each index; None: nobody does."""
+    each index; None: nobody does. `early`: of each index, how many memtables behind the first are
+    not durable yet."""
 
-    def __init__(self, Plan plan, list tables, list bases, Undo undo):
+    def __init__(self, Plan plan, list tables, list bases, Undo undo, early=()):
         cdef Py_ssize_t i, k, count = plan.index_count, room = count
         cdef Memtable table
         cdef Base base
@@ -204,6 +205,8 @@ cdef class Space:
                 self.flat[room] = <void*>table
                 room += 1
             self.stacks[i].depth = len(stack)
+            if undo is not None and early:
+                self.stacks[i].early = early[i]
 
     def __dealloc__(self):
         PyMem_Free(self.flat)
@@ -218,6 +221,8 @@ cdef class Space:
             found.state = (<Memtable>stack.tables[i]).find(
                 key, size, &found.value, <size_t*>&found.size)
             if found.state != ABSENT:
+                if 0 < i <= stack.early:
+                    self.undo.is_early = True
                 return DONE
         return (<Base>stack.base).find(key, size, found, self.kept)
 

@@ -79,11 +79,14 @@ class Layers:
 
     # --- views and transactions -------------------------------------------------------------------
 
-    def begin(self, look: Look, *, write: bool) -> LayeredTxn:
-        """A transaction on what is there now; the caller holds the guard. `look`: ends with it."""
+    def begin(self, look: Look, *, write: bool, early: Stack = ()) -> LayeredTxn:
+        """A transaction on what is there now; the caller holds the guard. `look`: ends with it;
+        `early`: layers that are not durable yet, over the stack."""
         if write:
             self._state.check_fully()
-        return LayeredTxn(self.stack, self._state.begin(write=False), write=write, look=look)
+        base = self._state.begin(write=False)
+        stack = (*early, *self.stack)
+        return LayeredTxn(stack, base, write=write, look=look, early=len(early))
 
     def admit(self) -> None:
         """Before a change: wait until the layers have room for it. Raises why they have none."""

@@ -20,9 +20,10 @@ else:
 
 
 class PlainUndo:
-    """Of one transaction."""
+    """Of one transaction. `is_early`: whether something was seen that is not durable yet."""
 
     def __init__(self) -> None:
+        self.is_early = False
         self._done: list[tuple[Memtable, bytes, bytes | None]] = []
 
     def set(self, table: Memtable, key: bytes, value: bytes) -> None:

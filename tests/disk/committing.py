@@ -72,6 +72,10 @@ def embedded(logweir: Any, folder: Path, commit: Commit) -> None:
                 tx.insert("t", (2, mark, 0))
                 tx.delete("t", 1)
 
+        def alone(key: int, mark: str) -> None:
+            with log.transaction() as tx:
+                tx.insert("t", (key, mark, 0))
+
         commit("transaction", transact)
         commit("run", lambda mark: log.append("t", [(k, mark, 0) for k in range(10, 20)]))
         apart = [(k, "<apart>", 0) for k in range(30, 40)]
@@ -86,6 +90,7 @@ def embedded(logweir: Any, folder: Path, commit: Commit) -> None:
 
         def share(number: int) -> None:
             commit(f"shared{number}", lambda mark: log.insert("t", (200 + number, mark, 0)))
+            commit(f"ahead{number}", lambda mark: alone(300 + number, mark))
 
         threads = [threading.Thread(target=share, args=(number,)) for number in range(6)]
         for thread in threads:
@@ -175,11 +180,14 @@ async def tasks(folder: Path, commit: Commit) -> None:
 
         await asyncio.gather(*(one(number) for number in range(5)))
 
-        async def transact(mark: str) -> None:
-            async with log.transaction() as tx:
-                await tx.insert("t", (100, mark))
+        async def transact(number: int) -> None:
+            async def change(mark: str) -> None:
+                async with log.transaction() as tx:
+                    await tx.insert("t", (100 + number, mark))
 
-        await acommit(commit, "transacted", transact)
+            await acommit(commit, f"transacted{number}", change)
+
+        await asyncio.gather(*(transact(number) for number in range(8)))
 
 
 def served(folder: Path, commit: Commit) -> None:

@@ -97,7 +97,7 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
         "drop_index": ("kv", 1),
         "drop_space": ("kv",),
         "execute": (request,),
-        "finish_group": (None,),
+        "end_group": (None,),
         "get": ("kv", 0),
         "history": ("kv", 0),
         "insert": ("kv", (10**6, "x")),
@@ -122,6 +122,7 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
         "update": ("kv", 0, [["=", 1, "x"]]),
         "upsert": ("kv", (10**6, "x"), [["=", 1, "x"]]),
         "use_sequence": ("kv", "numbers"),
+        "wait_for_group": (None,),
     }
     entered = ("backup", "exclusive", "read_view", "rotated_view")
 

@@ -106,17 +106,25 @@ def change(log: logweir.Log) -> None:
         tx.replace("kv", (2, "b"))
 
 
-def test_an_interrupted_transaction_hangs_nobody(tmp_path: Path) -> None:
-    """It is made whole, or not, or the store says by a typed error that it must be opened again."""
+@pytest.mark.parametrize("step", [1, 2], ids=["", "ahead"])
+def test_an_interrupted_transaction_hangs_nobody(step: int, tmp_path: Path) -> None:
+    """It is made whole, or not, or the store says by a typed error that it must be opened again.
+
+    `ahead`: it finds what another one has made that nobody has written yet, at every other place.
+    """
     log = opened(tmp_path / "store")
     at = reopened = 0
     was_interrupted = True
     wrong: list[str] = []
     while was_interrupted:
-        at += 1
+        at += step
         with log.transaction() as tx:
             tx.replace("kv", (1, "x"))
             tx.replace("kv", (2, "x"))
+        if step > 1:
+            before = log.transaction().__enter__()
+            before.replace("kv", (1, "x"))
+            before.leave(None)
         interrupter = Interrupter(at)
         was_interrupted = interrupter.run(partial(change, log))
         for found in (outcome(partial(log.replace, "kv", (3, "x"))), here(log)):

@@ -140,7 +140,7 @@ def test_no_answer_comes_before_the_sync_that_began_after_its_write(
     were followed; nor before the names of the file and of the folders above it are synced."""
     calls, _, _ = traced
     names = list(marks_of(calls, "answer"))
-    assert len(names) > 55
+    assert len(names) > 68
     assert set(names) == set(marks_of(calls, "begin"))
     assert [line for name in names for line in unsafe(calls, name)] == []
 

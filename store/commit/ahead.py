@@ -1,0 +1,154 @@
+"""`Ahead`: groups whose changes are made and that are not durable yet, in order.
+
+A transaction ends when its block does: its layer and its blocks are there, and the next one is made
+on top of it at once, while it is written and synced. Whoever waits for a group, and finds nobody
+writing, writes all that have ended, with one sync. What cannot be written is dropped, and with it
+all that was made on top.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+
+from logweir.errors import LogweirError
+from logweir.limits import GROUP_BYTES
+from logweir.store.commit.group import Group
+from logweir.store.commit.marks import Outcome
+from logweir.store.commit.queue import interrupted, lighten
+from logweir.store.commit.syncer import BackgroundSync
+from logweir.store.state.layer import Layer, Stack
+from logweir.store.state.state import StateError
+
+__all__ = ["Ahead"]
+
+
+class Ahead:
+    """The groups of one store. `guard`: held around what changes what readers see; `publish`:
+    writes, syncs and publishes groups, in one; `explained`: an error as the program is told it."""
+
+    def __init__(
+        self,
+        guard: threading.Lock,
+        publish: Callable[[Sequence[Group]], None],
+        explained: Callable[[Exception], Exception],
+    ) -> None:
+        self.groups: tuple[Group, ...] = ()
+        """The oldest first. Who adds one holds the lock of who commits."""
+        self._guard = guard
+        self._publish = publish
+        self._explained = explained
+        self._writing = threading.Lock()  # held by who writes them
+        self._aside = BackgroundSync(self._drain_aside)
+
+    def left_behind(self, guard: threading.Lock) -> None:
+        """In a child of `fork`."""
+        self._guard, self._writing = guard, threading.Lock()
+        self.groups = ()
+
+    def close(self) -> None:
+        """End the thread. Nothing ends any more."""
+        self._aside.close()
+
+    @property
+    def layers(self) -> Stack:
+        """Theirs, the newest first; the caller holds the guard."""
+        return tuple([changes(group) for group in reversed(self.groups)])
+
+    @property
+    def is_in_the_way(self) -> bool:
+        """Whether the next transaction has to wait for them: they are many bytes, or they change
+        definitions, which it would show."""
+        groups = self.groups
+        return bool(groups) and (
+            sum([group.made_bytes for group in groups]) > GROUP_BYTES
+            or any([group.changed_schema for group in groups])
+        )
+
+    def end(self, group: Group, finished: Callable[[Outcome], None] | None = None) -> bool:
+        """Let the next group be made on top of this one; False where it changed nothing. The caller
+        holds the lock of who commits. Raises why a group below was dropped.
+
+        `finished`: of who does not `wait`: it is written in a thread.
+        """
+        made = group.blocks()
+        if not group.touched:
+            return False
+        group.made, group.made_bytes, group.finished = made, sum(map(len, made)), finished
+        group.layer = group.txn.taken()
+        with self._guard:
+            below, group.below = group.below, None
+            if below is not None and below.error is not None:
+                raise below.error
+            self.groups = (*self.groups, group)
+        if finished is not None:
+            self._aside.ask()
+        return True
+
+    def wait(self, group: Outcome) -> None:
+        """Wait until one that has ended is durable and published. Raises why it was dropped."""
+        try:
+            self._wait(group)
+        finally:
+            self._wait(group)  # an interrupt may have stopped the first
+        if group.error is not None or not group.done:
+            raise group.error or interrupted(KeyboardInterrupt())
+
+    def _wait(self, group: Outcome) -> None:
+        if not group.done:
+            with self._writing:
+                if not group.done:
+                    self._write()
+
+    def drain(self) -> None:
+        """Wait until none is left and nobody writes; the caller sees to it that no more come."""
+        with self._writing:
+            self._write()
+
+    def _drain_aside(self) -> None:
+        with contextlib.suppress(Exception):  # those who wait are told
+            self.drain()
+
+    def _write(self) -> None:
+        """Write all that are there; the caller holds `_writing`."""
+        groups = told = self.groups
+        if not groups:
+            return
+        try:
+            self._publish(groups)
+        except BaseException as error:
+            told = self._drop(groups, error)
+            if not isinstance(error, LogweirError | StateError):
+                raise
+        finally:
+            for group in told:
+                group.finish()
+
+    def published(self, groups: Sequence[Group]) -> None:
+        """They are; the caller holds the guard."""
+        self.groups = self.groups[len(groups) :]
+        for group in groups:
+            group.done = True
+
+    def _drop(self, groups: tuple[Group, ...], cause: BaseException) -> tuple[Group, ...]:
+        """They could not be published, so neither can be what was made on top. Returns all."""
+        if groups[-1].done:  # what stopped the thread came behind it
+            return groups
+        error = self._explained(cause) if isinstance(cause, Exception) else interrupted(cause)
+        if isinstance(error, LogweirError):
+            lighten(error)
+        with self._guard:
+            above = self.groups[len(groups) :] if self.groups[:1] == groups[:1] else self.groups
+            dropped = (*groups, *above)
+            for group in dropped:
+                group.error, group.done = error, True
+                group.made, group.layer = [], None
+            self.groups = ()
+        return dropped
+
+
+def changes(group: Group) -> Layer:
+    """The layer of one that has ended."""
+    assert group.layer is not None
+    return group.layer
