@@ -395,6 +395,11 @@ class AsyncTransaction(_AsyncStatements):
         )
         return found
 
+    async def append(self, space: int | str, tuples: Iterable[Sequence[Value]]) -> int:
+        """As `Transaction.append`."""
+        count: int = await self._aside(self._transaction.append, space, tuples)
+        return count
+
     async def rollback(self) -> None:
         """As `Transaction.rollback`."""
         await self._run(self._transaction.rollback)

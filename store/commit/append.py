@@ -63,11 +63,17 @@ class Appends(ABC):
 
 
 def append_job(
-    space: int | str, packed: bytes, bounds: array[int] | None = None, *, one_transaction: bool
+    space: int | str,
+    packed: bytes,
+    bounds: array[int] | None = None,
+    *,
+    one_transaction: bool,
+    is_inside: bool = False,
 ) -> Callable[[Group], int]:
     """What inserts `packed` tuples in the group it is given and returns how many they are.
 
-    They stand one behind the other; `bounds`: where, if that is known.
+    They stand one behind the other; `bounds`: where, if that is known; `is_inside`: they are part
+    of the group's open transaction, which is to be rolled back to before them if this raises.
 
     Raises, when it runs or at once, `RequestError` for a malformed tuple, one that does not fit
     the space, or a key that is taken or comes twice; then none is inserted.
@@ -95,14 +101,19 @@ def append_job(
                 if not one_transaction:
                     group.divide()
         else:
-            _insert(group, found.id, packed, places, one_transaction=one_transaction)
+            _insert(group, found.id, packed, places, one_transaction, is_inside)
         return len(places) - 1
 
     return apply
 
 
 def _insert(
-    group: Group, space_id: int, packed: bytes, bounds: array[int], *, one_transaction: bool
+    group: Group,
+    space_id: int,
+    packed: bytes,
+    bounds: array[int],
+    one_transaction: bool,
+    is_inside: bool,
 ) -> None:
     """In pieces, whose columns take little memory."""
     count = len(bounds) - 1
@@ -117,6 +128,7 @@ def _insert(
             limit_bytes=GROUP_BYTES,
             whole=True,
             is_open=one_transaction and at + len(some) - 1 < count,
+            is_inside=is_inside,
         )
         at += answers.count
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import SYNCHRO_QUEUE_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONENTS
-from logweir.store.commit.applying import RefusedRow, apply_row, apply_rows, compiled_space
+from logweir.store.commit.applying import RefusedRow, apply_row, apply_rows
 from logweir.store.commit.marks import Large, Mark, Outcome, Spoiled
 from logweir.store.commit.rows import COMPILED, Draft, Rows
 from logweir.store.engine import ddl
@@ -25,6 +25,7 @@ from logweir.store.engine.batches import Answers
 from logweir.store.engine.computing import KEPT, MADE, Computer
 from logweir.store.engine.engine import Engine, Plans
 from logweir.store.engine.executing import COLUMNS, DONE, LAST, RESULTS, UNMET, Answer, Executor
+from logweir.store.engine.reads import compiled
 from logweir.store.engine.reference import COMPUTED, found_by, is_expected, request_of, selected
 from logweir.store.engine.refusal import refusal
 from logweir.store.engine.request import Request, encode_body
@@ -109,9 +110,9 @@ class Group(Outcome):
 
         Returns the tuple before and after it. Raises `RequestError` with nothing of it done.
         """
-        space = self._compiled(request.space_id)
-        first, other = request.tuple, request.key
-        if request.type in _BY_KEY:
+        kind, space_id, other, first, ops, index_id, index_base = request
+        space = self._compiled(space_id)
+        if kind in _BY_KEY:
             first, other = other, first
         if space is None or first is None or other is not None:
             return self._execute_referred(request)
@@ -119,11 +120,11 @@ class Group(Outcome):
         mark, count, size = self.txn.mark(), len(self._pending), self._pending_bytes
         try:
             status, old, new, body, why = self._executor.one(
-                request.type, request.index_id, request.index_base, first, request.ops, space
+                kind, index_id, index_base, first, ops, space
             )
             if status == DONE:
                 if body is not None and not definition.is_temporary:
-                    self._draft(request.type, body, definition)
+                    self._draft(kind, body, definition)
                 self.touched = True
                 return old, new
         except BaseException:  # also an interrupt: what is logged is what was done
@@ -133,7 +134,7 @@ class Group(Outcome):
             raise
         if status == _REFERRED:
             return self._execute_referred(request)
-        raise refusal(definition, *why, request.ops or b"")
+        raise refusal(definition, *why, ops or b"")
 
     def answer(self, request: Request) -> bytes | None:
         """`execute`. Returns the new tuple, of a DELETE the old one, of an UPSERT nothing."""
@@ -193,9 +194,11 @@ class Group(Outcome):
         limit_bytes: int,
         whole: bool = False,
         is_open: bool = False,
+        is_inside: bool = False,
         computer: Computer | None = None,
     ) -> Answers:
-        """Apply many statements, behind the open transaction, which then is ended.
+        """Apply many statements, behind the open transaction, which then is ended; or, if
+        `is_inside`, as part of it.
 
         `columns`: as `statementkernel.pyx` tells, with spans in `data` and the places of spaces in
         `ids`, none of which is a system space. Those behind the transaction with which the answers
@@ -221,15 +224,16 @@ class Group(Outcome):
         )
         if whole and answers.refused:
             raise answers.error(answers.cause)
-        self._log_batch(answers, is_open=is_open)
+        self._log_batch(answers, is_open=is_open, is_inside=is_inside)
         return answers
 
     def _compiled(self, space_id: int) -> Space | None:
         """A space as the executor wants it; None where the reference engine has to look at each
         statement."""
-        if self.waiting or not self.replica_id:
+        space = self.engine.schema.get(space_id)
+        if space is None or not self.replica_id or self.waiting:
             return None
-        return compiled_space(self.engine, space_id)
+        return compiled(self.engine, space)
 
     def _referred(
         self,
@@ -292,11 +296,16 @@ class Group(Outcome):
             self.changed_schema = True
         return old, new, encode_body(logged)
 
-    def _log_batch(self, answers: Answers, *, is_open: bool) -> None:
+    def _log_batch(self, answers: Answers, *, is_open: bool, is_inside: bool) -> None:
         """Log what is done of a batch."""
         if not any(answers.results[_BODY_END::RESULTS]):
             return
         self.touched = True
+        if is_inside:
+            rows = answers.logged()
+            self._draft_bytes(sum([len(body) for _, body, _ in rows]))
+            self._pending += rows
+            return
         spaces = [space for space in answers.spaces if space is not None]
         is_odd = any([space.is_temporary or space.is_sync for space in spaces])
         is_local = spaces[0].is_local
@@ -331,15 +340,13 @@ class Group(Outcome):
             raise _anonymous()
 
     def _draft(self, kind: int, body: bytes, space: SpaceDef) -> None:
-        size = self._pending_bytes + len(body)
-        if size > TRANSACTION_BYTES:
-            raise LimitExceeded(
-                "TRANSACTION_BYTES",
-                TRANSACTION_BYTES,
-                size,
-                hint="divide it into several transactions",
-            )
+        self._draft_bytes(len(body))
         self._pending.append((kind, body, space))
+
+    def _draft_bytes(self, more: int) -> None:
+        if (size := self._pending_bytes + more) > TRANSACTION_BYTES:
+            hint = "divide it into several transactions"
+            raise LimitExceeded("TRANSACTION_BYTES", TRANSACTION_BYTES, size, hint=hint)
         self._pending_bytes = size
 
     def _number(self, count: int) -> None:

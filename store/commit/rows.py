@@ -65,13 +65,15 @@ class Rows:
         """Take the rows of a transaction, at least one."""
         kinds = [kind for kind, _, _ in rows]
         bodies = [body for _, body, _ in rows]
-        local = [space.is_local for _, _, space in rows]
+        spaces = {id(space): space for _, _, space in rows}
+        is_local = {number: space.is_local for number, space in spaces.items()}
+        local = [is_local[id(space)] for _, _, space in rows]
         if local[-1] and not all(local):
             kinds.append(RowType.NOP)
             bodies.append(b"")
             local.append(False)
         self._add(kinds, local, bodies)
-        if any([space.is_sync for _, _, space in rows]):
+        if any([space.is_sync for space in spaces.values()]):
             self.decide(RowType.CONFIRM, self.replica_id, self.lsns[self.replica_id])
         self._seal_full()
 

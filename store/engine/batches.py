@@ -6,7 +6,7 @@ What each column and each result holds stands in `statementkernel.pyx`.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -81,6 +81,20 @@ class Answers:
     def changed(self, number: int) -> tuple[bytes | None, bytes | None]:
         """The old and the new tuple of a statement."""
         return self._part(number, _OLD), self._part(number, _NEW)
+
+    def logged(self) -> list[tuple[int, bytes, SpaceDef]]:
+        """What is to be logged of statements none of which is refused: type, body and space."""
+        kinds: Iterable[int] = self.columns[::COLUMNS]
+        if any(self.columns[_AS_REPLACE::COLUMNS]):
+            kinds = map(self.kind, range(self.count))
+        places, results, out = self.columns[1::COLUMNS], self.results, self.out
+        return [
+            (kind, out[start:end], space)
+            for kind, place, start, end in zip(
+                kinds, places, results[_BODY::RESULTS], results[_BODY + 1 :: RESULTS], strict=False
+            )
+            if end and (space := self.spaces[place]) is not None and not space.is_temporary
+        ]
 
     def body(self, number: int) -> bytes:
         """What is to be logged."""

@@ -75,7 +75,7 @@ def _index_id(schema: Schema, space: int | str, index: int | str) -> int:
 
 def put_request(kind: RowType, schema: Schema, space: int | str, tuple: Sequence[Value]) -> Request:
     """INSERT or REPLACE of Python values."""
-    return Request(kind, _space_id(schema, space), tuple=pack_value(tuple, "the tuple"))
+    return Request(kind, _space_id(schema, space), None, pack_value(tuple, "the tuple"))
 
 
 def update_request(

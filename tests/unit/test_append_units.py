@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from itertools import accumulate
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import logweir
+from logweir import aio
 from logweir.errors import ErrorCode, RequestError
 from logweir.store import Log
 from logweir.store.commit.append import append_units
@@ -117,3 +119,47 @@ def test_rows_behind_a_run_in_the_same_job_follow_it(tmp_path: Path) -> None:
         assert log.status()["syncs"] == syncs + 1
         assert list(map(len, transactions(log))) == [2, 1, 2]
         assert log.select("s") == [(0,), (1,), (2,), (7,), (8,)]
+
+
+def test_a_transaction_appends_among_its_other_changes(tmp_path: Path) -> None:
+    """Rows in the order of the calls, one transaction in the log; what is refused leaves nothing,
+    and the transaction goes on; many are taken in several pieces."""
+    with logweir.open(tmp_path / "data") as log:
+        log.create_space("s", [("id", "unsigned")])
+        log.create_space("gone", [("id", "unsigned")], temporary=True)
+        with log.transaction() as tx:
+            tx.insert("s", (1,))
+            assert tx.append("s", [(3,), (2,)]) == 2
+            assert tx.append("gone", [(1,)]) == 1
+            assert tx.get("s", 2) == (2,)
+            for wrong in ([(4,), (3,)], [(4,), ("x",)], [(4,), (object(),)]):
+                with pytest.raises(RequestError):
+                    tx.append("s", wrong)
+            assert tx.append("s", []) == 0
+            assert tx.append("s", [(number,) for number in range(100, 20_100)]) == 20_000
+            tx.delete("s", 1)
+            assert log.count("s") == 0
+        (rows,) = transactions(log)
+        assert [row[0] for row in rows] == [RowType.INSERT] * 20_003 + [RowType.DELETE]
+        assert len({row[2] for row in rows}) == 1
+        assert log.select("s", limit=3) == [(2,), (3,), (100,)]
+        assert log.count("s") == 20_002
+        assert log.count("gone") == 1
+        with log.transaction() as tx:
+            tx.append("s", [(4,), (5,)])
+            tx.rollback()
+        assert log.count("s") == 20_002
+
+
+def test_an_awaited_transaction_appends(tmp_path: Path) -> None:
+    """As one that is not."""
+
+    async def main() -> None:
+        async with aio.open(tmp_path / "data") as log:
+            await log.run(lambda sync: sync.create_space("s", [("id", "unsigned")]))
+            async with log.transaction() as tx:
+                assert await tx.append("s", [(1,), (2,)]) == 2
+                assert await tx.get("s", 2) == (2,)
+            assert await log.select("s") == [(1,), (2,)]
+
+    asyncio.run(main())

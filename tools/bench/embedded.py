@@ -4,9 +4,9 @@ SQLite has `journal_mode=WAL`, and `synchronous=FULL` for durability `fsync`: bo
 before they return; for other ones `NORMAL`. Each cell has a folder of its own, with the tuples of
 the server cells; what both find in a round, and hold in the end, is compared. `append` is next to
 one `executemany` in a transaction; a transaction of `tx.insert` next to one of as many `execute`,
-and in the cell `…/many` next to one `executemany`. Of 200 concurrent transactions, SQLite, which
-has one writer, makes them one after the other on one connection: the most that it can. `more` tells
-how many syncs of logweir a round took, as a median.
+and in the cell `…/many` one of one `tx.append` next to one `executemany`. Of 200 concurrent
+transactions, SQLite, which has one writer, makes them one after the other on one connection: the
+most that it can. `more` tells how many syncs of logweir a round took, as a median.
 """
 
 from __future__ import annotations
@@ -229,7 +229,10 @@ def _transaction_insert(pair: _Pair, many: str = "") -> _Work:
         def insert() -> None:
             for batch in batches:
                 with pair.log.transaction() as tx:
-                    _insert_rows(tx, batch)
+                    if many:
+                        tx.append("bench", batch)
+                    else:
+                        _insert_rows(tx, batch)
 
         return _timed(insert)
 
