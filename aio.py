@@ -23,7 +23,15 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
@@ -151,7 +159,7 @@ class AsyncLog(_AsyncStatements):
 
     def __init__(self, log: Log) -> None:
         self.sync = log
-        self._turn = asyncio.Lock()
+        self._turns = _Turns()
         self._waiting: set[asyncio.Event] = set()  # of those that follow the log
         self._finished: deque[tuple[asyncio.Future[Any], BaseException | None, Any]] = deque()
         self._is_told = False  # whether the loop knows that there are some
@@ -227,7 +235,7 @@ class AsyncLog(_AsyncStatements):
     def transaction(self) -> AsyncTransaction:
         """As `Log.transaction`: `async with log.transaction() as tx`."""
         self.sync.check_process()
-        return AsyncTransaction(self.sync, self._turn, self._thread, self._awaited)
+        return AsyncTransaction(self.sync, self._turns, self._thread, self._awaited)
 
     async def get(
         self, space: int | str, key: Value, *, index: int | str = 0
@@ -318,6 +326,46 @@ class _Pieces:
                 self._cursor.close()
 
 
+class _Turns:
+    """Whose turn it is among the tasks of a loop. A thread waits for the turn of the store; it is
+    kept for those tasks that were waiting when it came, and then is over."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._kept: Generator[None, None, None] | None = None
+        self._waiting = 0
+        self._left = 0
+
+    async def take(self) -> Generator[None, None, None] | None:
+        """Wait for it. Returns the store's turn, if it is kept."""
+        self._waiting += 1
+        try:
+            await self._lock.acquire()
+        except BaseException:
+            if self._waiting == 1 and self._kept is not None and not self._lock.locked():
+                self._kept.close()  # it was kept for this one
+            raise
+        finally:
+            self._waiting -= 1
+        kept, self._kept = self._kept, None
+        return kept
+
+    def begin(self) -> None:
+        """The store's turn has come."""
+        self._left = self._waiting
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a task is there for which it is kept."""
+        return self._left > 0 and self._waiting > 0
+
+    def give(self, kept: Generator[None, None, None] | None = None) -> None:
+        """Let the next task have it, and the store's turn, too."""
+        self._left -= 1
+        self._kept = kept
+        self._lock.release()
+
+
 class AsyncTransaction(_AsyncStatements):
     """As `logweir.Transaction`, awaited. Tasks take turns; a thread waits for what others do, and
     makes what may take long, a `select`, while which other statements wait for it."""
@@ -325,19 +373,26 @@ class AsyncTransaction(_AsyncStatements):
     def __init__(
         self,
         log: Log,
-        turn: asyncio.Lock,
+        turns: _Turns,
         thread: ThreadPoolExecutor,
         awaited: Callable[[], tuple[asyncio.Future[Any], Callable[..., None]]],
     ) -> None:
         self._log = log
         self._transaction = Transaction(log, threading.get_ident())
-        self._turn = turn
+        self._turns = turns
         self._thread = thread
         self._awaited = awaited
         self._lined = 0  # what the thread has to do for it
 
     async def __aenter__(self) -> Self:
-        await self._turn.acquire()
+        kept = await self._turns.take()
+        if kept is not None:
+            try:
+                self._transaction.enter(kept, is_kept=True)
+            except BaseException:
+                self._turns.give()
+                raise
+            return self
         entering = asyncio.ensure_future(self._aside(self._transaction.__enter__))
         try:
             await asyncio.shield(entering)
@@ -345,15 +400,16 @@ class AsyncTransaction(_AsyncStatements):
             entering.add_done_callback(self._undo_entering)
             raise
         except BaseException:
-            self._turn.release()
+            self._turns.give()
             raise
+        self._turns.begin()
         return self
 
     def _undo_entering(self, entering: asyncio.Future[Any]) -> None:
         """Leave the transaction that nobody waits for any more, then give up the turn."""
         if not (entering.cancelled() or entering.exception() is not None):
             self._transaction.leave(asyncio.CancelledError())
-        self._turn.release()
+        self._turns.give()
 
     async def __aexit__(
         self,
@@ -362,14 +418,14 @@ class AsyncTransaction(_AsyncStatements):
         trace: TracebackType | None,
     ) -> None:
         made, told = self._awaited()
-        is_made = False
+        is_made = goes_on = False
         try:
             if not self._log.is_foreign:
-                is_made = await self._run(
-                    self._transaction.leave, error, lambda group: told(group.error)
-                )
+                goes_on = not self._lined and self._turns.goes_on and not self._log.has_to_wait
+                leave = partial(self._transaction.leave, keeps_turn=goes_on)
+                is_made = await self._run(leave, error, lambda group: told(group.error))
         finally:
-            self._turn.release()
+            self._turns.give(self._transaction.turn if goes_on else None)
         if is_made:
             await made
 

@@ -214,7 +214,19 @@ class Log(OfProcess, TakesJobs, Reads, Past, Statements, Appends, Upkeep):
 
     def begin_group(self) -> Group:
         """A group on a layer of its own, to be ended by its `txn.abort`; inside of `turn`."""
+        self._check_open()
         return self._committer.begin()
+
+    @property
+    def has_to_wait(self) -> bool:
+        """Whether `begin_group` would wait, or the turn is to be had anew before it."""
+        committer = self._committer
+        committer.check_process()
+        return (
+            committer.ahead.is_in_the_way
+            or committer.layers.is_full
+            or committer.viewers.is_growing
+        )
 
     def end_group(self, group: Group, finished: Callable[[Outcome], None] | None = None) -> bool:
         """Let the next group be made on top of this one, inside of `turn`; False where it changed

@@ -49,12 +49,18 @@ class Transaction(Statements):
 
     def __enter__(self) -> Transaction:
         turn = self._log.turn(self._loop, alone=False)
+        self.enter(turn)
+        return self
+
+    def enter(self, turn: Generator[None, None, None], *, is_kept: bool = False) -> None:
+        """Enter the block in a turn of its own, or in one that another transaction of the same loop
+        has kept. Whatever is raised, the turn is over then."""
         try:
-            next(turn)
+            if not is_kept:
+                next(turn)
             self._turn = turn
             self._thread = self._loop or get_ident()
             self._group = self._log.begin_group()
-            return self
         except BaseException:
             if self._turn is turn:
                 self._end()
@@ -72,10 +78,14 @@ class Transaction(Statements):
             self._log.wait_for_group(group)
 
     def leave(
-        self, error: BaseException | None, finished: Callable[[Outcome], None] | None = None
+        self,
+        error: BaseException | None,
+        finished: Callable[[Outcome], None] | None = None,
+        *,
+        keeps_turn: bool = False,
     ) -> bool:
         """Leave the block, with its changes undone if there is an error; whether there are any to
-        wait for. `finished`: see `Log.end_group`."""
+        wait for. `finished`: see `Log.end_group`; `keeps_turn`: `turn` is for the next one."""
         is_made = False
         try:
             if error is None and self._group is not None and not self._log.is_foreign:
@@ -84,19 +94,24 @@ class Transaction(Statements):
                 is_made = self._log.end_group(group, finished)
         finally:
             try:
-                self._end()
+                self._end(keeps_turn)
             finally:
-                self._end()  # an interrupt may have stopped the first
+                self._end(keeps_turn)  # an interrupt may have stopped the first
         if isinstance(error, StateError):
             raise explained(error, self._log.path / "state") from error
         return is_made
 
-    def _end(self) -> None:
+    @property
+    def turn(self) -> Generator[None, None, None] | None:
+        """That of whoever may change something."""
+        return self._turn
+
+    def _end(self, keeps_turn: bool = False) -> None:
         """Undo what is not committed, and let others have their turn. Twice does no harm."""
         try:
             self._undo()
         finally:
-            if self._turn is not None:
+            if self._turn is not None and not keeps_turn:
                 self._turn.close()
 
     def _undo(self) -> None:

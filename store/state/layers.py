@@ -96,10 +96,15 @@ class Layers:
             if isinstance(self._failure, _PASSING):  # which may have passed
                 self._failure = None
                 self._changed.notify_all()
-            while self._size > 2 * LAYER_BYTES and not self._closing:
+            while self.is_full and not self._closing:
                 if self._failure is not None:
                     raise self._failure
                 self._changed.wait()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether changes wait until the base has taken layers."""
+        return self._size > 2 * LAYER_BYTES
 
     @property
     def size_bytes(self) -> int:

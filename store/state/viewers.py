@@ -74,6 +74,11 @@ class Viewers(OfProcess):
         """Whether this thread has a view."""
         return bool(self._here.views)
 
+    @property
+    def is_growing(self) -> bool:
+        """Whether a new view would wait."""
+        return self._is_growing
+
     def close(self) -> None:
         """Nobody waits any more to get a view."""
         with self._lock:

@@ -153,3 +153,35 @@ def test_tasks_side_by_side_share_syncs(tmp_path: Path) -> None:
         await log.close()
 
     asyncio.run(main())
+
+
+def test_a_turn_that_is_kept_for_cancelled_tasks_is_given_back(tmp_path: Path) -> None:
+    """Tasks that waited for a transaction's end are cancelled at that very moment, all or some of
+    them: neither they nor the store are held up."""
+
+    async def main() -> None:
+        log = await opened(tmp_path / "store")
+
+        async def enter(key: int) -> None:
+            async with log.transaction() as tx:
+                await tx.insert("kv", (key,))
+
+        async def hold(tasks: list[asyncio.Task[None]], cancelled: set[int]) -> None:
+            async with log.transaction() as tx:  # while a thread waits for it, the others line up
+                await tx.insert("kv", (0,))
+                loop = asyncio.get_running_loop()
+                loop.call_soon(lambda: [tasks[key - 1].cancel() for key in cancelled])
+
+        for cancelled in ({1, 2, 3}, {1}, {1, 2}, {3}):
+            await log.run(lambda sync: sync.truncate("kv"))
+            tasks: list[asyncio.Task[None]] = []
+            holder = asyncio.create_task(hold(tasks, cancelled))
+            tasks += [asyncio.create_task(enter(key)) for key in range(1, 4)]
+            await asyncio.wait([holder, *tasks], timeout=WAIT_SECONDS)
+            assert [task.cancelled() for task in tasks] == [key in cancelled for key in (1, 2, 3)]
+            assert await asyncio.wait_for(log.insert("kv", (9,)), WAIT_SECONDS) == (9,)
+            rows = await log.select("kv")
+            assert rows == [(key,) for key in (0, 1, 2, 3, 9) if key not in cancelled]
+        await log.close()
+
+    asyncio.run(main())
