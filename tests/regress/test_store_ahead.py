@@ -221,23 +221,29 @@ def test_definitions_that_are_not_durable_are_waited_for(store: Store) -> None:
     assert second.result(WAIT_SECONDS) == "more"
 
 
-def test_what_stands_on_a_write_that_failed_is_dropped_with_it(store: Store) -> None:
+@pytest.mark.parametrize("when", ["in a statement", "before its end"])
+def test_what_stands_on_a_write_that_failed_is_dropped_with_it(when: str, store: Store) -> None:
     """Nothing of either is there, and both are told; the next one is made."""
     store.disk.is_full.set()
-    begun = threading.Event()
+    begun, failed = threading.Event(), threading.Event()
 
-    def change(tx: Transaction) -> object:
+    def change(tx: Transaction) -> None:
         tx.insert("kv", (101, "second"))
         begun.set()
-        return tx.get("kv", 100)  # which waits
+        if when == "in a statement":
+            tx.get("kv", 100)  # which waits
+        else:
+            assert failed.wait(WAIT_SECONDS)
 
     with store.held(lambda tx: tx.insert("kv", (100, "first"))) as first:
         second = store.transact(change)
         assert begun.wait(WAIT_SECONDS)
-    for one in (first, second):
-        with pytest.raises(WriteFailed):
-            one.result(WAIT_SECONDS)
+    with pytest.raises(WriteFailed):
+        first.result(WAIT_SECONDS)
     store.disk.is_full.clear()
+    failed.set()
+    with pytest.raises(WriteFailed):
+        second.result(WAIT_SECONDS)
     store.transact(lambda tx: tx.insert("kv", (102, "third"))).result(WAIT_SECONDS)
     assert store.log.select("kv", 100, iterator="GE") == [(102, "third")]
 
