@@ -141,7 +141,7 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
     }
 
 
-PLAIN = {"abandon", "close", "filesystem", "is_closed", "is_foreign", "now"}
+PLAIN = {"abandon", "close", "failure", "filesystem", "is_closed", "is_foreign", "now"}
 """Names that a child may use: what they tell is true there, or they do nothing."""
 
 
