@@ -373,6 +373,7 @@ class Committer(Fails, OfProcess):
                 self.layers.push(layer, position)
                 # Here: who begins on top of it has to see that what it knew is no longer so.
                 self.changes.update(changed)
+                self.system_count += sum([space_id <= SYSTEM_ID_MAX for space_id in changed])
                 self.reader.forget()
                 if any([group.changed_schema for group in groups]):
                     self.schema = last.schema
@@ -380,7 +381,6 @@ class Committer(Fails, OfProcess):
                 self.settlement.tell(last.waiting)
                 self.ahead.published(groups)
         failpoint("store.after_publish")
-        self.system_count += sum([space_id <= SYSTEM_ID_MAX for space_id in changed])
         self.commits += len(groups)
         if blocks:
             self._tell(logged_bytes)

@@ -322,9 +322,16 @@ class LayeredTxn:
         return found
 
     def has_changed(self, space_id: int) -> bool:
-        """Whether it says something of a space that what is below does not."""
-        layer, name = self.layer, (space_id, 0)
-        return layer is not None and (bool(layer.tables.get(name)) or name in layer.cleared)
+        """Whether it says something of a space that is not published, or what is not durable yet
+        and below it does."""
+        name = (space_id, 0)
+        own = () if self.layer is None else (self.layer,)
+        return any(
+            [
+                bool(layer.tables.get(name)) or name in layer.cleared
+                for layer in (*own, *self._early)
+            ]
+        )
 
     def mark(self) -> Mark:
         """A place to roll back to."""

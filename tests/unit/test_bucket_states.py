@@ -67,3 +67,22 @@ def test_a_state_is_that_of_the_group_until_it_is_rolled_back(tmp_path: Path) ->
         with pytest.raises(ValueError, match="given up"):
             in_group(log, bucket, change)
         assert states(log, bucket) == [ACTIVE, None, None]
+
+
+def test_a_state_that_is_not_durable_yet_counts_for_what_is_made_on_it(tmp_path: Path) -> None:
+    """The next group begins while the one before waits to be written."""
+    with logweir.open(tmp_path / "s", durability="write") as log:
+        bucket = Buckets(log).make("default")
+        assert states(log, bucket) == [ACTIVE, None, None]
+        with log.exclusive(alone=False):
+            before = log.begin_group()
+            GroupItems(bucket, before, 0.0).set_state(1, REPLICA)
+            before.end_transaction()
+            assert log.end_group(before)
+        with log.exclusive(alone=False):
+            group = log.begin_group()
+            seen = GroupItems(bucket, group, 0.0).state(1)
+            group.txn.abort()
+        log.wait_for_group(before)
+        assert seen is REPLICA
+        assert states(log, bucket) == [ACTIVE, REPLICA, None]
