@@ -130,13 +130,13 @@ def test_flood_of_acknowledgements_notes_the_newest(
 ) -> None:
     """One at a time, and not each of them; others are answered meanwhile."""
     noted: list[Any] = []
-    retain = Log.retain
+    retain = Log.retain_all
 
-    def counted(log: Log, name: str, position: Any) -> None:
-        noted.append(name)
-        retain(log, name, position)
+    def counted(log: Log, positions: Any) -> None:
+        noted.extend(positions)
+        retain(log, positions)
 
-    monkeypatch.setattr(Log, "retain", counted)
+    monkeypatch.setattr(Log, "retain_all", counted)
     options = {"checkpoint_count": 100}
     listen = [parse_listen_url("synapse://:0?keep=1")]
     with Serving(tmp_path, listen=listen, open_options=options) as serving:
