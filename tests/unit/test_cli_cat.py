@@ -187,6 +187,23 @@ def test_table_obeys_the_width_of_the_terminal(tmp_path: Path) -> None:
     assert "\x1b" not in printed
 
 
+@pytest.mark.parametrize("format_name", ["jsonl", "yaml", "table"])
+def test_a_terminal_is_told_nothing_that_it_would_obey(format_name: str, tmp_path: Path) -> None:
+    """C1 controls and marks that turn the direction of writing come out as escapes."""
+    odd = "\x9b2J \x7f \u202e \u2066"
+    write_log(tmp_path, [[insert(512, [1, odd])]])
+    ours, theirs = pty.openpty()
+    command = [PROGRAM, "cat", "--format", format_name, tmp_path]
+    environment = {**os.environ, "COLUMNS": "200"}
+    with subprocess.Popen(command, stdout=theirs, env=environment) as process:
+        os.close(theirs)
+        printed = read_all(ours).decode()
+        assert process.wait() == 0
+    assert not set(printed) & set("\x9b\x7f\u202e\u2066")
+    assert "2J" in printed
+    assert odd in cat("--format", "jsonl", tmp_path).stdout  # a program gets what is there
+
+
 def read_all(fd: int) -> bytes:
     """Everything that comes out of a terminal until its other end is closed."""
     data = b""

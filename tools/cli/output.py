@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -24,6 +25,9 @@ __all__ = ["BOLD_RED", "Output", "human_bytes"]
 BOLD_RED: Final = "1;31"
 """How a terminal is told to show what is wrong."""
 
+_ODD: Final = re.compile(
+    r"(\x1b\[[0-9;]*m|[\t\n])|[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+)
 PROGRESS_AFTER_SECONDS: Final = 0.7
 _PLAIN_WIDTH: Final = 4096  # columns where there is no terminal whose width counts
 
@@ -61,8 +65,8 @@ class Output:
             self.line(line.rstrip())
 
     def line(self, text: str) -> None:
-        """Print one line to stdout, as it is."""
-        sys.stdout.write(text + "\n")
+        """Print one line to stdout; on a terminal without what that would obey, but colours."""
+        sys.stdout.write(_shown(text, sys.stdout) + "\n")
 
     def styled(self, text: str, codes: str) -> str:
         """`text` in the colours that `codes` (of SGR) name, on a terminal that wants colours."""
@@ -100,24 +104,25 @@ class Output:
             # The first column names what the row is about: it stays in one piece.
             table.add_column(name, justify=justify, overflow="fold", no_wrap=number == 0)
         for row in rows:
-            table.add_row(*("" if value is None else Text(str(value)) for value in row))
+            texts = ("" if value is None else str(value) for value in row)
+            table.add_row(*(Text(_shown(text, sys.stdout)) for text in texts))
         self.show(table)
 
     def message(self, text: str) -> None:
         """Say something on stderr, unless told to be quiet."""
         if not self.quiet:
-            sys.stderr.write(f"logweir: {text}\n")
+            sys.stderr.write(f"logweir: {_shown(text, sys.stderr)}\n")
 
     def warning(self, text: str) -> None:
         """Say something that somebody must see, on stderr."""
-        sys.stderr.write(f"logweir: warning: {text}\n")
+        sys.stderr.write(f"logweir: warning: {_shown(text, sys.stderr)}\n")
 
     def error(self, text: str, hint: str = "") -> None:
         """Report an error on stderr, in one line."""
         if self.debug:
             traceback.print_exc()
-        text = " ".join(text.split())
-        sys.stderr.write(f"logweir: error: {text}{f' hint: {hint}' if hint else ''}\n")
+        text = " ".join(text.split()) + (f" hint: {hint}" if hint else "")
+        sys.stderr.write(f"logweir: error: {_shown(text, sys.stderr)}\n")
 
     def flush(self) -> None:
         """Hand over what is buffered. Raises `BrokenPipeError` where nobody reads."""
@@ -145,6 +150,14 @@ class Output:
                     bar[0].update(bar[0].task_ids[0], completed=done)
 
             yield advance
+
+
+def _shown(text: str, stream: TextIO) -> str:
+    """Text from anywhere for a stream: a terminal is told nothing that it would obey, as control
+    characters and marks of the direction of writing, but colours. As JSON escapes them."""
+    if not stream.isatty():
+        return text
+    return _ODD.sub(lambda found: found[1] or f"\\u{ord(found[0]):04x}", text)
 
 
 def _plain(value: object) -> object:
