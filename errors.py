@@ -32,6 +32,7 @@ Each says in one sentence what happened, where, and in `hint` what to do next.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
@@ -391,15 +392,30 @@ class LimitExceeded(LogweirError):
 
 
 class PositionUnavailable(LogweirError):
-    """The log does not hold the rows after `wanted`; it holds those from `oldest` to `newest`."""
+    """The log does not hold the rows after `wanted`; it holds those from `oldest` to `newest`.
+
+    Times are floats, seconds since 1970, and told in UTC.
+    """
 
     def __init__(self, wanted: object, oldest: object, newest: object, *, hint: str = "") -> None:
+        what = "time" if isinstance(wanted, float) else "position"
+        told, begin, end = (_moment(one) for one in (wanted, oldest, newest))
         super().__init__(
-            f"position {wanted} is not in the log, which holds {oldest} to {newest}.", hint=hint
+            f"{what} {told} is not in the log, which holds {begin} to {end}.", hint=hint
         )
         self.wanted = wanted
         self.oldest = oldest
         self.newest = newest
+
+
+def _moment(value: object) -> object:
+    """A time as people read it; anything else, and what no calendar has, as it is."""
+    if isinstance(value, float):
+        try:
+            return datetime.fromtimestamp(value, UTC).isoformat().replace("+00:00", "Z")
+        except (ValueError, OverflowError, OSError):
+            pass
+    return value
 
 
 class StreamGap(LogweirError):

@@ -160,9 +160,11 @@ def unavailable(report: RecoveryReport, wanted: VClock | float | None) -> Positi
     oldest: object = snaps[0].last_vclock if snaps else "nothing"
     newest: object = report.vclock
     if isinstance(wanted, float | int):
-        times = [one for one in report.files if one.kind == "xlog" and one.rows]
-        oldest = times[0].first_timestamp if times else "nothing"
-        newest = times[-1].last_timestamp if times else "nothing"
+        wanted = float(wanted)
+        logs = [one for one in report.files if one.kind == "xlog"]
+        times = [time for one in logs for time in (one.first_timestamp, one.last_timestamp) if time]
+        # Clocks go back: neither need be that of the first or the last row.
+        oldest, newest = min(times, default="nothing"), max(times, default="nothing")
     hint = "name a position in between, or look for an older copy of the folder"
     return PositionUnavailable(wanted, oldest, newest, hint=hint)
 
