@@ -277,3 +277,8 @@ def test_completion_knows_commands_and_options() -> None:
         }
         done = subprocess.run([PROGRAM], capture_output=True, text=True, env=environment)
         assert expected in done.stdout.split()
+
+
+def test_the_help_of_each_command_fits_its_line() -> None:
+    """On a terminal of 80 columns nothing is cut off."""
+    assert "..." not in run("--help").stdout.partition("Commands:")[2]
