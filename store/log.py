@@ -234,6 +234,11 @@ class Log(OfProcess, TakesJobs, Reads, Past, Statements, Appends, Upkeep):
         self.check_process()
         return self._committer.ahead.end(group, finished)
 
+    def hold_group(self, group: Group) -> None:
+        """Wait until what a group has seen is durable. Raises why it was dropped."""
+        self.check_process()
+        self._committer.ahead.hold(group)
+
     def wait_for_group(self, group: Outcome) -> None:
         """Wait until a group that has ended is written, synced and published. Raises `WriteFailed`
         or `WriterPoisoned` with nothing applied."""

@@ -193,15 +193,12 @@ class Transaction(Statements):
 
     def wait(self) -> None:
         """Wait until what the last statements have seen is durable. Raises why it was dropped."""
-        group = self._group
-        if group is not None and group.txn.undo.is_early:
-            group.txn.undo.is_early = False
-            if group.below is not None:
-                self._log.wait_for_group(group.below)
+        if self._group is not None:
+            self._log.hold_group(self._group)
 
     def _hold(self) -> None:
         """Let nothing be told of what is not durable yet."""
-        if self._loop is None:
+        if self._loop is None and self.has_to_wait:
             self.wait()
 
     def _open(self) -> Group:

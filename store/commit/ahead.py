@@ -95,6 +95,13 @@ class Ahead:
         if group.error is not None or not group.done:
             raise group.error or interrupted(KeyboardInterrupt())
 
+    def hold(self, group: Group) -> None:
+        """Wait until what a group has seen is durable. Raises why it was dropped."""
+        if group.txn.undo.is_early:
+            group.txn.undo.is_early = False
+            if group.below is not None:
+                self.wait(group.below)
+
     def _wait(self, group: Outcome) -> None:
         if not group.done:
             with self._writing:

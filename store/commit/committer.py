@@ -314,9 +314,12 @@ class Committer(Fails, OfProcess):
     def _commit_once(self, jobs: Sequence[Job]) -> None:
         group: Group | None = None
         try:
+            if self.ahead.is_in_the_way:
+                self.ahead.drain()
             group = self.begin()
             for job in jobs:
                 self._apply(group, job)
+            self._hold(group, jobs)
             if self.ahead.end(group):
                 self.ahead.wait(group)
         finally:
@@ -334,9 +337,19 @@ class Committer(Fails, OfProcess):
             try:
                 group.rollback(mark)
             except Spoiled:
+                self._hold(group, (job,))
                 raise Refused(job) from error
         else:
             group.end_transaction()
+
+    def _hold(self, group: Group, jobs: Sequence[Job]) -> None:
+        """Let nobody be told of what is not durable yet, not even in a refusal."""
+        try:
+            self.ahead.hold(group)
+        except BaseException:
+            for job in jobs:
+                job.error = None  # it was for what is not so
+            raise
 
     def _publish(self, groups: Sequence[Group]) -> None:
         """The one way to durability: write, sync and publish groups that have ended.

@@ -98,6 +98,7 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
         "drop_space": ("kv",),
         "execute": (request,),
         "end_group": (None,),
+        "hold_group": (None,),
         "get": ("kv", 0),
         "history": ("kv", 0),
         "insert": ("kv", (10**6, "x")),

@@ -212,6 +212,62 @@ def test_a_refusal_because_of_what_is_not_durable_waits_too(store: Store) -> Non
     assert second.result(WAIT_SECONDS) == ErrorCode.TUPLE_FOUND
 
 
+def refused(change: Callable[[], object]) -> ErrorCode:
+    """With which code a change is refused."""
+    with pytest.raises(RequestError) as caught:
+        change()
+    return ErrorCode(caught.value.code)
+
+
+ALONE: dict[str, tuple[Callable[[logweir.Log], object], object]] = {
+    "insert": (
+        lambda log: refused(lambda: log.insert("kv", (100, "mine"))),
+        ErrorCode.TUPLE_FOUND,
+    ),
+    "append": (
+        lambda log: refused(lambda: log.append("kv", [(100, "mine")])),
+        ErrorCode.TUPLE_FOUND,
+    ),
+    "create": (lambda log: refused(lambda: log.create_space("more")), ErrorCode.SPACE_EXISTS),
+    "delete-gone": (lambda log: log.delete("kv", 2), None),
+    "update-gone": (lambda log: log.update("kv", 2, [["=", 1, "mine"]]), None),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_change_by_itself_is_told_of_nothing_that_is_not_durable(name: str, store: Store) -> None:
+    """Not that a key is taken or gone, nor that a space is there, by a transaction before it."""
+
+    def change(tx: Transaction) -> None:
+        if name == "create":
+            tx.create_space("more")
+            return
+        tx.insert("kv", (100, "first"))
+        tx.delete("kv", 2)
+
+    ask, told = ALONE[name]
+    with store.held(change):
+        second = store.pool.submit(ask, store.log)
+        with pytest.raises(TimeoutError):
+            second.result(0.05)
+    assert second.result(WAIT_SECONDS) == told
+
+
+def test_a_change_by_itself_is_not_refused_for_a_row_that_was_dropped(store: Store) -> None:
+    """It is told that the write failed; asked for again it is made."""
+    store.disk.is_full.set()
+    with store.held(lambda tx: tx.insert("kv", (100, "first"))) as first:
+        second = store.pool.submit(lambda: store.log.insert("kv", (100, "mine")))
+        with pytest.raises(TimeoutError):
+            second.result(0.05)
+    for one in (first, second):
+        with pytest.raises(WriteFailed):
+            one.result(WAIT_SECONDS)
+    store.disk.is_full.clear()
+    store.log.insert("kv", (100, "mine"))
+    assert store.log.get("kv", 100) == (100, "mine")
+
+
 def test_definitions_that_are_not_durable_are_waited_for(store: Store) -> None:
     """The next transaction begins once they are."""
     with store.held(lambda tx: tx.create_space("more")):
