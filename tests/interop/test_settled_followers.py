@@ -53,11 +53,13 @@ box.schema.space.create('b', {id = 513, is_sync = true, format = ...})
 box.space.b:create_index('primary', {parts = {1, 'varbinary'}})
 box.space.b:create_index('vbucket', {parts = {2, 'unsigned', 1, 'varbinary'}})
 box.cfg{replication_synchro_quorum = 1, replication_synchro_timeout = 1000}
+ended = 0
 function later(data)
     fiber.create(function()
         local result = ffi.new('box_tuple_t *[1]')
         local start = ffi.cast('const char *', data)
         ffi.C.box_replace(box.space.b.id, start, start + #data, result)
+        ended = ended + 1
     end)
 end
 """
@@ -65,6 +67,9 @@ end
 
 UNDO = "box.cfg{replication_synchro_timeout = 0.01}"
 WAIT = "box.cfg{replication_synchro_timeout = 1000}"
+ENDED = "while ended < ... do fiber.sleep(0.001) end"
+"""So many items are confirmed or undone: the master's ROLLBACK of the last may come after that of
+those before it."""
 
 
 def put(master: RealTarantool, *keys: str) -> None:
@@ -270,6 +275,7 @@ def test_no_follower_sees_what_waits_or_is_undone(tmp_path: Path) -> None:
             check(serving, followers, "k1")
             master.eval(UNDO)
             put(master, "k4")
+            master.eval(ENDED, [4])
             serving.wait(lambda: serving.log.waiting == 0)
             master.eval(ALWAYS + WAIT)
             put(master, "k5")
