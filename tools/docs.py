@@ -6,6 +6,7 @@ it writes nothing and complains, with exit code 1, where
 * docs/cli.md is not what would be written,
 * a class of `logweir.errors` is not explained in docs/errors.md, or an explained one is gone,
 * a kind of damage, or of a file's end, is not explained in docs/recovery.md,
+* a command does not stand in docs/json.md,
 * a link between the project's Markdown files leads nowhere,
 * a changelog fragment has a name that is not <topic>.<kind>.md.
 """
@@ -103,15 +104,10 @@ def _row(one: Any) -> str:
     if one.param_type_name == "argument":
         return f"| `{one.metavar or one.name}` | {_cell(one.help)} |"
     names = ", ".join(f"`{name}`" for name in [*one.opts, *one.secondary_opts])
-    value = "" if one.is_flag else f" `{_cell(_value_name(one))}`"
+    value = "" if one.is_flag else f" `{_cell(one.metavar)}`"
     default = one.default
     shown = "" if one.is_flag or default in (None, "", [], ()) else f" Default: {default}."
     return f"| {names}{value} | {_cell(one.help)}{shown} |"
-
-
-def _value_name(option: Any) -> str:
-    name: str = option.metavar or option.opts[0].lstrip("-").upper().replace("-", "_")
-    return name
 
 
 def _cell(text: str | None) -> str:
@@ -132,6 +128,7 @@ def check(root: Path) -> list[str]:
             {one.value for one in (*DamageKind, *FileEnd)},
             re.compile(r"^\| `(\w+)` \|", re.MULTILINE),
         ),
+        *_check_json(root / "docs" / "json.md"),
         *_check_links(root),
         *_check_fragments(root),
     ]
@@ -153,6 +150,16 @@ def _check_names(page: Path, wanted: set[str], pattern: re.Pattern[str]) -> Iter
         yield f"{page.name} does not explain {name}"
     for name in sorted(found - wanted):
         yield f"{page.name} explains {name}, which does not exist"
+
+
+def _check_json(page: Path) -> Iterator[str]:
+    if not page.is_file():
+        yield f"{page.name} is missing"
+        return
+    found = set(re.findall(r"`([a-z]+)[^`\n]*`", page.read_text("utf-8")))
+    for name in cli.COMMANDS:
+        if name not in found:
+            yield f"json.md does not say what {name} prints"
 
 
 _LINK: Final = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

@@ -59,6 +59,8 @@ def replace(name: str, old: str, new: str) -> Callable[[Path], None]:
         (append("docs/cli.md", "more\n"), "out of date"),
         (lambda root: (root / "docs/cli.md").unlink(), "out of date"),
         (lambda root: (root / "docs/errors.md").unlink(), "errors.md is missing"),
+        (lambda root: (root / "docs/json.md").unlink(), "json.md is missing"),
+        (replace("docs/json.md", "`gaps", "gaps"), "does not say what gaps prints"),
         (replace("docs/errors.md", "## `ChainGap`", "## `Chain`"), "does not explain ChainGap"),
         (append("docs/errors.md", "## `Nothing`\n"), "explains Nothing, which does not exist"),
         (replace("docs/recovery.md", "| `zero_tail` |", "| |"), "does not explain zero_tail"),

@@ -116,6 +116,42 @@ def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
     assert "Usage: logweir" in done.stderr
 
 
+def test_a_command_that_is_nearly_right_is_suggested() -> None:
+    assert "Did you mean 'verify'?" in run("verifyy").stderr
+
+
+@pytest.mark.parametrize("name", list(main.COMMANDS))
+def test_help_names_values_as_people_do(name: str) -> None:
+    """By a word, a letter or the choices: nothing of Python's types."""
+    result = CliRunner().invoke(main.app, [name, "--help"], terminal_width=200)
+    usage, _, tables = result.stdout.partition("Options:")
+    tables = usage.partition("Arguments:")[2] + tables
+    shown = re.findall(r"^ {2}(?:-\w, )?(\S+.*?)(?: {2,}|$)", tables, re.M)
+    assert shown
+    assert [text for text in shown if re.search(r"[<{]|\b(str|int|float|list|path)\b", text)] == []
+    line = usage.partition("\n\n")[0]
+    assert not re.search(r"[<{]|\[\[", line), line
+
+
+def test_the_values_of_an_option_are_named() -> None:
+    """Choices, numbers and what an option calls its value itself."""
+    shown = " ".join(run("serve", "--help").stdout.split())
+    assert "--durability fsync|write|none " in shown
+    assert "--memory N " in shown
+    assert "--listen ADDRESS " in shown
+    assert "logweir serve [OPTIONS] DIR " in shown
+    assert "logweir cat [OPTIONS] PATH... " in " ".join(run("cat", "--help").stdout.split())
+
+
+@pytest.mark.parametrize("style", ["hex", "yaml", "table"])
+def test_rows_that_are_no_json_are_not_printed_with_json(style: str, tmp_path: Path) -> None:
+    """`--json` is not passed over in silence."""
+    logweir.open(tmp_path).close()
+    done = run("cat", "--format", style, "--json", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"--json (option): it cannot be printed as {style}" in done.stderr
+
+
 def bad_paths(folder: Path) -> dict[str, tuple[Path, int]]:
     """Paths that cannot be used, with the exit code that each gives."""
     (folder / "loop").symlink_to("loop")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from logweir.errors import LogweirError
+from logweir.errors import ConfigError, LogweirError
 from logweir.recovery.chain import (
     border,
     foreign_tail,
@@ -129,6 +129,9 @@ def command(
         style = Format.HEX
     if style is None:
         style = Format.TABLE if out.is_terminal else Format.JSONL
+    if out.as_json and style is not Format.JSONL:
+        hint = "leave out one of both"
+        raise ConfigError("--json", f"it cannot be printed as {style}", origin="option", hint=hint)
     run = _Run(out, selection, style, raw=raw, limit=limit)
     if follow:
         run.follow(paths)

@@ -34,6 +34,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from logweir.tools.cli.commandhelp import HelpfulCommand
 from logweir.tools.cli.output import Output
 
 __all__ = ["COMMANDS", "HOMES", "app", "load_command", "run"]
@@ -189,15 +190,17 @@ def _bind(function: Callable[..., int | None]) -> Callable[..., None]:
 
 
 @functools.cache
-def load_command(name: str) -> TyperCommand:
+def load_command(name: str) -> HelpfulCommand:
     """The command `name`, ready to run. `name`: one of `COMMANDS`."""
     home, function = HOMES.get(name, (name, "command"))
     work = getattr(importlib.import_module(f"logweir.tools.cli.{home}"), function)
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name, short_help=COMMANDS[name])(_bind(work))
+    single.command(name, cls=HelpfulCommand, short_help=COMMANDS[name])(_bind(work))
     command = typer.main.get_command(single)
-    assert isinstance(command, TyperCommand)
-    if "config" in inspect.signature(work).parameters:
+    assert isinstance(command, HelpfulCommand)
+    signature = inspect.signature(work, eval_str=True)
+    command.name_values(signature)
+    if "config" in signature.parameters:
         for one in command.params:
             if getattr(one, "allow_from_autoenv", True):  # not typer's own way: errors name it so
                 one.envvar = f"LOGWEIR_{(one.name or '').upper()}"
@@ -206,6 +209,12 @@ def load_command(name: str) -> TyperCommand:
 
 class LazyGroup(TyperGroup):
     """A group that knows its commands by name and imports one only when it is used."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = dict.fromkeys(
+            COMMANDS, TyperCommand(None)
+        )  # "did you mean" reads the names
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The names, in the order of the table."""

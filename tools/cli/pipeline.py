@@ -59,7 +59,8 @@ def command(
         str | None, typer.Option("--to", metavar="NEW", help="The folder to write.")
     ] = None,
     master: Annotated[
-        str | None, typer.Option(help="Where Spark runs: local[4], spark://…, yarn, k8s://…")
+        str | None,
+        typer.Option(metavar="URL", help="Where Spark runs: local[4], spark://…, yarn, k8s://…"),
     ] = None,
     format: Annotated[Format, typer.Option(help="export, cdc, import: of the files.")] = "parquet",
     what: Annotated[
@@ -88,13 +89,15 @@ def command(
         Literal["decimal", "long"], typer.Option(help="Columns of integers: exact, or BIGINT.")
     ] = "decimal",
     checkpoint: Annotated[
-        str | None, typer.Option(help="cdc: the folder that remembers how far it is.")
+        str | None,
+        typer.Option(metavar="DIR", help="cdc: the folder that remembers how far it is."),
     ] = None,
     every: Annotated[
         float | None, typer.Option(help="cdc: go on, a batch every so many seconds.")
     ] = None,
     primary: Annotated[
-        list[str] | None, typer.Option(help="import: a field of a new space's key; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="FIELD", help="import: a field of a new space's key; repeatable."),
     ] = None,
 ) -> int:
     """Run a job over an archive on Spark: on this machine, or where --master says.

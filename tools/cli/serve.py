@@ -54,11 +54,11 @@ def command(
     config: ConfigOption = None,
     listen: Annotated[
         list[str] | None,
-        typer.Option(help="Address to serve; may be repeated."),
+        typer.Option(metavar="ADDRESS", help="Address to serve; may be repeated."),
     ] = None,
     follow: Annotated[
         list[str] | None,
-        typer.Option(help="Upstream to follow; may be repeated."),
+        typer.Option(metavar="URL", help="Upstream to follow; may be repeated."),
     ] = None,
     allow_guest: Annotated[
         Guest,
@@ -68,7 +68,7 @@ def command(
     ] = "none",
     functions: Annotated[
         str,
-        typer.Option(help="Module whose functions CALL may call."),
+        typer.Option(metavar="MODULE", help="Module whose functions CALL may call."),
     ] = "",
     read_only: Annotated[
         bool,
@@ -89,22 +89,26 @@ def command(
     tuple_bytes: TupleBytes = TUPLE_BYTES,
     tls_certificate: Annotated[
         Path | None,
-        typer.Option(help="Speak TLS with this PEM certificate."),
+        typer.Option(metavar="FILE", help="Speak TLS with this PEM certificate."),
     ] = None,
     tls_key: Annotated[
         Path | None,
-        typer.Option(help="Its key, if it is in another file."),
+        typer.Option(metavar="FILE", help="Its key, if it is in another file."),
     ] = None,
     tls_client_ca: Annotated[
         Path | None,
         typer.Option(
+            metavar="FILE",
             help="Take only clients with a certificate of these PEM authorities; "
             "its common name is the user.",
         ),
     ] = None,
     metrics: Annotated[
         str,
-        typer.Option(help="HOST:PORT of /metrics, /healthz, /readyz; and ?from=NETWORKS, ?tls=0."),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where /metrics, /healthz and /readyz are; and ?from=NETWORKS, ?tls=0.",
+        ),
     ] = "",
     ready_lag: Annotated[
         float,

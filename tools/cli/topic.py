@@ -45,7 +45,7 @@ def command(
     ] = None,
     topics: Annotated[
         list[str] | None,
-        typer.Option("--topic", help="import: only this topic; may be repeated."),
+        typer.Option("--topic", metavar="NAME", help="import: only this topic; may be repeated."),
     ] = None,
 ) -> int:
     """List, make, configure, delete and import the topics of a store or of a running broker.

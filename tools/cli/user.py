@@ -30,7 +30,10 @@ def command(
     ] = "",
     on: Annotated[
         str,
-        typer.Option(help="What the rights are for: universe, space, space:NAME, function:NAME …"),
+        typer.Option(
+            metavar="OBJECT",
+            help="What the rights are for: universe, space, space:NAME, function:NAME …",
+        ),
     ] = "universe",
     role: Annotated[bool, typer.Option("--role", help="add: make a role, not a user.")] = False,
     password_stdin: Annotated[
