@@ -42,6 +42,7 @@ from logweir.recovery.chain import border, foreign_tail, missing_begin, missing_
 from logweir.recovery.headerless import scan_headerless
 from logweir.recovery.logscan import Located, LogScan, scan_log, scan_snapshot
 from logweir.recovery.report import HOLE_ITEM, FileReport, Hole, LogPosition, RecoveryReport
+from logweir.recovery.unfinished import UNFINISHED_NAME, unfinished_copy
 from logweir.wal.damage import Damage, DamageKind, FileEnd
 from logweir.wal.directory import DirectoryIndex, LogFile, Suffix, scan_directory
 from logweir.wal.endmark import EndMark, load_end_mark
@@ -228,6 +229,8 @@ class _Examination:
             end = end.merge(scan.reached)
         blocking += self._missing_end(end)
         damaged_snaps = self._damaged_snapshots(snapshot, end, bool(blocking))
+        if UNFINISHED_NAME in self.index.others:
+            damaged_snaps.insert(0, unfinished_copy(self.directory, self.filesystem))
         unforceable = [*damaged_snaps, *(one for one in blocking if self._is_final(one))]
         every = self._all_damage(damaged_snaps, blocking)
         holes, unreadable = _holes(self.index.xlogs)
@@ -330,11 +333,12 @@ class _Examination:
 
     def _is_final(self, damage: Damage) -> bool:
         """Whether force does not pass it: an lsn used twice in the newest log (what is next could
-        be either of two rows), or a file that the system does not let us read."""
+        be either of two rows), a file that the system does not let us read, or a folder that was
+        never whole."""
         newest = str(self.logs[-1].log.path) if self.logs else ""
         if damage.kind is DamageKind.ORDER:
             return damage.file == newest and damage.size > 0
-        return damage.kind is DamageKind.UNREADABLE
+        return damage.kind in (DamageKind.UNREADABLE, DamageKind.UNFINISHED)
 
     def _all_damage(self, snaps: list[Damage], blocking: list[Damage]) -> list[Damage]:
         found = list(self.index.damage)

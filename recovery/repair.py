@@ -135,7 +135,7 @@ def repair(
     items = _items(source, _OwnNumber(str(instance), snapshot))
     with ExitStack() as stack:
         if not dry_run:
-            stack.enter_context(new_target(directory, to, filesystem))
+            stack.enter_context(new_target(directory, to, "repair", filesystem))
         saved = rewrite(items, None if dry_run else to, instance, source.start, filesystem)
         if not dry_run:
             copy = salvage_snapshot if snapshot.damage else copy_file

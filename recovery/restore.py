@@ -16,16 +16,27 @@ the two must not run in one replica set.
 
 from __future__ import annotations
 
+import uuid
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from logweir.errors import PositionUnavailable, RecoveryRefused
+from logweir.errors import CorruptFile, PositionUnavailable, RecoveryRefused
 from logweir.recovery.examine import Progress, examine
 from logweir.recovery.policy import RecoveryPlan, plan, plan_from
 from logweir.recovery.replay import Batch, walk
 from logweir.recovery.report import RecoveryReport
-from logweir.recovery.rewrite import copy_file, names_in, new_target, rewrite, while_files_go
+from logweir.recovery.rewrite import (
+    Rewritten,
+    copy_file,
+    file_digest,
+    names_in,
+    new_target,
+    rewrite,
+    while_files_go,
+)
+from logweir.wal.damage import DamageKind
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.lease import leased
 from logweir.wal.vclock import VClock
@@ -36,7 +47,8 @@ __all__ = ["RestoreResult", "plan_until", "restore", "unavailable"]
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
     """What was restored. `vclock`: the state in the new folder; `wanted`: what was asked for;
-    `snapshot`: name of the snapshot that was copied; `rows`: rows in the new logs."""
+    `snapshot`: name of the snapshot that was copied; `rows`: rows in the new logs; `dry_run`:
+    nothing was written; `verified`: it was read again and compared."""
 
     directory: Path
     to: Path
@@ -45,6 +57,8 @@ class RestoreResult:
     snapshot: str
     rows: int
     files: tuple[str, ...]
+    dry_run: bool = False
+    verified: bool = False
 
     @property
     def is_exact(self) -> bool:
@@ -61,15 +75,21 @@ def restore(
     to: Path,
     *,
     at: VClock | datetime | float | None = None,
+    dry_run: bool = False,
+    verify: bool = False,
     filesystem: FileSystem = OS,
     progress: Progress | None = None,
 ) -> RestoreResult:
     """Write the state of `directory` at `at` into the new folder `to`.
 
     `at`: a vclock, a time (aware `datetime`, or seconds since the epoch), or None for the end of
-    the log. Raises `PositionUnavailable` where no snapshot is that old or the log does not go that
-    far, `CorruptBlock`, `ChainGap` or `RecoveryRefused` where rows on the way are missing,
-    `ConfigError` where `to` is not empty, `WalError`; then nothing is left in `to`.
+    the log; `dry_run`: read everything, but write nothing; `verify`: read the new folder from end
+    to end and compare every row of it with what was read.
+
+    Raises `PositionUnavailable` where no snapshot is that old or the log does not go that far,
+    `CorruptBlock`, `ChainGap` or `RecoveryRefused` where rows on the way are missing, `ConfigError`
+    where `to` is not empty, `CorruptFile` where `verify` finds a difference, `WalError`; then
+    nothing is left in `to`. One that was broken off is begun anew.
 
     In a folder that is written to meanwhile the files are leased; where that cannot be, and one is
     removed, it begins again with the newer snapshot.
@@ -77,13 +97,17 @@ def restore(
     directory, to = Path(directory), Path(to)
     until = at.timestamp() if isinstance(at, datetime) else at
     with leased(directory):
-        return while_files_go(lambda: _restored(directory, to, until, filesystem, progress))
+        return while_files_go(
+            lambda: _restored(directory, to, until, dry_run, verify, filesystem, progress)
+        )
 
 
 def _restored(
     directory: Path,
     to: Path,
     until: VClock | float | None,
+    dry_run: bool,
+    verify: bool,
     filesystem: FileSystem,
     progress: Progress | None,
 ) -> RestoreResult:
@@ -94,9 +118,16 @@ def _restored(
     instance = report.instance
     if instance is None:
         raise _no_start(report, "no file names its instance")
-    with new_target(directory, to, filesystem):
-        written = rewrite(walk(source, until=until), to, instance, snapshot.vclock, filesystem)
-        copy_file(snapshot.path, to / snapshot.path.name, filesystem)
+    rows = walk(source, until=until)
+    with ExitStack() as stack:
+        if not dry_run:
+            stack.enter_context(new_target(directory, to, "restore", filesystem))
+        target = None if dry_run else to
+        written = rewrite(rows, target, instance, snapshot.vclock, filesystem)
+        if not dry_run:
+            copy_file(snapshot.path, to / snapshot.path.name, filesystem)
+            if verify:
+                _compare(snapshot.path, to, instance, written, filesystem)
     return RestoreResult(
         directory=directory,
         to=to,
@@ -104,8 +135,33 @@ def _restored(
         vclock=written.vclock,
         snapshot=snapshot.path.name,
         rows=written.rows,
-        files=names_in(to, filesystem),
+        files=() if dry_run else names_in(to, filesystem),
+        dry_run=dry_run,
+        verified=verify and not dry_run,
     )
+
+
+def _compare(
+    snapshot: Path, to: Path, instance: uuid.UUID, written: Rewritten, filesystem: FileSystem
+) -> None:
+    """Read a new folder back. Raises `CorruptFile` where it is not what was written."""
+    copy = to / snapshot.name
+    report = examine(to, filesystem=filesystem)
+    damage = [one for one in report.damage if one.kind is not DamageKind.UNFINISHED]
+    if damage:
+        raise CorruptFile(damage[0].message, path=damage[0].file, offset=damage[0].offset)
+    found = rewrite(
+        walk(plan_from(report, report.snapshot, force=False)),
+        None,
+        instance,
+        VClock() if report.snapshot is None else report.snapshot.vclock,
+        filesystem,
+    )
+    if (found.vclock, found.digest) != (written.vclock, written.digest):
+        text = f"{found.rows} rows up to {found.vclock} were read back, not the {written.rows} rows"
+        raise CorruptFile(f"{text} up to {written.vclock} that were written.", path=str(to))
+    if file_digest(snapshot, filesystem) != file_digest(copy, filesystem):
+        raise CorruptFile("the copy of the snapshot differs from it.", path=str(copy))
 
 
 def plan_until(report: RecoveryReport, until: VClock | float | None) -> tuple[RecoveryPlan, VClock]:

@@ -1,8 +1,8 @@
 """Writing a new folder from what a plan reads: what restore and repair have in common.
 
-Logs first, the snapshot last: a folder without its snapshot is opened by nothing, so one that could
-not be finished is never taken for whole. Rows are framed anew in blocks of our own; they keep their
-bytes, their lsns and their transactions.
+Logs first, the snapshot last: a folder without its snapshot is opened by nothing, and one that has
+the mark of `recovery.unfinished`, which goes when all is durable, not by us. Rows are framed anew
+in blocks of our own; they keep their bytes, their lsns and their transactions.
 
 Where rows are missing a new log begins. Its `VClock` is where the rows go on, its `PrevVClock` the
 log before, and its header says ``Hole: {1: 39} {1: 41}`` (see `recovery.report`). So the chain is
@@ -11,10 +11,12 @@ whole for a real Tarantool, which opens it, and every later examination still na
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
@@ -22,8 +24,12 @@ from logweir.errors import ConfigError, WalError
 from logweir.limits import READ_WINDOW_BYTES
 from logweir.recovery.replay import Batch
 from logweir.recovery.report import HOLE_ITEM, Hole
+from logweir.recovery.unfinished import UNFINISHED_NAME, mark_unfinished, unmark
 from logweir.wal.block import EOF_MARKER, encode_block
+from logweir.wal.endmark import END_MARK_NAME
+from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem, explain, make_folders
+from logweir.wal.lease import LOCK_NAME
 from logweir.wal.newfile import create_file
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
@@ -33,6 +39,7 @@ __all__ = [
     "LogRewriter",
     "Rewritten",
     "copy_file",
+    "file_digest",
     "names_in",
     "new_target",
     "rewrite",
@@ -42,6 +49,8 @@ __all__ = [
 
 T = TypeVar("T")
 _ATTEMPTS: Final = 5
+_DIGEST_BYTES: Final = 16
+_OURS: Final = re.compile(rf"\d{{20}}\.(xlog|snap)({re.escape(INPROGRESS)})?")
 _SYNC_BYTES: Final = 64 * 1024 * 1024
 _GROUP_BYTES: Final = 4 * 1024 * 1024
 
@@ -49,11 +58,12 @@ _GROUP_BYTES: Final = 4 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class Rewritten:
     """What was read, and written anew. `vclock`: the state after it; `holes`: where rows are
-    missing."""
+    missing; `digest`: of the bytes of all rows."""
 
     vclock: VClock
     rows: int
     holes: tuple[Hole, ...]
+    digest: bytes
 
 
 def rewrite(
@@ -67,7 +77,7 @@ def rewrite(
 
     `to`: None to only count. Raises `WalError`.
     """
-    vclock, rows = start, 0
+    vclock, rows, digest = start, 0, blake2b(digest_size=_DIGEST_BYTES)
     holes: list[Hole] = []
     with ExitStack() as stack:
         stack.enter_context(closing(items))  # the file it reads, also when writing fails
@@ -83,18 +93,22 @@ def rewrite(
             else:
                 vclock = item.vclock
                 rows += item.last - item.first
+                digest.update(item.data)
                 if writer is not None:
                     writer.add(item)
         if writer is not None:
             writer.finish()
-    return Rewritten(vclock, rows, tuple(holes))
+    return Rewritten(vclock, rows, tuple(holes), digest.digest())
 
 
 @contextmanager
-def new_target(source: Path, to: Path, filesystem: FileSystem) -> Iterator[None]:
-    """Make the new folder, and empty it again where what is done in the context fails.
+def new_target(source: Path, to: Path, what: str, filesystem: FileSystem) -> Iterator[None]:
+    """Make the new folder, in which `what` is made from the folder `source`; it is locked and has
+    the mark of `recovery.unfinished` meanwhile. What an earlier one left that was broken off is
+    removed. Empties the folder where what is done in the context fails.
 
-    Raises `ConfigError` if it holds anything or is inside of the folder `source`, or `WalError`.
+    Raises `ConfigError` if it holds anything else or is inside of `source`, `DirectoryLocked`, or
+    `WalError`.
     """
     if to.resolve().is_relative_to(source.resolve()):
         hint = "name a folder beside it"
@@ -103,15 +117,53 @@ def new_target(source: Path, to: Path, filesystem: FileSystem) -> Iterator[None]
         make_folders(filesystem, to)
     except OSError as error:
         raise explain(error, str(to)) from error
-    if names_in(to, filesystem):
+    _check_free(to, filesystem)
+    with filesystem.lock(to / LOCK_NAME), _explained(to):
+        _check_free(to, filesystem)  # nobody has begun in it in between
+        try:
+            _remove_all_but_mark(to, filesystem)
+            mark_unfinished(to, f"{what} of {source}", filesystem)
+            yield
+            failpoint("rewrite.before_unmark")
+            unmark(to, filesystem)
+        except BaseException:
+            with suppress(OSError, WalError):
+                _remove_all_but_mark(to, filesystem)
+                unmark(to, filesystem)
+            raise
+        finally:
+            with suppress(OSError):
+                filesystem.remove(to / LOCK_NAME)
+
+
+def _check_free(to: Path, filesystem: FileSystem) -> None:
+    """That a folder is empty, or holds what was broken off and nothing else."""
+    names = names_in(to, filesystem)
+    begun = {UNFINISHED_NAME, f"{UNFINISHED_NAME}.new"}
+    if not names or begun >= set(names):
+        return
+    if UNFINISHED_NAME not in names:
         raise ConfigError("to", f"{to} is not empty.", hint="name a folder that does not exist yet")
+    for name in names:
+        if name not in begun and not name.startswith(END_MARK_NAME) and not _OURS.fullmatch(name):
+            hint = "move it away, or name a folder that does not exist yet"
+            raise ConfigError("to", f"{to} is unfinished, but {name} is no part of it.", hint=hint)
+
+
+def _remove_all_but_mark(to: Path, filesystem: FileSystem) -> None:
+    """Empty a folder durably, so that its mark may go."""
+    for name in names_in(to, filesystem):
+        if name != UNFINISHED_NAME:
+            filesystem.remove(to / name)
+    filesystem.sync_directory(to)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
     try:
         yield
-    except BaseException:
-        with suppress(OSError, WalError):
-            for name in names_in(to, filesystem):
-                filesystem.remove(to / name)
-        raise
+    except OSError as error:
+        raise explain(error, str(path)) from error
 
 
 def while_files_go(make: Callable[[], T]) -> T:
@@ -126,11 +178,21 @@ def while_files_go(make: Callable[[], T]) -> T:
 
 
 def names_in(folder: Path, filesystem: FileSystem) -> tuple[str, ...]:
-    """The names in a folder. Raises `WalError`."""
+    """The names in a folder, without the lock's. Raises `WalError`."""
     try:
-        return tuple(filesystem.list_directory(folder))
+        return tuple(name for name in filesystem.list_directory(folder) if name != LOCK_NAME)
     except OSError as error:
         raise explain(error, str(folder)) from error
+
+
+def file_digest(path: Path, filesystem: FileSystem) -> bytes:
+    """A digest of a whole file. Raises `WalError`."""
+    digest, offset = blake2b(digest_size=_DIGEST_BYTES), 0
+    with _explained(path), closing(filesystem.open_read(path)) as file:
+        while piece := file.read(READ_WINDOW_BYTES, offset):
+            digest.update(piece)
+            offset += len(piece)
+    return digest.digest()
 
 
 def copy_file(source: Path, target: Path, filesystem: FileSystem) -> None:

@@ -98,6 +98,9 @@ class DamageKind(StrEnum):
     MISSING_SNAPSHOT = "missing_snapshot"
     """There is no snapshot to start from."""
 
+    UNFINISHED = "unfinished"
+    """A restore or repair that was to write the folder was broken off."""
+
 
 TAIL_KINDS = frozenset({DamageKind.TORN_TAIL, DamageKind.ZERO_TAIL, DamageKind.UNSYNCED_TAIL})
 

@@ -19,6 +19,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "damaged_samples",
             "decoders",
             "failing_calls",
+            "unfinished_copies",
         ),
         *(
             "failing_calls",

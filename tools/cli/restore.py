@@ -33,10 +33,17 @@ def command(
         str | None,
         typer.Option("--at-time", metavar="TIME", help="The state at this time (ISO 8601, UTC)."),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read everything, but write nothing.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read the new folder and compare it, row by row.")
+    ] = False,
 ) -> int:
     """Write the state at a point in time into a new folder; without a point, the newest.
 
-    The cut is always between two transactions. The folder itself is not touched.
+    The cut is always between two transactions. The folder itself is not touched. One that was
+    broken off leaves a folder that nothing opens: the same command begins anew in it.
     """
     existing(directory)
     with out.progress("Reading", log_bytes(directory)) as progress:
@@ -44,6 +51,8 @@ def command(
             directory,
             to,
             at=_point(at_vclock, at_time),
+            dry_run=dry_run,
+            verify=verify,
             progress=lambda done, total: progress(done),
         )
     if out.as_json:
@@ -55,11 +64,18 @@ def command(
                 "snapshot": result.snapshot,
                 "rows": result.rows,
                 "files": list(result.files),
+                "dry_run": result.dry_run,
+                "verified": result.verified,
             }
         )
         return 0
-    out.line(f"{result.to} holds the state at {result.vclock}")
+    holds = "would hold" if result.dry_run else "holds"
+    out.line(f"{result.to} {holds} the state at {result.vclock}")
     out.message(f"it begins with {result.snapshot}; {result.rows} rows come after it")
+    if result.verified:
+        out.message("it was read again: every row is as it was read")
+    if result.dry_run:
+        out.message("nothing was written: this was a dry run")
     if not result.is_exact:
         out.message(f"{at_vclock} lies inside a transaction: this is the state before it")
     return 0
