@@ -239,11 +239,11 @@ class Log(OfProcess, TakesJobs, Reads, Past, Statements, Appends, Upkeep):
         self.check_process()
         self._committer.ahead.hold(group)
 
-    def wait_for_group(self, group: Outcome) -> None:
-        """Wait until a group that has ended is written, synced and published. Raises `WriteFailed`
-        or `WriterPoisoned` with nothing applied."""
+    def commit_group(self, group: Group, leave: Callable[[], object]) -> None:
+        """Have `leave` end a group, and the turn, then wait until it is written, synced and
+        published. Raises `WriteFailed` or `WriterPoisoned` with nothing applied."""
         self.check_process()
-        self._committer.ahead.wait(group)
+        self._committer.ahead.commit(group, leave)
 
     def end_waiting(self, *, confirm: bool) -> int:
         """Decide about all transactions that wait, as `box.ctl.clear_synchro_queue` does: where

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
 from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -74,8 +75,10 @@ class Transaction(Statements):
         trace: TracebackType | None,
     ) -> None:
         group = self._group
-        if self.leave(error) and group is not None:
-            self._log.wait_for_group(group)
+        if group is None or self._log.is_foreign:
+            self.leave(error)
+        else:
+            self._log.commit_group(group, partial(self.leave, error))
 
     def leave(
         self,

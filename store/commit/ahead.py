@@ -66,24 +66,40 @@ class Ahead:
             or any([group.changed_schema for group in groups])
         )
 
+    def commit(self, group: Group, end: Callable[[], object]) -> None:
+        """Call `end`, which may `end` the group, and see to it, whatever is raised, that none is in
+        line then for which nobody waits. Raises what that raises, and why the group was dropped."""
+        try:
+            try:
+                end()
+            finally:
+                self._wait(group)
+        finally:
+            self._wait(group)  # an interrupt may have stopped the first
+        if group.error is not None:
+            raise group.error
+
     def end(self, group: Group, finished: Callable[[Outcome], None] | None = None) -> bool:
         """Let the next group be made on top of this one; False where it changed nothing. The caller
         holds the lock of who commits. Raises why a group below was dropped.
 
-        `finished`: of who does not `wait`: it is written in a thread.
+        It is called in `commit`, unless there is `finished`, of who does not wait: then a thread
+        writes it.
         """
         made = group.blocks()
         if not group.touched:
             return False
         group.made, group.made_bytes, group.finished = made, sum(map(len, made)), finished
         group.layer = group.txn.taken()
-        with self._guard:
-            below, group.below = group.below, None
-            if below is not None and below.error is not None:
-                raise below.error
-            self.groups = (*self.groups, group)
-        if finished is not None:
-            self._aside.ask()
+        try:
+            with self._guard:
+                below, group.below = group.below, None
+                if below is not None and below.error is not None:
+                    raise below.error
+                self.groups = (*self.groups, group)
+        finally:
+            if finished is not None:
+                self._aside.ask()
         return True
 
     def wait(self, group: Outcome) -> None:
@@ -92,8 +108,8 @@ class Ahead:
             self._wait(group)
         finally:
             self._wait(group)  # an interrupt may have stopped the first
-        if group.error is not None or not group.done:
-            raise group.error or interrupted(KeyboardInterrupt())
+        if group.error is not None:
+            raise group.error
 
     def hold(self, group: Group) -> None:
         """Wait until what a group has seen is durable. Raises why it was dropped."""
@@ -103,7 +119,8 @@ class Ahead:
                 self.wait(group.below)
 
     def _wait(self, group: Outcome) -> None:
-        if not group.done:
+        """The same, but for what is raised. Of one that has not ended there is nothing to await."""
+        if not group.done and group in self.groups:
             with self._writing:
                 if not group.done:
                     self._write()
@@ -134,9 +151,9 @@ class Ahead:
 
     def published(self, groups: Sequence[Group]) -> None:
         """They are; the caller holds the guard."""
-        self.groups = self.groups[len(groups) :]
-        for group in groups:
+        for group in groups:  # first: none is out of line that is not done
             group.done = True
+        self.groups = self.groups[len(groups) :]
 
     def _drop(self, groups: tuple[Group, ...], cause: BaseException) -> tuple[Group, ...]:
         """They could not be published, so neither can be what was made on top. Returns all."""

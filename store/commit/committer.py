@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -320,8 +321,7 @@ class Committer(Fails, OfProcess):
             for job in jobs:
                 self._apply(group, job)
             self._hold(group, jobs)
-            if self.ahead.end(group):
-                self.ahead.wait(group)
+            self.ahead.commit(group, partial(self.ahead.end, group))
         finally:
             if group is not None:
                 group.txn.abort()

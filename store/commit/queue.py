@@ -97,19 +97,22 @@ class CommitQueue(OfProcess):
         committed; nobody else is held up by it.
         """
         try:
-            with self._guard:
-                self._line.extend(before)
-                self._line.append(job)
-                if self._leader is None:
-                    self._leader = job
-                else:
-                    job.waiter = threading.Event()
-            if job.waiter is not None:
-                job.waiter.wait()
-            if not job.done:
-                self._lead(until=job)
+            try:
+                with self._guard:
+                    self._line.extend(before)
+                    self._line.append(job)
+                    if self._leader is None:
+                        self._leader = job
+                    else:
+                        job.waiter = threading.Event()
+                if job.waiter is not None:
+                    job.waiter.wait()
+                if not job.done:
+                    self._lead(until=job)
+            finally:
+                self._leave(job)
         finally:
-            self._leave(job)
+            self._leave(job)  # an interrupt may have stopped the first
         if job.error is not None:
             raise job.error
 
@@ -185,14 +188,14 @@ class CommitQueue(OfProcess):
                 self._pass_on()
 
     def _pass_on(self) -> None:
-        if not self._line:
-            self._leader = None
-            return
-        self._leader = next((job for job in self._line if job.waiter is not None), None)
-        if self._leader is not None and self._leader.waiter is not None:
-            self._leader.waiter.set()  # it finds itself not done, and leads
-        else:
+        """Wake who leads next, and only then, should an interrupt come between, name it: until then
+        it can be done again."""
+        leader = next((job for job in self._line if job.waiter is not None), None)
+        if leader is not None and leader.waiter is not None:
+            leader.waiter.set()  # it finds itself not done, and leads
+        elif self._line:
             self._wake.notify()
+        self._leader = leader
 
     def _start_thread(self) -> None:
         self._thread = threading.Thread(target=self._serve, name="logweir-commit", daemon=True)

@@ -6,6 +6,8 @@ import queue
 import threading
 from collections.abc import Callable
 
+from logweir.wal.process import start_thread
+
 __all__ = ["BackgroundSync"]
 
 
@@ -16,18 +18,13 @@ class BackgroundSync:
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
         self._line: queue.SimpleQueue[bool] = queue.SimpleQueue()  # whether to go on
-        self._is_asked = False
         self._thread: threading.Thread | None = None
 
     def ask(self) -> None:
         """Have it called; what is asked for while it runs is done after it, once. For one thread at
         a time."""
-        if self._is_asked:
-            return
-        self._is_asked = True
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="logweir-sync", daemon=True)
-            self._thread.start()
+            self._thread = start_thread("logweir-sync", self._serve)
         self._line.put(True)
 
     def close(self) -> None:
@@ -38,6 +35,8 @@ class BackgroundSync:
             self._thread = None
 
     def _serve(self) -> None:
-        while self._line.get():
-            self._is_asked = False
+        goes_on = True
+        while goes_on and (goes_on := self._line.get()):
+            while goes_on and not self._line.empty():  # what was asked for until now
+                goes_on = self._line.get()
             self._call()

@@ -88,6 +88,7 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
         "append_packed": ("kv", request.tuple),
         "change_base": (lambda txn: None,),
         "changes_of": (280,),
+        "commit_group": (None, print),
         "count": ("kv",),
         "create_index": ("kv", "other", ["value"]),
         "create_sequence": ("numbers",),
@@ -123,7 +124,6 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
         "update": ("kv", 0, [["=", 1, "x"]]),
         "upsert": ("kv", (10**6, "x"), [["=", 1, "x"]]),
         "use_sequence": ("kv", "numbers"),
-        "wait_for_group": (None,),
     }
     entered = ("backup", "exclusive", "read_view", "rotated_view")
 
