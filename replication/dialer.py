@@ -1,21 +1,21 @@
-"""Connecting to a peer: `dial`, and a client that connects when it is first needed, and again when
-its connection was lost."""
+"""Connecting to a peer: `dial`, a connection whose requests are answered by their numbers, and a
+client that connects when it is first needed, and again when its connection was lost."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from types import TracebackType
-from typing import ClassVar, Generic, Protocol, Self, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from logweir.errors import Unreachable
+from logweir.errors import LogweirError, RemoteProtocolError, Unreachable
 from logweir.limits import CONNECT_SECONDS, OUTPUT_STALL_SECONDS, TLS_HANDSHAKE_SECONDS
 from logweir.replication.link import Conversation, Link
+from logweir.replication.session import Session
 from logweir.replication.urls import Schemes, Url, read_url
 
-__all__ = ["Closing", "Reconnecting", "client_tls", "dial"]
+__all__ = ["Asking", "Closing", "Reconnecting", "client_tls", "dial", "dial_with"]
 
 
 class Closing(ABC):
@@ -24,12 +24,7 @@ class Closing(ABC):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @abstractmethod
@@ -37,16 +32,97 @@ class Closing(ABC):
         """End it. Twice: nothing."""
 
 
-class _Connected(Protocol):
+A = TypeVar("A")
+Spoken = TypeVar("Spoken", bound=Conversation)
+S = TypeVar("S", bound=Session[Any])
+
+
+class Asking(Generic[S, A]):
+    """One connection to a server, whose session is `session`: requests out, each under a number,
+    answers awaited. Requests are pipelined; any number of callers may wait at a time.
+
+    `server`: what should be there; `lost_hint`: for who waits when the connection breaks.
+    """
+
+    server: ClassVar[str]
+    lost_hint: ClassVar[str] = "whether it was done is not known"
+
+    def __init__(self, url: Url, session: S) -> None:
+        self.url = url
+        self.session = session
+        self._link: Link | None = None
+        self._waiting: dict[int, asyncio.Future[A]] = {}
+
+    async def _dial(self, timeout_seconds: float) -> None:
+        self._link = await dial(self.url, lambda link: self, timeout_seconds=timeout_seconds)
+
     @property
-    def is_open(self) -> bool: ...
+    def is_open(self) -> bool:
+        """Whether requests can be sent."""
+        return self._link is not None and self._link.is_open
 
-    def close(self) -> None: ...
+    def handle(self, events: Sequence[Any]) -> None:
+        """See `Conversation`."""
+        raise NotImplementedError
 
-    async def wait_closed(self) -> None: ...
+    def closed(self, reason: str) -> None:
+        """See `Conversation`: all that wait are told."""
+        for waiting in self._waiting.values():
+            self._fail(waiting, self._loss(reason, self.lost_hint))
+        self._waiting.clear()
+
+    def _loss(self, reason: str, hint: str = "") -> LogweirError:
+        """Why nothing more is answered."""
+        if self.session.close_reason.startswith("malformed"):
+            return RemoteProtocolError(f"{self.url}: {reason}", hint=f"is this a {self.server}?")
+        return Unreachable(str(self.url), reason, hint=hint)
+
+    @staticmethod
+    def _fail(waiting: asyncio.Future[Any], error: LogweirError) -> None:
+        if not waiting.done():
+            waiting.set_exception(error)
+            waiting.exception()  # who waits is told; who does not has chosen not to
+
+    async def _ready_link(self) -> Link:
+        """The link, once it takes more. Raises `Unreachable` where it is closed."""
+        link = self._link
+        if link is None or not link.is_open:
+            raise Unreachable(str(self.url), "the connection is closed")
+        await link.drained()
+        return link
+
+    def _awaited(self, number: int) -> asyncio.Future[A]:
+        """What the request of that number will be answered."""
+        waiting: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiting
+        return waiting
+
+    def _answered(self, number: int, answer: A) -> None:
+        waiting = self._waiting.pop(number, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+    async def _in_time(self, waiting: asyncio.Future[A], timeout_seconds: float) -> A:
+        """An answer. Raises `Unreachable`, and closes the connection, where none comes in time."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await waiting
+        except TimeoutError as error:
+            self.close("no answer in time")
+            raise Unreachable(str(self.url), f"no answer after {timeout_seconds:g} s") from error
+
+    def close(self, reason: str = "closed by us") -> None:
+        """Close the connection."""
+        if self._link is not None:
+            self._link.close(reason)
+
+    async def wait_closed(self) -> None:
+        """Wait until the connection is gone."""
+        if self._link is not None:
+            await asyncio.shield(self._link.gone)
 
 
-C = TypeVar("C", bound=_Connected)
+C = TypeVar("C", bound=Asking[Any, Any])
 
 
 class Reconnecting(Closing, Generic[C]):
@@ -129,3 +205,14 @@ async def dial(
             str(url), error.strerror or str(error), hint="check that it runs and listens there"
         ) from error
     return link
+
+
+async def dial_with(url: Url, make: Callable[[Link], Spoken]) -> tuple[Link, Spoken]:
+    """`dial`, with the conversation that `make` made."""
+    made: list[Spoken] = []
+
+    def begin(link: Link) -> Spoken:
+        made.append(make(link))
+        return made[0]
+
+    return await dial(url, begin), made[0]

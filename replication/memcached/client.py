@@ -17,7 +17,6 @@ from __future__ import annotations
 import socket
 import time
 from collections import deque
-from types import TracebackType
 from typing import Self
 
 from logweir.errors import SourceStopped, Unreachable
@@ -74,12 +73,7 @@ class TapStream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

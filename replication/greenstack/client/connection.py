@@ -1,7 +1,4 @@
-"""One connection to a Greenstack server: requests out, answers awaited, streams taken in.
-
-Requests are pipelined; any number of callers may wait at a time.
-"""
+"""One connection to a Greenstack server: requests out, answers awaited, streams taken in."""
 
 from __future__ import annotations
 
@@ -9,11 +6,11 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
-from logweir.errors import LogweirError, PeerRefused, RemoteProtocolError, Unreachable
+from logweir.errors import LogweirError, PeerRefused, Unreachable
 from logweir.limits import CONNECT_SECONDS
-from logweir.replication.dialer import dial
+from logweir.replication.dialer import Asking
 from logweir.replication.greenstack.client_session import (
     Answered,
     ClientEvent,
@@ -33,7 +30,6 @@ from logweir.replication.greenstack.wire.messages import (
     encode_ack,
     encode_close,
 )
-from logweir.replication.link import Link
 from logweir.replication.urls import Url
 from logweir.wal.vclock import VClock
 
@@ -124,17 +120,16 @@ class Stream:
         self._connection.forget(self._name)
 
 
-class Connection:
+class Connection(Asking[ClientSession, Frame | None]):
     """See the module's text. Made by `Connection.open`."""
 
+    server = "Greenstack server"
+
     def __init__(self, url: Url, session: ClientSession, on_notice: Notice | None) -> None:
-        self.url = url
+        super().__init__(url, session)
         self.features: frozenset[int] = frozenset()
         self.agent = ""
-        self._session = session
         self._on_notice = on_notice
-        self._link: Link | None = None
-        self._waiting: dict[int, asyncio.Future[Frame | None]] = {}
         self._streams: dict[bytes, Stream] = {}
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -159,7 +154,7 @@ class Connection:
             features=features,
         )
         connection = cls(url, session, on_notice)
-        connection._link = await dial(url, lambda link: connection, timeout_seconds=timeout_seconds)
+        await connection._dial(timeout_seconds)
         try:
             async with asyncio.timeout(timeout_seconds):
                 await connection._ready
@@ -169,16 +164,6 @@ class Connection:
             hint = "is it a Greenstack server?"
             raise Unreachable(str(url), text, hint=hint) from error
         return connection
-
-    @property
-    def session(self) -> ClientSession:
-        """The state machine of this connection."""
-        return self._session
-
-    @property
-    def is_open(self) -> bool:
-        """Whether requests can be sent."""
-        return self._link is not None and self._link.is_open
 
     # --- what the link tells ----------------------------------------------------------------------
 
@@ -193,29 +178,15 @@ class Connection:
                 case Refused():
                     self._refused(event)
                 case Answered():
-                    waiting = self._waiting.pop(event.request.opaque, None)
-                    if waiting is not None and not waiting.done():
-                        waiting.set_result(event.answer)
+                    self._answered(event.request.opaque, event.answer)
                 case Pushed():
                     self._take_push(event.frame)
 
     def closed(self, reason: str) -> None:
-        """Tell all that wait."""
-        url = str(self.url)
-        error: LogweirError
-        if self._session.close_reason.startswith("malformed"):
-            error = RemoteProtocolError(f"{url}: {reason}", hint="is this a Greenstack server?")
-        else:
-            error = Unreachable(url, reason)
-        unanswered = error
-        if isinstance(error, Unreachable):
-            unanswered = Unreachable(url, reason, hint="whether it was done is not known")
-        futures: list[asyncio.Future[Any]] = [self._ready, *self._waiting.values()]
-        for waiting in futures:
-            if not waiting.done():
-                waiting.set_exception(error if waiting is self._ready else unanswered)
-                waiting.exception()  # who waits is told; who does not has chosen not to
-        self._waiting.clear()
+        """See `Conversation`: all that wait are told, and who follows a stream."""
+        error = self._loss(reason)
+        self._fail(self._ready, error)
+        super().closed(reason)
         for stream in self._streams.values():
             stream.fail(error)
 
@@ -245,15 +216,8 @@ class Connection:
 
         Raises `Unreachable` where the connection is closed.
         """
-        link = self._link
-        if link is None or not link.is_open:
-            raise Unreachable(str(self.url), "the connection is closed")
-        await link.drained()
-        loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[Frame | None]] = []
-        for request in requests:
-            future = self._waiting[self._session.send(request).opaque] = loop.create_future()
-            futures.append(future)
+        link = await self._ready_link()
+        futures = [self._awaited(self.session.send(request).opaque) for request in requests]
         link.flush()
         return futures
 
@@ -263,19 +227,14 @@ class Connection:
         Raises as `send` and its futures do, and `Unreachable` where no answer comes in time.
         """
         (future,) = await self.send(request)
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                answer = await future
-        except TimeoutError as error:
-            self.close("no answer in time")
-            raise Unreachable(str(self.url), f"no answer after {timeout_seconds:g} s") from error
+        answer = await self._in_time(future, timeout_seconds)
         assert answer is not None
         return answer
 
     def tell(self, frame: Frame) -> None:
         """Send something quiet."""
         if self._link is not None:
-            self._session.tell(frame)
+            self.session.tell(frame)
             self._link.flush()
 
     # --- streams ----------------------------------------------------------------------------------
@@ -303,13 +262,3 @@ class Connection:
     def forget(self, name: bytes) -> None:
         """A stream is over."""
         self._streams.pop(name, None)
-
-    def close(self, reason: str = "closed by us") -> None:
-        """Close the connection."""
-        if self._link is not None:
-            self._link.close(reason)
-
-    async def wait_closed(self) -> None:
-        """Wait until the connection is gone."""
-        if self._link is not None:
-            await asyncio.shield(self._link.gone)

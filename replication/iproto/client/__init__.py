@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
 
 from logweir.errors import RemoteProtocolError, Unreachable
 from logweir.limits import CONNECT_SECONDS, IPROTO_FRAME_BYTES
-from logweir.replication.dialer import dial
+from logweir.replication.dialer import Asking, dial_with
 from logweir.replication.iproto.wire.auth import scramble
 from logweir.replication.iproto.wire.codec import (
     GREETING_BYTES,
@@ -91,40 +90,35 @@ class CommandSession(BaseSession[Greeting | Answer]):
         return self._sync
 
 
-class Client:
+class Client(Asking[CommandSession, Answer]):
     """A connected client. Made by `open_client`."""
 
-    def __init__(self, link: Link, url: Url) -> None:
-        self.url = url
-        self.link = link
-        self.session = CommandSession(link.time())
+    lost_hint = "see its log"
+
+    def __init__(self, url: Url, link: Link) -> None:
+        super().__init__(url, CommandSession(link.time()))
+        self.link = self._link = link
         self.greeting: asyncio.Future[Greeting] = asyncio.get_running_loop().create_future()
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
 
     def handle(self, events: Sequence[Greeting | Answer]) -> None:
         """See `Conversation`."""
         for event in events:
             if isinstance(event, Greeting):
                 self.greeting.set_result(event)
-                continue
-            waiting = self._waiting.pop(event.header.sync, None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(event)
+            else:
+                self._answered(event.header.sync, event)
 
     def closed(self, reason: str) -> None:
         """See `Conversation`."""
-        waiting: list[asyncio.Future[Any]] = [self.greeting, *self._waiting.values()]
-        self._waiting.clear()
-        for future in waiting:
-            if not future.done():
-                future.set_exception(Unreachable(str(self.url), reason, hint="see its log"))
-                future.exception()  # nobody need be waiting any more
+        self._fail(self.greeting, self._loss(reason, self.lost_hint))
+        super().closed(reason)
+
+    def _loss(self, reason: str, hint: str = "") -> Unreachable:
+        return Unreachable(str(self.url), reason, hint=hint)
 
     def send(self, kind: int, body: bytes = b"") -> asyncio.Future[Answer]:
         """Send a request; `flush` makes it go. The future gives the answer, also a refusal."""
-        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[self.session.request(kind, body)] = waiting
-        return waiting
+        return self._awaited(self.session.request(kind, body))
 
     def flush(self) -> None:
         """Let everything go that was sent."""
@@ -143,14 +137,7 @@ class Client:
 @asynccontextmanager
 async def open_client(url: Url) -> AsyncIterator[Client]:
     """Connect and authenticate. Raises `Unreachable`, `RequestError`, `RemoteProtocolError`."""
-    made: list[Client] = []
-
-    def begin(link: Link) -> Client:
-        made.append(Client(link, url))
-        return made[0]
-
-    link = await dial(url, begin)
-    client = made[0]
+    link, client = await dial_with(url, lambda link: Client(url, link))
     try:
         greeting = await client.greeting
         if url.user:

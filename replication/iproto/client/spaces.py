@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from itertools import chain
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from logweir.errors import RemoteProtocolError
@@ -62,12 +61,7 @@ class ServerSpace:
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:

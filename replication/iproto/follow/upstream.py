@@ -22,7 +22,7 @@ from logweir.errors import (
 )
 from logweir.limits import TRANSACTION_BYTES, UPSTREAM_STEP_BYTES, UPSTREAM_WAITING_BYTES
 from logweir.replication.budget import Unanswered
-from logweir.replication.dialer import dial
+from logweir.replication.dialer import dial_with
 from logweir.replication.iproto.client_session import (
     Authenticated,
     ClientSession,
@@ -149,14 +149,7 @@ async def connect(
     url: Url, *, on_data: Callable[[], None] = lambda: None
 ) -> AsyncIterator[tuple[Upstream, Greeting, Ballot]]:
     """Connect, authenticate, vote. The connection is closed at the end of the context."""
-    made: list[Upstream] = []
-
-    def begin(link: Link) -> Upstream:
-        made.append(Upstream(link, url, on_data))
-        return made[0]
-
-    link = await dial(url, begin)
-    upstream = made[0]
+    link, upstream = await dial_with(url, lambda link: Upstream(link, url, on_data))
     try:
         greeting = (await upstream.expect(Greeted)).greeting
         if url.user:

@@ -43,7 +43,7 @@ from logweir.errors import (
 )
 from logweir.limits import CONNECT_SECONDS, SYNAPSE_WAITING_BYTES
 from logweir.replication.budget import Unanswered
-from logweir.replication.dialer import dial
+from logweir.replication.dialer import dial_with
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
 from logweir.replication.runner import Progress, SourceState
@@ -361,14 +361,9 @@ class SynapseSource(_Upstream):
         while (left := self._not_before - loop.time()) > 0:
             progress.alive()
             await asyncio.sleep(min(left, 5.0))
-        made: list[_TcpConversation] = []
-
-        def begin(link: Link) -> _TcpConversation:
-            made.append(_TcpConversation(link, self, progress))
-            return made[0]
-
-        link = await dial(self._url, begin)
-        conversation = made[0]
+        link, conversation = await dial_with(
+            self._url, lambda link: _TcpConversation(link, self, progress)
+        )
         try:
             await conversation.flow.run(conversation.settled)
         finally:

@@ -26,8 +26,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, TypedDict, Unpack
 
 from logweir.errors import (
     ConfigError,
@@ -36,21 +35,10 @@ from logweir.errors import (
     PositionUnavailable,
     Unreachable,
 )
-from logweir.limits import (
-    BACKOFF_FIRST_SECONDS,
-    BACKOFF_MAX_SECONDS,
-    CONNECT_SECONDS,
-)
+from logweir.limits import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS, CONNECT_SECONDS
 from logweir.replication.dialer import Reconnecting
 from logweir.replication.tank.client.connection import Connection, fetches_of, now_ms, refused
-from logweir.replication.tank.client.producer import (
-    BATCH_BYTES,
-    BATCH_MESSAGES,
-    BUFFER_BYTES,
-    LINGER_SECONDS,
-    Compression,
-    Producer,
-)
+from logweir.replication.tank.client.producer import Producer, ProducerOptions
 from logweir.replication.tank.follow.cursor import Cursor, Reading
 from logweir.replication.tank.wire.address import SCHEMES
 from logweir.replication.tank.wire.messages import (
@@ -75,13 +63,24 @@ from logweir.replication.tank.wire.messages import (
 from logweir.replication.topic.bundle import Message, encode_bundle
 from logweir.replication.urls import Url
 
-__all__ = ["Client", "Consumer", "Record", "Start"]
-
+__all__ = ["Client", "Consumer", "ConsumerOptions", "Record", "Start"]
 
 FETCH_BYTES: Final = 1024 * 1024
 WAIT_MS: Final = 5000
 
 Start = Literal["begin", "end"] | int
+Reset = Literal["error", "begin", "end"]
+
+
+class ConsumerOptions(TypedDict, total=False):
+    """See `Consumer`."""
+
+    start: Start | Mapping[int, Start]
+    group: str
+    reset: Reset
+    fetch_bytes: int
+    min_bytes: int
+    wait_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,49 +176,18 @@ class Client(Reconnecting[Connection]):
                 out[index] = result
         return out
 
-    def producer(
-        self,
-        *,
-        batch_messages: int = BATCH_MESSAGES,
-        batch_bytes: int = BATCH_BYTES,
-        linger_seconds: float = LINGER_SECONDS,
-        buffer_bytes: int = BUFFER_BYTES,
-        compression: Compression = "auto",
-    ) -> Producer:
+    def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer over this client's connection; see `Producer`."""
-        return Producer(
-            self,
-            batch_messages=batch_messages,
-            batch_bytes=batch_bytes,
-            linger_seconds=linger_seconds,
-            buffer_bytes=buffer_bytes,
-            compression=compression,
-        )
+        return Producer(self, **options)
 
     def consumer(
         self,
         topic: str,
         partitions: Iterable[int] | None = None,
-        *,
-        start: Start | Mapping[int, Start] = "begin",
-        group: str = "",
-        reset: Literal["error", "begin", "end"] = "error",
-        fetch_bytes: int = FETCH_BYTES,
-        min_bytes: int = 0,
-        wait_ms: int = WAIT_MS,
+        **options: Unpack[ConsumerOptions],
     ) -> Consumer:
         """A consumer over this client's connection; see `Consumer`."""
-        return Consumer(
-            self,
-            topic,
-            partitions,
-            start=start,
-            group=group,
-            reset=reset,
-            fetch_bytes=fetch_bytes,
-            min_bytes=min_bytes,
-            wait_ms=wait_ms,
-        )
+        return Consumer(self, topic, partitions, **options)
 
 
 class Consumer:
@@ -237,12 +205,12 @@ class Consumer:
         topic: str,
         partitions: Iterable[int] | None,
         *,
-        start: Start | Mapping[int, Start],
-        group: str,
-        reset: Literal["error", "begin", "end"],
-        fetch_bytes: int,
-        min_bytes: int,
-        wait_ms: int,
+        start: Start | Mapping[int, Start] = "begin",
+        group: str = "",
+        reset: Reset = "error",
+        fetch_bytes: int = FETCH_BYTES,
+        min_bytes: int = 0,
+        wait_ms: int = WAIT_MS,
     ) -> None:
         self.topic = topic
         self._client = client
@@ -261,12 +229,7 @@ class Consumer:
         await self._begin()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._records.clear()
 
     async def __aiter__(self) -> AsyncIterator[Record]:

@@ -1,7 +1,4 @@
-"""One connection to a Tank broker: requests out, answers awaited.
-
-Requests are pipelined; any number of callers may wait at a time.
-"""
+"""One connection to a Tank broker: requests out, answers awaited."""
 
 from __future__ import annotations
 
@@ -9,16 +6,10 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
-from logweir.errors import (
-    PeerRefused,
-    RemoteProtocolError,
-    Unreachable,
-)
+from logweir.errors import PeerRefused
 from logweir.limits import CONNECT_SECONDS
-from logweir.replication.dialer import dial
-from logweir.replication.link import Link
+from logweir.replication.dialer import Asking
 from logweir.replication.tank.client_session import Answered, ClientSession, Question
 from logweir.replication.tank.wire.messages import (
     CreateError,
@@ -41,7 +32,6 @@ ANSWER_SECONDS = 32.0
 
 _NOTHING = (FetchStatus.FINE, FetchStatus.SPARSE)
 _MOST = 0xFF  # topics of a fetch, partitions of a topic in it
-_Ask = TypeVar("_Ask", bound=Question)
 
 
 def fetches_of(parts: Sequence[FetchPart], *, min_bytes: int = 0) -> list[Fetch]:
@@ -62,50 +52,22 @@ def fetches_of(parts: Sequence[FetchPart], *, min_bytes: int = 0) -> list[Fetch]
     ]
 
 
-class Connection:
+class Connection(Asking[ClientSession, Answered]):
     """See the module's text. Made by `Connection.open`."""
 
-    def __init__(self, url: Url) -> None:
-        self.url = url
-        self._session = ClientSession()
-        self._link: Link | None = None
-        self._waiting: dict[int, asyncio.Future[Answered]] = {}
+    server = "Tank broker"
 
     @classmethod
     async def open(cls, url: Url, *, timeout_seconds: float = CONNECT_SECONDS) -> Connection:
         """Connect to the broker at `url`. Raises `Unreachable`."""
-        connection = cls(url)
-        connection._link = await dial(url, lambda link: connection, timeout_seconds=timeout_seconds)
+        connection = cls(url, ClientSession())
+        await connection._dial(timeout_seconds)
         return connection
-
-    @property
-    def session(self) -> ClientSession:
-        """The state machine of this connection."""
-        return self._session
-
-    @property
-    def is_open(self) -> bool:
-        """Whether requests can be sent."""
-        return self._link is not None and self._link.is_open
 
     def handle(self, events: Sequence[Answered]) -> None:
         """Give each answer to who waits for it."""
         for event in events:
-            waiting = self._waiting.pop(event.request.request_id, None)
-            if waiting is not None and not waiting.done():
-                waiting.set_result(event)
-
-    def closed(self, reason: str) -> None:
-        """Tell all that wait."""
-        malformed = self._session.close_reason.startswith("malformed")
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(
-                    RemoteProtocolError(f"{self.url}: {reason}", hint="is this a Tank broker?")
-                    if malformed
-                    else Unreachable(str(self.url), reason, hint="whether it was done is not known")
-                )
-        self._waiting.clear()
+            self._answered(event.request.request_id, event)
 
     async def ask(self, request: Question, *, timeout_seconds: float = ANSWER_SECONDS) -> Answered:
         """Send a request and wait for its answer.
@@ -113,20 +75,10 @@ class Connection:
         Raises `Unreachable` where the connection breaks or no answer comes in time (whether the
         request was carried out is then not known), `RemoteProtocolError` for a malformed answer.
         """
-        link = self._link
-        if link is None or not link.is_open:
-            raise Unreachable(str(self.url), "the connection is closed")
-        await link.drained()
-        sent = self._session.send(request)
-        waiting: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
-        self._waiting[sent.request_id] = waiting
+        link = await self._ready_link()
+        waiting = self._awaited(self.session.send(request).request_id)
         link.flush()
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                return await waiting
-        except TimeoutError as error:
-            self.close("no answer in time")
-            raise Unreachable(str(self.url), f"no answer after {timeout_seconds:g} s") from error
+        return await self._in_time(waiting, timeout_seconds)
 
     async def fetch(self, request: Fetch) -> FetchAnswer:
         """A fetch, waiting as long as it asks for and a while longer."""
@@ -160,16 +112,6 @@ class Connection:
         answer = (await self.ask(Partitions(0, topic))).answer
         assert isinstance(answer, PartitionsAnswer)
         return answer
-
-    def close(self, reason: str = "closed by us") -> None:
-        """Close the connection."""
-        if self._link is not None:
-            self._link.close(reason)
-
-    async def wait_closed(self) -> None:
-        """Wait until the connection is gone."""
-        if self._link is not None:
-            await asyncio.shield(self._link.gone)
 
 
 def now_ms() -> int:

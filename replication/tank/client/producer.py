@@ -11,33 +11,17 @@ import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Literal, Self
+from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict
 
-from logweir.errors import (
-    ConfigError,
-    LogweirError,
-)
+from logweir.errors import ConfigError, LogweirError
 from logweir.replication.tank.client.connection import now_ms, refused
-from logweir.replication.tank.wire.messages import (
-    PublishPart,
-    PublishResult,
-)
+from logweir.replication.tank.wire.messages import PublishPart, PublishResult
 from logweir.replication.topic.bundle import Message, encode_bundle
 
 if TYPE_CHECKING:
     from logweir.replication.tank.client import Client
 
-__all__ = [
-    "BATCH_BYTES",
-    "BATCH_MESSAGES",
-    "BUFFER_BYTES",
-    "IN_FLIGHT",
-    "LINGER_SECONDS",
-    "Compression",
-    "Producer",
-]
-
+__all__ = ["Producer", "ProducerOptions"]
 
 BATCH_MESSAGES: Final = 255
 """Most messages of a bundle by default: one client in the field counts them in 8 bits."""
@@ -47,6 +31,16 @@ BUFFER_BYTES: Final = 32 * 1024 * 1024
 IN_FLIGHT: Final = 8
 Compression = Literal["auto", "snappy", "none"]
 _COMPRESS: Final[Mapping[str, bool | None]] = {"auto": None, "snappy": True, "none": False}
+
+
+class ProducerOptions(TypedDict, total=False):
+    """See `Producer`."""
+
+    batch_messages: int
+    batch_bytes: int
+    linger_seconds: float
+    buffer_bytes: int
+    compression: Compression
 
 
 @dataclass(slots=True)
@@ -69,11 +63,11 @@ class Producer:
         self,
         client: Client,
         *,
-        batch_messages: int,
-        batch_bytes: int,
-        linger_seconds: float,
-        buffer_bytes: int,
-        compression: Compression,
+        batch_messages: int = BATCH_MESSAGES,
+        batch_bytes: int = BATCH_BYTES,
+        linger_seconds: float = LINGER_SECONDS,
+        buffer_bytes: int = BUFFER_BYTES,
+        compression: Compression = "auto",
     ) -> None:
         if compression not in _COMPRESS:
             raise ConfigError("compression", f"{compression!r} is none of {', '.join(_COMPRESS)}")
@@ -96,12 +90,7 @@ class Producer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.flush()
 
     async def send(

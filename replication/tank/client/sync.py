@@ -17,22 +17,24 @@ said of errors and places in `logweir.replication.tank.client` holds here.
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
 from logweir.limits import CONNECT_SECONDS
 from logweir.replication.tank import client as aio
-from logweir.replication.tank.client import Record, Start
+from logweir.replication.tank.client import ConsumerOptions, Record
 from logweir.replication.tank.client.producer import Producer as AsyncProducer
-from logweir.replication.tank.wire.messages import PartitionState, StatusAnswer
+from logweir.replication.tank.client.producer import ProducerOptions
 from logweir.replication.urls import Url
 
 __all__ = ["Client", "Consumer", "Producer"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
+Of = TypeVar("Of")
 
 
 class _Loop:
@@ -69,95 +71,90 @@ class _Loop:
         self._loop.close()
 
 
-class Client:
+class _Blocking(Generic[Of]):
+    """What stands for `of`, an object of the asyncio client, in the loop of a thread."""
+
+    def __init__(self, loop: _Loop, of: Of) -> None:
+        self._loop = loop
+        self._of = of
+
+    def __enter__(self) -> Self:
+        return self
+
+
+def _waits(
+    method: Callable[Concatenate[Of, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Blocking[Of], P], T]:
+    """The same method, which waits for its result."""
+
+    @functools.wraps(method)
+    def call(blocking: _Blocking[Of], /, *args: P.args, **options: P.kwargs) -> T:
+        return blocking._loop.run(method(blocking._of, *args, **options))
+
+    return call
+
+
+def _calls(
+    method: Callable[Concatenate[Of, P], T],
+) -> Callable[Concatenate[_Blocking[Of], P], T]:
+    """The same method, called in the loop."""
+
+    @functools.wraps(method)
+    def call(blocking: _Blocking[Of], /, *args: P.args, **options: P.kwargs) -> T:
+        return blocking._loop.call(lambda: method(blocking._of, *args, **options))
+
+    return call
+
+
+class Client(_Blocking[aio.Client]):
     """One broker; see `client.Client`."""
 
     def __init__(
         self, url: str | Url = "tank://127.0.0.1:11011", *, connect_seconds: float = CONNECT_SECONDS
     ) -> None:
-        self._loop = _Loop()
-        self._client = self._loop.call(lambda: aio.Client(url, connect_seconds=connect_seconds))
+        loop = _Loop()
+        super().__init__(loop, loop.call(lambda: aio.Client(url, connect_seconds=connect_seconds)))
 
     def __enter__(self) -> Self:
         try:
-            self._loop.run(self._client.connection())
+            self._loop.run(self._of.connection())
         except BaseException:
             self._loop.close()
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Close the connection and end the thread."""
-        self._loop.run(self._client.close())
+        self._loop.run(self._of.close())
         self._loop.close()
 
-    def topics(self) -> Sequence[tuple[str, bool, int]]:
-        """(name, enabled, number of partitions) of every topic."""
-        return self._loop.run(self._client.topics())
+    topics = _waits(aio.Client.topics)
+    partitions = _waits(aio.Client.partitions)
+    create_topic = _waits(aio.Client.create_topic)
+    reload = _waits(aio.Client.reload)
+    status = _waits(aio.Client.status)
 
-    def partitions(self, topic: str) -> Sequence[PartitionState]:
-        """First and last number of each partition."""
-        return self._loop.run(self._client.partitions(topic))
-
-    def create_topic(
-        self, topic: str, partitions: int = 1, config: Mapping[str, object] | None = None
-    ) -> None:
-        """Make a topic."""
-        self._loop.run(self._client.create_topic(topic, partitions, config))
-
-    def reload(self, topic: str, partition: int = 0) -> None:
-        """Let the broker apply a changed configuration."""
-        self._loop.run(self._client.reload(topic, partition))
-
-    def status(self) -> StatusAnswer:
-        """How the broker is."""
-        return self._loop.run(self._client.status())
-
-    def producer(self, **options: Any) -> Producer:
-        """A producer; options as of `client.Client.producer`."""
-        return Producer(self._loop, self._loop.call(lambda: self._client.producer(**options)))
+    def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
+        """A producer; see `Producer`."""
+        return Producer(self._loop, self._loop.call(lambda: self._of.producer(**options)))
 
     def consumer(
         self,
         topic: str,
         partitions: Iterable[int] | None = None,
-        *,
-        start: Start | Mapping[int, Start] = "begin",
-        group: str = "",
-        reset: Literal["error", "begin", "end"] = "error",
-        **options: int,
+        **options: Unpack[ConsumerOptions],
     ) -> Consumer:
-        """A consumer; further options as of `client.Client.consumer`."""
-        made = self._client.consumer(
-            topic, partitions, start=start, group=group, reset=reset, **options
-        )
-        return Consumer(self._loop, made)
+        """A consumer; see `Consumer`."""
+        return Consumer(self._loop, self._of.consumer(topic, partitions, **options))
 
 
-class Producer:
+class Producer(_Blocking[AsyncProducer]):
     """See `client.Producer`. Leaving its block waits until everything is published."""
 
-    def __init__(self, loop: _Loop, producer: AsyncProducer) -> None:
-        self._loop = loop
-        self._producer = producer
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.flush()
 
     def send(
@@ -180,7 +177,7 @@ class Producer:
                 outcome.set_exception(error)
 
         async def work() -> None:
-            sent = await self._producer.send(
+            sent = await self._of.send(
                 topic, content, key=key, partition=partition, time_ms=time_ms
             )
             sent.add_done_callback(landed)
@@ -188,68 +185,29 @@ class Producer:
         self._loop.run(work())
         return outcome
 
-    def flush(self) -> None:
-        """Publish everything and wait for the outcome of all."""
-        self._loop.run(self._producer.flush())
+    flush = _waits(AsyncProducer.flush)
 
 
-class Consumer:
+class Consumer(_Blocking[aio.Consumer]):
     """See `client.Consumer`. Iterating waits for the next message without end."""
 
-    def __init__(self, loop: _Loop, consumer: aio.Consumer) -> None:
-        self._loop = loop
-        self._consumer = consumer
-
     def __enter__(self) -> Self:
-        self._loop.run(self._consumer.__aenter__())
+        self._loop.run(self._of.__aenter__())
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._loop.run(self._consumer.__aexit__(kind, error, trace))
+    def __exit__(self, *_: object) -> None:
+        self._loop.run(self._of.__aexit__())
 
     def __iter__(self) -> Iterator[Record]:
         while True:
             yield self.get()
 
-    def get(self) -> Record:
-        """The next message, waited for."""
-        return self._loop.run(self._consumer.get())
-
-    def get_many(
-        self, most_messages: int = 1000, *, wait_ms: int | None = None
-    ) -> Sequence[Record]:
-        """Up to so many messages; none if none came within `wait_ms`."""
-        return self._loop.run(self._consumer.get_many(most_messages, wait_ms=wait_ms))
-
-    def position(self, partition: int) -> int:
-        """Number of the next message that will be given out."""
-        return self._loop.call(lambda: self._consumer.position(partition))
-
-    def seek(self, partition: int, number: int) -> None:
-        """Go on with message `number`, or the next one behind it."""
-        self._loop.call(lambda: self._consumer.seek(partition, number))
-
-    def seek_to_begin(self, *partitions: int) -> None:
-        """Go to the oldest message there is."""
-        self._loop.run(self._consumer.seek_to_begin(*partitions))
-
-    def seek_to_end(self, *partitions: int) -> None:
-        """Go behind the last message."""
-        self._loop.run(self._consumer.seek_to_end(*partitions))
-
-    def seek_to_time(self, time_ms: int, *partitions: int) -> None:
-        """Go to the first message with that time or a later one."""
-        self._loop.run(self._consumer.seek_to_time(time_ms, *partitions))
-
-    def commit(self) -> None:
-        """Keep the place of every partition at the broker under the group's name."""
-        self._loop.run(self._consumer.commit())
-
-    def committed(self) -> Mapping[int, int]:
-        """The places that the group has committed."""
-        return self._loop.run(self._consumer.committed())
+    get = _waits(aio.Consumer.get)
+    get_many = _waits(aio.Consumer.get_many)
+    position = _calls(aio.Consumer.position)
+    seek = _calls(aio.Consumer.seek)
+    seek_to_begin = _waits(aio.Consumer.seek_to_begin)
+    seek_to_end = _waits(aio.Consumer.seek_to_end)
+    seek_to_time = _waits(aio.Consumer.seek_to_time)
+    commit = _waits(aio.Consumer.commit)
+    committed = _waits(aio.Consumer.committed)
