@@ -26,7 +26,7 @@ is what the tests compare with, both ways.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -69,7 +69,8 @@ _SCALARS: Final = {
 @dataclass(frozen=True, slots=True)
 class Slot:
     """One field. `default`: what it has where it is left out; `limit`: most elements of a vector
-    of references; `table`: of a TABLE or of each of TABLES."""
+    of references; `table`: of a TABLE or of each of TABLES; `shown`, `kept`: make the value that is
+    given of the one that is written, and the reverse; also of the default."""
 
     name: str
     kind: Kind
@@ -77,6 +78,8 @@ class Slot:
     required: bool = False
     limit: int = 0
     table: Table | None = None
+    shown: Callable[[Any], Any] | None = None
+    kept: Callable[[Any], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +131,10 @@ class _Reader:
         values = []
         for i, slot in enumerate(table.slots):
             place = self.number(_U16, vtable + 4 + 2 * i) if 4 + 2 * i < size else 0
-            if place:
-                values.append(self.value(slot, at + place, depth))
-            elif slot.required:
+            if not place and slot.required:
                 raise DecodeError(f"{table.name} without {slot.name}", offset=at)
-            else:
-                values.append(slot.default)
+            value = self.value(slot, at + place, depth) if place else slot.default
+            values.append(value if slot.shown is None else slot.shown(value))
         return tuple(values)
 
     def value(self, slot: Slot, at: int, depth: int) -> Any:
@@ -199,12 +200,11 @@ def _pad(out: bytearray, width: int, rest: int = 0) -> None:
 
 
 def _put_table(out: bytearray, table: Table, values: Sequence[Any]) -> int:
-    slots = table.slots
-    kept = [
-        (i, slot, value)
-        for i, (slot, value) in enumerate(zip(slots, values, strict=True))
-        if value is not None and (slot.required or value != slot.default)
-    ]
+    kept = []
+    for i, (slot, value) in enumerate(zip(table.slots, values, strict=True)):
+        stored = value if slot.kept is None else slot.kept(value)
+        if stored is not None and (slot.required or stored != slot.default):
+            kept.append((i, slot, stored))
     kept.sort(key=lambda one: -_width(one[1].kind))
     is_wide = bool(kept) and _width(kept[0][1].kind) == 8
     count = max((i for i, _, _ in kept), default=-1) + 1

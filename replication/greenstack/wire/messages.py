@@ -45,7 +45,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar, TypeVarTuple
 
 from logweir.errors import DecodeError
 from logweir.limits import GREENSTACK_BUCKETS, VCLOCK_COMPONENTS
@@ -64,6 +64,10 @@ __all__ = [
     "Operation",
     "StreamOpen",
 ]
+
+
+V = TypeVar("V")
+Values = TypeVarTuple("Values")
 
 
 class Operation(IntEnum):
@@ -107,23 +111,70 @@ class NoticeCode(IntEnum):
     PROTOCOL_ERROR = 8
 
 
-def _req(name: str) -> Slot:
-    return Slot(name, Kind.TEXT, required=True)
+def _show_text(data: bytes | None) -> str:
+    try:
+        return (data or b"").decode()
+    except UnicodeDecodeError as error:
+        raise DecodeError("a text that is not UTF-8") from error
+
+
+def _keep_vclock(vclock: VClock) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted((origin, lsn) for origin, lsn in vclock.items() if origin and lsn))
+
+
+def _show_vclock(pairs: tuple[tuple[int, int], ...]) -> VClock:
+    if any(not 0 < origin < VCLOCK_COMPONENTS for origin, _ in pairs):
+        raise DecodeError(f"a position with an origin that is not 1 … {VCLOCK_COMPONENTS - 1}")
+    if any(lsn >= 1 << 63 for _, lsn in pairs) or len({origin for origin, _ in pairs}) < len(pairs):
+        raise DecodeError("a position with an lsn above 2^63 or an origin twice")
+    return VClock(dict(pairs))
+
+
+def _id() -> Slot:
+    return Slot("id", Kind.TEXT, required=True)
+
+
+def _text(name: str, *, required: bool = False) -> Slot:
+    return Slot(name, Kind.TEXT, required=required, shown=_show_text, kept=str.encode)
+
+
+def _texts(name: str, default: tuple[str, ...] | None, *, required: bool = False) -> Slot:
+    return Slot(
+        name,
+        Kind.TEXTS,
+        default,
+        required,
+        GREENSTACK_BUCKETS,
+        shown=lambda found: tuple(map(_show_text, found)),
+        kept=lambda texts: tuple(map(str.encode, texts)),
+    )
+
+
+def _bytes(name: str) -> Slot:
+    return Slot(name, Kind.BYTES, shown=lambda data: data or b"")
 
 
 _POSITION: Final = Table("Position", (Slot("origin", Kind.U32, 0), Slot("lsn", Kind.U64, 0)))
 
 
 def _positions(name: str) -> Slot:
-    return Slot(name, Kind.TABLES, (), limit=VCLOCK_COMPONENTS, table=_POSITION)
+    return Slot(
+        name,
+        Kind.TABLES,
+        (),
+        limit=VCLOCK_COMPONENTS,
+        table=_POSITION,
+        shown=_show_vclock,
+        kept=_keep_vclock,
+    )
 
 
 _INFO: Final = Table(
     "DocumentInfo",
     (
-        _req("id"),
+        _id(),
         Slot("flags", Kind.U32, 0),
-        Slot("expiration", Kind.TEXT),
+        _text("expiration"),
         Slot("compression", Kind.I8, 0),
         Slot("datatype", Kind.I8, 0),
         Slot("cas", Kind.U64, 0),
@@ -136,29 +187,23 @@ _DOCUMENT: Final = Table(
         Slot("value", Kind.BYTES, required=True),
     ),
 )
-_HELLO: Final = Table(
-    "HelloRequest",
-    (_req("agent"), _req("version"), Slot("comment", Kind.TEXT), Slot("features", Kind.U16S, ())),
-)
-_HELLO_ANSWER: Final = Table(
-    "HelloResponse",
-    (
-        _req("agent"),
-        _req("version"),
-        Slot("mechanisms", Kind.TEXT),
-        Slot("features", Kind.U16S, ()),
-    ),
-)
-_SASL: Final = Table("SaslRequest", (Slot("mechanism", Kind.TEXT), Slot("challenge", Kind.BYTES)))
-_SASL_ANSWER: Final = Table("SaslResponse", (Slot("challenge", Kind.BYTES),))
+_NAMES: Final = (_text("agent", required=True), _text("version", required=True))
+_FEATURES: Final = Slot("features", Kind.U16S, ())
+_HELLO: Final = Table("HelloRequest", (*_NAMES, _text("comment"), _FEATURES))
+_HELLO_ANSWER: Final = Table("HelloResponse", (*_NAMES, _text("mechanisms"), _FEATURES))
+_SASL: Final = Table("SaslRequest", (_text("mechanism"), _bytes("challenge")))
+_SASL_ANSWER: Final = Table("SaslResponse", (_bytes("challenge"),))
 _KEEPALIVE: Final = Table("Keepalive", (Slot("interval", Kind.U16, 10),))
-_SELECT: Final = Table("SelectBucket", (_req("bucket"),))
-_BUCKETS: Final = Table(
-    "ListBuckets", (Slot("buckets", Kind.TEXTS, required=True, limit=GREENSTACK_BUCKETS),)
+_SELECT: Final = Table("SelectBucket", (_text("bucket", required=True),))
+_BUCKETS: Final = Table("ListBuckets", (_texts("buckets", None, required=True),))
+_CREATE: Final = Table(
+    "CreateBucket",
+    (_text("name", required=True), _text("config", required=True), Slot("type", Kind.I8, 0)),
 )
-_CREATE: Final = Table("CreateBucket", (_req("name"), _req("config"), Slot("type", Kind.I8, 0)))
-_DELETE: Final = Table("DeleteBucket", (_req("bucket"), Slot("force", Kind.BOOL, False)))
-_ROLE: Final = Table("AssumeRole", (_req("role"),))
+_DELETE: Final = Table(
+    "DeleteBucket", (_text("bucket", required=True), Slot("force", Kind.BOOL, False))
+)
+_ROLE: Final = Table("AssumeRole", (_text("role", required=True),))
 _MUTATION: Final = Table(
     "Mutation",
     (
@@ -175,7 +220,7 @@ _MUTATION_ANSWER: Final = Table(
         Slot("vbucket_uuid", Kind.U64, 0),
     ),
 )
-_GET: Final = Table("Get", (_req("id"),))
+_GET: Final = Table("Get", (_id(),))
 _GET_ANSWER: Final = Table(
     "GetResponse", (Slot("document", Kind.TABLE, required=True, table=_DOCUMENT),)
 )
@@ -184,24 +229,21 @@ _OPEN: Final = Table(
     (
         _positions("start"),
         Slot("snapshot", Kind.BOOL, False),
-        Slot("buckets", Kind.TEXTS, (), limit=GREENSTACK_BUCKETS),
+        _texts("buckets", ()),
         Slot("window", Kind.U32, 1024 * 1024),
         Slot("follow", Kind.BOOL, True),
         Slot("heartbeat", Kind.U16, 10),
     ),
 )
-_OPENED: Final = Table("StreamOpened", (_positions("position"), Slot("instance", Kind.TEXT)))
-_CLOSE: Final = Table("StreamClose", (Slot("status", Kind.U16, 0), Slot("reason", Kind.TEXT)))
-_REMOVE: Final = Table("Remove", (_req("id"), Slot("cas", Kind.U64, 0)))
+_OPENED: Final = Table("StreamOpened", (_positions("position"), _text("instance")))
+_CLOSE: Final = Table("StreamClose", (Slot("status", Kind.U16, 0), _text("reason")))
+_REMOVE: Final = Table("Remove", (_id(), Slot("cas", Kind.U64, 0)))
 _MARK: Final = Table(
     "StreamMark", (Slot("kind", Kind.I8, 0), _positions("position"), Slot("time", Kind.U64, 0))
 )
 _ACK: Final = Table("StreamAck", (_positions("position"), Slot("credit", Kind.U32, 0)))
-_NOTICE: Final = Table(
-    "Notice",
-    (Slot("code", Kind.U16, 0), Slot("text", Kind.TEXT), Slot("detail", Kind.TEXT)),
-)
-_TRUNCATE: Final = Table("Truncate", (_req("bucket"),))
+_NOTICE: Final = Table("Notice", (Slot("code", Kind.U16, 0), _text("text"), _text("detail")))
+_TRUNCATE: Final = Table("Truncate", (_text("bucket", required=True),))
 
 TABLES: Final = (
     *(_HELLO, _HELLO_ANSWER, _SASL, _SASL_ANSWER, _KEEPALIVE, _SELECT, _BUCKETS, _CREATE, _DELETE),
@@ -211,79 +253,84 @@ TABLES: Final = (
 """All of them."""
 
 
-def _text(data: bytes | None) -> str:
-    try:
-        return (data or b"").decode()
-    except UnicodeDecodeError as error:
-        raise DecodeError("a text that is not UTF-8") from error
+class _Payload:
+    """A payload with a class of its own, whose fields are the slots of `table`, in their order."""
+
+    __slots__: tuple[str, ...] = ()
+    table: ClassVar[Table]
+
+    def encode(self) -> bytes:
+        """The payload."""
+        return write(self.table, [getattr(self, name) for name in self.__slots__])
+
+    @classmethod
+    def decode(cls, payload: bytes) -> Self:
+        """Raises `DecodeError`."""
+        return cls(*read(cls.table, payload))
 
 
-def _pairs(vclock: VClock) -> tuple[tuple[int, int], ...]:
-    return tuple(sorted((origin, lsn) for origin, lsn in vclock.items() if origin and lsn))
+class _Form(Generic[*Values]):
+    """Any other payload: the values of its slots."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+    def decode(self, payload: bytes) -> tuple[*Values]:
+        """Raises `DecodeError`."""
+        return read(self.table, payload)
 
 
-def _vclock(pairs: tuple[tuple[int, int], ...]) -> VClock:
-    if any(not 0 < origin < VCLOCK_COMPONENTS for origin, _ in pairs):
-        raise DecodeError(f"a position with an origin that is not 1 … {VCLOCK_COMPONENTS - 1}")
-    if any(lsn >= 1 << 63 for _, lsn in pairs) or len({origin for origin, _ in pairs}) < len(pairs):
-        raise DecodeError("a position with an lsn above 2^63 or an origin twice")
-    return VClock(dict(pairs))
+class _Single(Generic[V]):
+    """One of a single slot: its value."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+
+    def encode(self, value: V) -> bytes:
+        """The payload."""
+        return write(self.table, (value,))
+
+    def decode(self, payload: bytes) -> V:
+        """Raises `DecodeError`."""
+        value: V = read(self.table, payload)[0]
+        return value
 
 
 # --- the core -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class Hello(_Payload):
     """HELLO of a client."""
 
+    table = _HELLO
     agent: str
     version: str
     comment: str = ""
     features: tuple[int, ...] = ()
 
-    def encode(self) -> bytes:
-        """The payload."""
-        texts = (self.agent.encode(), self.version.encode(), self.comment.encode())
-        return write(_HELLO, (*texts, self.features))
-
-    @classmethod
-    def decode(cls, payload: bytes) -> Hello:
-        """Raises `DecodeError`."""
-        agent, version, comment, features = read(_HELLO, payload)
-        return cls(_text(agent), _text(version), _text(comment), features)
-
 
 @dataclass(frozen=True, slots=True)
-class HelloAnswer:
+class HelloAnswer(_Payload):
     """The server's answer to it. `mechanisms`: of SASL, a blank between."""
 
+    table = _HELLO_ANSWER
     agent: str
     version: str
     mechanisms: str = ""
     features: tuple[int, ...] = ()
 
-    def encode(self) -> bytes:
-        """The payload."""
-        texts = (self.agent.encode(), self.version.encode(), self.mechanisms.encode())
-        return write(_HELLO_ANSWER, (*texts, self.features))
-
-    @classmethod
-    def decode(cls, payload: bytes) -> HelloAnswer:
-        """Raises `DecodeError`."""
-        agent, version, mechanisms, features = read(_HELLO_ANSWER, payload)
-        return cls(_text(agent), _text(version), _text(mechanisms), features)
-
 
 def encode_sasl(mechanism: str, challenge: bytes) -> bytes:
     """SASL_AUTH; a step has the mechanism ""."""
-    return write(_SASL, (mechanism.encode(), challenge))
+    return write(_SASL, (mechanism, challenge))
 
 
-def decode_sasl(payload: bytes) -> tuple[str, bytes]:
-    """Mechanism and challenge; "" and b"" also where they are missing. Raises `DecodeError`."""
-    mechanism, challenge = read(_SASL, payload)
-    return _text(mechanism), challenge or b""
+decode_sasl = _Form[str, bytes](_SASL).decode
+"""Mechanism and challenge; "" and b"" also where they are missing."""
+
+decode_sasl_answer = _Single[bytes](_SASL_ANSWER).decode
+"""The challenge; b"" where there is none."""
 
 
 def encode_sasl_answer(challenge: bytes | None = None) -> bytes:
@@ -291,72 +338,39 @@ def encode_sasl_answer(challenge: bytes | None = None) -> bytes:
     return write(_SASL_ANSWER, (challenge,))
 
 
-def decode_sasl_answer(payload: bytes) -> bytes:
-    """The challenge; b"" where there is none. Raises `DecodeError`."""
-    return read(_SASL_ANSWER, payload)[0] or b""
+_keepalive = _Single[int](_KEEPALIVE)
+encode_keepalive, decode_keepalive = _keepalive.encode, _keepalive.decode
+"""KEEPALIVE: the interval in minutes."""
 
+_bucket = _Single[str](_SELECT)
+encode_bucket, decode_bucket = _bucket.encode, _bucket.decode
+"""SELECT_BUCKET: the bucket's name; TRUNCATE has the same form."""
 
-def encode_keepalive(interval_minutes: int) -> bytes:
-    """KEEPALIVE."""
-    return write(_KEEPALIVE, (interval_minutes,))
-
-
-def decode_keepalive(payload: bytes) -> int:
-    """The interval in minutes. Raises `DecodeError`."""
-    number: int = read(_KEEPALIVE, payload)[0]
-    return number
-
-
-def encode_bucket(name: str) -> bytes:
-    """SELECT_BUCKET; TRUNCATE has the same form."""
-    return write(_SELECT, (name.encode(),))
-
-
-def decode_bucket(payload: bytes) -> str:
-    """The bucket's name. Raises `DecodeError`."""
-    return _text(read(_SELECT, payload)[0])
-
-
-def encode_buckets(names: tuple[str, ...]) -> bytes:
-    """The answer to LIST_BUCKETS."""
-    return write(_BUCKETS, (tuple(name.encode() for name in names),))
-
-
-def decode_buckets(payload: bytes) -> tuple[str, ...]:
-    """The names. Raises `DecodeError`."""
-    return tuple(_text(name) for name in read(_BUCKETS, payload)[0])
+_buckets = _Single[tuple[str, ...]](_BUCKETS)
+encode_buckets, decode_buckets = _buckets.encode, _buckets.decode
+"""The answer to LIST_BUCKETS: the names."""
 
 
 def encode_create(name: str, config: str = "", kind: int = 1) -> bytes:
     """CREATE_BUCKET."""
-    return write(_CREATE, (name.encode(), config.encode(), kind))
+    return write(_CREATE, (name, config, kind))
 
 
-def decode_create(payload: bytes) -> tuple[str, str, int]:
-    """Name, configuration and type. Raises `DecodeError`."""
-    name, config, kind = read(_CREATE, payload)
-    return _text(name), _text(config), kind
+decode_create = _Form[str, str, int](_CREATE).decode
+"""Name, configuration and type."""
 
 
 def encode_delete(name: str, *, force: bool = False) -> bytes:
     """DELETE_BUCKET."""
-    return write(_DELETE, (name.encode(), force))
+    return write(_DELETE, (name, force))
 
 
-def decode_delete(payload: bytes) -> tuple[str, bool]:
-    """Name and force. Raises `DecodeError`."""
-    name, force = read(_DELETE, payload)
-    return _text(name), force
+decode_delete = _Form[str, bool](_DELETE).decode
+"""Name and force."""
 
-
-def encode_role(role: str) -> bytes:
-    """ASSUME_ROLE."""
-    return write(_ROLE, (role.encode(),))
-
-
-def decode_role(payload: bytes) -> str:
-    """The role. Raises `DecodeError`."""
-    return _text(read(_ROLE, payload)[0])
+_role = _Single[str](_ROLE)
+encode_role, decode_role = _role.encode, _role.decode
+"""ASSUME_ROLE: the role."""
 
 
 # The three tables of a document with all slots, as `write` could lay them out, for speed: what is
@@ -384,15 +398,8 @@ class Document:
     cas: int = 0
 
     def _values(self) -> tuple[Any, ...]:
-        info = (
-            self.id,
-            self.flags,
-            self.expiration.encode(),
-            self.compression,
-            self.datatype,
-            self.cas,
-        )
-        return (info, self.value)
+        info = self.id, self.flags, self.expiration, self.compression, self.datatype, self.cas
+        return info, self.value
 
     def encode(self, operation: int = Operation.SET) -> bytes:
         """As the payload of a MUTATION."""
@@ -431,7 +438,7 @@ class Document:
 
 def _document(values: tuple[Any, ...]) -> Document:
     (key, flags, expiration, compression, datatype, cas), value = values
-    return Document(key, value, flags, _text(expiration), compression, datatype, cas)
+    return Document(key, value, flags, expiration, compression, datatype, cas)
 
 
 def decode_mutation(payload: bytes) -> tuple[int, Document]:
@@ -446,43 +453,30 @@ def decode_get_answer(payload: bytes) -> Document:
 
 
 @dataclass(frozen=True, slots=True)
-class MutationAnswer:
+class MutationAnswer(_Payload):
     """What a change that succeeded is told."""
 
+    table = _MUTATION_ANSWER
     cas: int
     size: int
     seqno: int
     vbucket_uuid: int
 
-    def encode(self) -> bytes:
-        """The payload."""
-        return write(_MUTATION_ANSWER, (self.cas, self.size, self.seqno, self.vbucket_uuid))
 
-    @classmethod
-    def decode(cls, payload: bytes) -> MutationAnswer:
-        """Raises `DecodeError`."""
-        return cls(*read(_MUTATION_ANSWER, payload))
-
-
-def encode_get(key: bytes) -> bytes:
-    """GET."""
-    return write(_GET, (key,))
-
-
-def decode_get(payload: bytes) -> bytes:
-    """The id. Raises `DecodeError`."""
-    key: bytes = read(_GET, payload)[0]
-    return key
+_get = _Single[bytes](_GET)
+encode_get, decode_get = _get.encode, _get.decode
+"""GET: the id."""
 
 
 # --- logweir's own --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class StreamOpen:
+class StreamOpen(_Payload):
     """What a client asks of a stream. `buckets`: () for all that it may read; `window_bytes`: see
     `stream`; `heartbeat_seconds`: 0 for none."""
 
+    table = _OPEN
     start: VClock = VClock()  # noqa: RUF009 - it cannot be changed
     snapshot: bool = False
     buckets: tuple[str, ...] = ()
@@ -490,49 +484,23 @@ class StreamOpen:
     follow: bool = True
     heartbeat_seconds: int = 10
 
-    def encode(self) -> bytes:
-        """The payload."""
-        names = tuple(name.encode() for name in self.buckets)
-        return write(
-            _OPEN,
-            (
-                _pairs(self.start),
-                self.snapshot,
-                names,
-                self.window_bytes,
-                self.follow,
-                self.heartbeat_seconds,
-            ),
-        )
-
-    @classmethod
-    def decode(cls, payload: bytes) -> StreamOpen:
-        """Raises `DecodeError`."""
-        start, snapshot, buckets, window, follow, heartbeat = read(_OPEN, payload)
-        names = tuple(_text(name) for name in buckets)
-        return cls(_vclock(start), snapshot, names, window, follow, heartbeat)
-
 
 def encode_opened(position: VClock, instance: str) -> bytes:
     """The answer to STREAM_OPEN."""
-    return write(_OPENED, (_pairs(position), instance.encode()))
+    return write(_OPENED, (position, instance))
 
 
-def decode_opened(payload: bytes) -> tuple[VClock, str]:
-    """Position and UUID of the instance. Raises `DecodeError`."""
-    position, instance = read(_OPENED, payload)
-    return _vclock(position), _text(instance)
+decode_opened = _Form[VClock, str](_OPENED).decode
+"""Position and UUID of the instance."""
 
 
 def encode_close(status: int = 0, reason: str = "") -> bytes:
     """STREAM_CLOSE."""
-    return write(_CLOSE, (status, reason.encode()))
+    return write(_CLOSE, (status, reason))
 
 
-def decode_close(payload: bytes) -> tuple[int, str]:
-    """Status and reason. Raises `DecodeError`."""
-    status, reason = read(_CLOSE, payload)
-    return status, _text(reason)
+decode_close = _Form[int, str](_CLOSE).decode
+"""Status and reason."""
 
 
 def encode_remove(key: bytes, cas: int = 0) -> bytes:
@@ -543,49 +511,33 @@ def encode_remove(key: bytes, cas: int = 0) -> bytes:
 REMOVE_HEAD: Final = encode_remove(b"", 1)[:16] + bytes(8) + encode_remove(b"", 1)[24:28]
 """The begin of the payload of a REMOVE that has a CAS, up to the id's length; the CAS is at 16."""
 
-
-def decode_remove(payload: bytes) -> tuple[bytes, int]:
-    """Id and CAS. Raises `DecodeError`."""
-    key, cas = read(_REMOVE, payload)
-    return key, cas
+decode_remove = _Form[bytes, int](_REMOVE).decode
+"""Id and CAS."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(_Payload):
     """STREAM_MARK. `time_us`: microseconds since 1970."""
 
+    table = _MARK
     kind: int
     position: VClock
     time_us: int = 0
 
-    def encode(self) -> bytes:
-        """The payload."""
-        return write(_MARK, (self.kind, _pairs(self.position), self.time_us))
-
-    @classmethod
-    def decode(cls, payload: bytes) -> Mark:
-        """Raises `DecodeError`."""
-        kind, position, time_us = read(_MARK, payload)
-        return cls(kind, _vclock(position), time_us)
-
 
 def encode_ack(position: VClock, credit_bytes: int) -> bytes:
     """STREAM_ACK."""
-    return write(_ACK, (_pairs(position), credit_bytes))
+    return write(_ACK, (position, credit_bytes))
 
 
-def decode_ack(payload: bytes) -> tuple[VClock, int]:
-    """Position and bytes processed. Raises `DecodeError`."""
-    position, credit = read(_ACK, payload)
-    return _vclock(position), credit
+decode_ack = _Form[VClock, int](_ACK).decode
+"""Position and bytes processed."""
 
 
 def encode_notice(code: int, text: str = "", detail: str = "") -> bytes:
     """NOTICE. `detail`: JSON."""
-    return write(_NOTICE, (code, text.encode(), detail.encode()))
+    return write(_NOTICE, (code, text, detail))
 
 
-def decode_notice(payload: bytes) -> tuple[int, str, str]:
-    """Code, text and detail. Raises `DecodeError`."""
-    code, text, detail = read(_NOTICE, payload)
-    return code, _text(text), _text(detail)
+decode_notice = _Form[int, str, str](_NOTICE).decode
+"""Code, text and detail."""
