@@ -58,15 +58,11 @@ from logweir.replication.synapse.wire.codec import (
     SERVER_WORDS,
     Command,
     Dialect,
-    ErrorText,
-    Name,
     NotText,
-    Other,
-    Ping,
+    Plain,
     Position,
     Rdata,
     Replicate,
-    Server,
     encode,
     encode_row,
     parse,
@@ -103,7 +99,7 @@ Event = Greeted | Change
 def error_line(text: str) -> bytes:
     """An ERROR line of one readable text."""
     clean = "".join(letter if letter >= " " else "?" for letter in text)
-    return encode(ErrorText(clean[:_ERROR_CHARACTERS]), Dialect.D3)
+    return encode(Plain("ERROR", clean[:_ERROR_CHARACTERS]), Dialect.D3)
 
 
 def take_page(tracker: Tracker, wanted: Fetch, page: Page | Refused) -> Sequence[Change]:
@@ -155,8 +151,8 @@ class ClientSession(BaseSession[Event]):
         self._reader: Reader | None = None
         self._tracker: Tracker | None = None
         self._began = self._heard = self._sent = now
-        self._put(Name(name), now)
-        self._put(Ping(str(milliseconds())), now)
+        self._put(Plain("NAME", name), now)
+        self._put(Plain("PING", str(milliseconds())), now)
 
     # --- the contract -----------------------------------------------------------------------------
 
@@ -213,7 +209,7 @@ class ClientSession(BaseSession[Event]):
         elif not self.server and now >= self._began + SYNAPSE_TIMEOUT_SECONDS:
             self._refuse("no SERVER line came")
         elif now >= self._sent + SYNAPSE_PING_SECONDS:
-            self._put(Ping(str(self._milliseconds())), now)
+            self._put(Plain("PING", str(self._milliseconds())), now)
         return ()
 
     # --- what the owner calls ---------------------------------------------------------------------
@@ -300,33 +296,33 @@ class ClientSession(BaseSession[Event]):
         command = parse(text, self.dialect or Dialect.D3) if word != "POSITION" else None
         if command is None:
             if self.dialect is None:
-                return Other("POSITION")
+                return Plain("POSITION")
             command = parse(text, self.dialect)
-        if word not in SERVER_WORDS and not (isinstance(command, Other) and not command.known):
+        if word not in SERVER_WORDS and not (isinstance(command, Plain) and not command.known):
             raise DecodeError(f"invalid command: {word}")
         return command
 
     def _act(self, command: Command, events: list[Event]) -> None:
-        if isinstance(command, Position):
-            if self._tracker is not None:
-                self._tracker.position(
-                    command.stream, command.instance, command.previous, command.token
-                )
-        elif isinstance(command, Server):
-            if self._wanted_server and command.name != self._wanted_server:
-                self.wrong_server = True
-                self._out.put(error_line("Wrong remote"))
-                self.close_reason = (
-                    f"it is {command.name!r}, not the server {self._wanted_server!r} we want"
-                )
-            elif not self.server:
-                self.server = command.name
-                events.append(Greeted(command.name))
-        elif isinstance(command, ErrorText):
-            if not command.text.startswith(_PASSING):
-                self.last_error = command.text[:_ERROR_CHARACTERS]
-        elif isinstance(command, Other) and not command.known:
-            self.unknown += 1
+        match command:
+            case Position(stream, instance, previous, token):
+                if self._tracker is not None:
+                    self._tracker.position(stream, instance, previous, token)
+            case Plain("SERVER", name):
+                self._greeted(name, events)
+            case Plain("ERROR", text):
+                if not text.startswith(_PASSING):
+                    self.last_error = text[:_ERROR_CHARACTERS]
+            case Plain(known=False):
+                self.unknown += 1
+
+    def _greeted(self, name: str, events: list[Event]) -> None:
+        if self._wanted_server and name != self._wanted_server:
+            self.wrong_server = True
+            self._out.put(error_line("Wrong remote"))
+            self.close_reason = f"it is {name!r}, not the server {self._wanted_server!r} we want"
+        elif not self.server:
+            self.server = name
+            events.append(Greeted(name))
 
 
 class RedisSession:

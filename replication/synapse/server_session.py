@@ -42,16 +42,11 @@ from logweir.replication.synapse.wire.codec import (
     CLIENT_WORDS,
     Command,
     Dialect,
-    ErrorText,
     FederationAck,
     LineBuffer,
-    Name,
     NotText,
-    Other,
-    Ping,
-    RemoteServerUp,
+    Plain,
     Replicate,
-    Server,
     encode,
     parse,
     text_of,
@@ -109,8 +104,8 @@ class ServerSession(BaseSession[Event]):
         self._lines = LineBuffer()
         self._heard = self._sent = now
         self._armed = False
-        self.put(Server(server_name), now)
-        self.put(Ping(str(milliseconds())), now)
+        self.put(Plain("SERVER", server_name), now)
+        self.put(Plain("PING", str(milliseconds())), now)
 
     def put(self, command: Command, now: float) -> None:
         """Send one command. Raises as `codec.encode`."""
@@ -167,7 +162,7 @@ class ServerSession(BaseSession[Event]):
         if self._armed and now >= self._heard + SYNAPSE_TIMEOUT_SECONDS:
             self.refuse("ping timeout")
         elif now >= self._sent + SYNAPSE_PING_SECONDS:
-            self.put(Ping(str(self._milliseconds())), now)
+            self.put(Plain("PING", str(self._milliseconds())), now)
         return ()
 
     def _command(self, text: str) -> Command:
@@ -180,18 +175,18 @@ class ServerSession(BaseSession[Event]):
             raise DecodeError(f"failed to parse line: {word}: {error.reason}") from error
 
     def _act(self, command: Command, now: float, events: list[Event]) -> None:
-        if isinstance(command, Replicate):
-            stream = command.stream if self.dialect is Dialect.D1 else ALL
-            events.append(Subscribe(stream, command.token))
-        elif isinstance(command, FederationAck):
-            events.append(Acknowledged(command.instance, command.token))
-        elif isinstance(command, RemoteServerUp):
-            events.append(PeerUp(command.name))
-        elif isinstance(command, Ping):
-            self._armed = True
-        elif isinstance(command, Name):
-            self.name = command.text
-        elif isinstance(command, ErrorText):
-            self.last_error = command.text
-        else:
-            assert isinstance(command, Other)  # known, and without effect on us
+        match command:
+            case Replicate(stream, token):
+                events.append(Subscribe(stream if self.dialect is Dialect.D1 else ALL, token))
+            case FederationAck(instance, token):
+                events.append(Acknowledged(instance, token))
+            case Plain("REMOTE_SERVER_UP", name):
+                events.append(PeerUp(name))
+            case Plain("PING"):
+                self._armed = True
+            case Plain("NAME", text):
+                self.name = text
+            case Plain("ERROR", text):
+                self.last_error = text
+            case _:
+                assert isinstance(command, Plain)  # known, and without effect on us

@@ -77,7 +77,7 @@ from logweir.replication.synapse.server_session import (
     ServerSession,
     Subscribe,
 )
-from logweir.replication.synapse.wire.codec import ALL, Dialect, RemoteServerUp
+from logweir.replication.synapse.wire.codec import ALL, Dialect, Plain
 from logweir.replication.urls import Url
 from logweir.store import Log
 from logweir.store.view import ReadView
@@ -267,7 +267,7 @@ class Conversation:
                 continue
             elif isinstance(event, PeerUp) and self.service.options.relay_up:
                 for other in self.service.conversations - {self}:
-                    other.pass_on(RemoteServerUp(event.server))
+                    other.pass_on(Plain("REMOTE_SERVER_UP", event.server))
 
     def _ask(self, event: Subscribe) -> None:
         if refusal := self._shown.refusal_of_all:
@@ -305,7 +305,7 @@ class Conversation:
         if taken := sorted(names & self._live.keys()):
             self._refuse(f"stream {taken[0]} is another one now, follow it anew")
 
-    def pass_on(self, command: RemoteServerUp) -> None:
+    def pass_on(self, command: Plain) -> None:
         """Send what another follower said; nothing else is queued for one that takes nothing."""
         self._passed_on = 0 if self.link.writable else self._passed_on + 1
         if self._passed_on > SYNAPSE_QUEUED_COMMANDS:

@@ -59,6 +59,7 @@ import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from types import NoneType
 from typing import Any, Final, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
@@ -74,18 +75,13 @@ __all__ = [
     "NOW",
     "Command",
     "Dialect",
-    "ErrorText",
     "FederationAck",
     "LineBuffer",
-    "Name",
     "NotText",
-    "Other",
-    "Ping",
+    "Plain",
     "Position",
     "Rdata",
-    "RemoteServerUp",
     "Replicate",
-    "Server",
     "decode_row_value",
     "encode",
     "encode_row",
@@ -137,34 +133,6 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """The server's name."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorText:
-    """Something went wrong at the peer; which closes the connection, if anybody does."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ping:
-    """A sign of life."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """What a follower calls itself."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Replicate:
     """A request for a stream. D1: `stream` may be ALL, `token` None for NOW; else both empty."""
 
@@ -181,33 +149,15 @@ class FederationAck:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteServerUp:
-    """Another homeserver is reachable again."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Other:
-    """A command that is known and has no effect here, or with `known` False any other word."""
+class Plain:
+    """Any other command: a word and one text. With `known` False a word that is none."""
 
     word: str
     text: str = ""
     known: bool = True
 
 
-Command = (
-    Rdata
-    | Position
-    | Server
-    | ErrorText
-    | Ping
-    | Name
-    | Replicate
-    | FederationAck
-    | RemoteServerUp
-    | Other
-)
+Command = Rdata | Position | Replicate | FederationAck | Plain
 
 
 # --- lines ----------------------------------------------------------------------------------------
@@ -257,12 +207,12 @@ def _split(text: str, count: int) -> list[str]:
     return words
 
 
-def _json_list(text: str, *, or_null: bool = False) -> None:
+def _check_json(text: str, types: tuple[type, ...]) -> None:
     try:
         value = _JSON.decode(text)
     except (ValueError, RecursionError) as error:
         raise DecodeError(f"its list is not JSON: {error}") from error
-    if not (isinstance(value, list) or (or_null and value is None)):
+    if not isinstance(value, types):
         raise DecodeError("its last argument is not a JSON list")
 
 
@@ -294,7 +244,7 @@ def _parse_replicate(text: str, dialect: Dialect) -> Replicate:
     return Replicate(stream, None if token in (NOW, "now") else _token(token))
 
 
-def _parse_user_sync(text: str, dialect: Dialect) -> Other:
+def _parse_user_sync(text: str, dialect: Dialect) -> Plain:
     words = text.split(" ")
     counts = {Dialect.D1: (3,), Dialect.D4: (4, 5)}.get(dialect, (4,))
     if len(words) not in counts or "" in words:
@@ -302,7 +252,7 @@ def _parse_user_sync(text: str, dialect: Dialect) -> Other:
     if words[-2] not in ("start", "end"):
         raise DecodeError(f"state {words[-2][:20]!r} is neither start nor end")
     _token(words[-1])
-    return Other("USER_SYNC", text)
+    return Plain("USER_SYNC", text)
 
 
 def _parse_ack(text: str, dialect: Dialect) -> FederationAck:
@@ -313,73 +263,46 @@ def _parse_ack(text: str, dialect: Dialect) -> FederationAck:
     return FederationAck(words[0] if len(words) == 2 else _MASTER, _token(words[-1]))
 
 
-def _parse_user_ip(text: str, dialect: Dialect) -> Other:
-    del dialect
-    user, values = _split(text, 2)
-    _json_list(values)
-    return Other("USER_IP", user)
-
-
-def _parse_invalidate(text: str, dialect: Dialect) -> Other:
-    del dialect
-    _json_list(_split(text, 2)[1], or_null=True)
-    return Other("INVALIDATE_CACHE", text)
-
-
-def _parse_remove_pusher(text: str, dialect: Dialect) -> Other:
-    del dialect
-    _split(text, 3)
-    return Other("REMOVE_PUSHER", text)
-
-
-def _parse_lock(text: str, dialect: Dialect) -> Other:
-    del dialect
-    _json_list(text)
-    return Other("LOCK_RELEASED", text)
-
-
-def _free(word: str) -> Callable[[str, Dialect], Command]:
-    return lambda text, dialect: Other(word, text)
+def _parse_counted(word: str, text: str) -> Plain:
+    count, types = _COUNTED[word]
+    words = _split(text, count)
+    if types:
+        _check_json(words[-1], types)
+    return Plain(word, words[0] if word == "USER_IP" else text)
 
 
 _PARSERS: Final[dict[str, Callable[[str, Dialect], Command]]] = {
     "RDATA": parse_rdata,
     "POSITION": _parse_position,
-    "SERVER": lambda text, dialect: Server(text),
-    "ERROR": lambda text, dialect: ErrorText(text),
-    "PING": lambda text, dialect: Ping(text),
-    "NAME": lambda text, dialect: Name(text),
     "REPLICATE": _parse_replicate,
     "USER_SYNC": _parse_user_sync,
-    "CLEAR_USER_SYNC": _free("CLEAR_USER_SYNC"),
     "FEDERATION_ACK": _parse_ack,
-    "SYNC": _free("SYNC"),
-    "REMOVE_PUSHER": _parse_remove_pusher,
-    "INVALIDATE_CACHE": _parse_invalidate,
-    "USER_IP": _parse_user_ip,
-    "REMOTE_SERVER_UP": lambda text, dialect: RemoteServerUp(text),
-    "LOCK_RELEASED": _parse_lock,
-    "NEW_ACTIVE_TASK": _free("NEW_ACTIVE_TASK"),
-    "CANCEL_TASK": _free("CANCEL_TASK"),
 }
-
-SERVER_WORDS: Final = frozenset(
-    [
-        "SERVER",
-        "RDATA",
-        "POSITION",
-        "ERROR",
-        "PING",
-        "SYNC",
-        "REMOTE_SERVER_UP",
-        "LOCK_RELEASED",
-        "NEW_ACTIVE_TASK",
+_COUNTED: Final[dict[str, tuple[int, tuple[type, ...]]]] = {
+    "REMOVE_PUSHER": (3, ()),
+    "INVALIDATE_CACHE": (2, (list, NoneType)),
+    "USER_IP": (2, (list,)),
+    "LOCK_RELEASED": (1, (list,)),
+}
+"""Words with so many arguments, the last of which is JSON of one of these types, if any."""
+_FREE: Final = frozenset(
+    (
+        *("SERVER", "ERROR", "PING", "NAME", "CLEAR_USER_SYNC", "SYNC", "REMOTE_SERVER_UP"),
+        *("NEW_ACTIVE_TASK", "CANCEL_TASK"),
+    )
+)
+"""Words behind which any text may stand."""
+_KNOWN: Final = _FREE | _PARSERS.keys() | _COUNTED.keys()
+_OF_SERVERS: Final = frozenset(("SERVER", "RDATA", "POSITION", "SYNC"))
+SERVER_WORDS: Final = _OF_SERVERS | frozenset(
+    (
+        *("ERROR", "PING", "REMOTE_SERVER_UP", "LOCK_RELEASED", "NEW_ACTIVE_TASK"),
         "CANCEL_TASK",
-    ]
+    )
 )
 """What a server may send."""
 
-CLIENT_WORDS: Final = frozenset(_PARSERS) - {"SERVER", "RDATA", "POSITION", "SYNC"}
+CLIENT_WORDS: Final = _KNOWN - _OF_SERVERS
 """What a follower may send."""
 
 
@@ -393,15 +316,15 @@ def text_of(line: bytes) -> str:
 
 
 def parse(text: str, dialect: Dialect) -> Command:
-    """One line. A word that is not known gives `Other` with `known` False.
+    """One line. A word that is not known gives `Plain` with `known` False.
 
     Raises `DecodeError` for arguments that are not what the word takes in that dialect.
     """
     word, _, rest = text.partition(" ")
     parser = _PARSERS.get(word)
-    if parser is None:
-        return Other(word, rest, known=False)
-    return parser(rest, dialect)
+    if parser is not None:
+        return parser(rest, dialect)
+    return _parse_counted(word, rest) if word in _COUNTED else Plain(word, rest, word in _FREE)
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -424,17 +347,7 @@ def _arguments(command: Command, dialect: Dialect) -> tuple[str, tuple[str, ...]
             return "REPLICATE", (stream, NOW if token is None else str(token))
         case FederationAck(instance, token):
             return "FEDERATION_ACK", (str(token),) if first else (instance, str(token))
-        case Server(name):
-            return "SERVER", (name,)
-        case RemoteServerUp(name):
-            return "REMOTE_SERVER_UP", (name,)
-        case ErrorText(text):
-            return "ERROR", (text,)
-        case Ping(text):
-            return "PING", (text,)
-        case Name(text):
-            return "NAME", (text,)
-        case Other(word, text):
+        case Plain(word, text):
             return word, (text,)
 
 
