@@ -120,22 +120,14 @@ class _Publishing:
     missing: int
 
 
+@dataclass(eq=False, slots=True)
 class Waiting:
     """A fetch that waits. `since`: (part, last number, written bytes) when it began."""
 
-    __slots__ = ("deadline", "request", "session", "since")
-
-    def __init__(
-        self,
-        session: ServerSession,
-        request: Fetch,
-        since: tuple[tuple[FetchPart, int, int], ...],
-        deadline: float,
-    ) -> None:
-        self.session = session
-        self.request = request
-        self.since = since
-        self.deadline = deadline
+    session: ServerSession
+    request: Fetch
+    since: tuple[tuple[FetchPart, int, int], ...]
+    deadline: float
 
     def keys(self) -> list[tuple[str, int]]:
         """The partitions awaited."""

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from logweir.replication.topic.bundle import BundleHead
+from logweir.replication.topic.bundle import BundleHead, encode_varint, read_head
 from logweir.replication.topic.requests import Create, CreateError, ReloadError
 
-__all__ = ["Append", "Chunk", "ClientTopics", "Extent", "TopicReader"]
+__all__ = ["Append", "Chunk", "ChunkMaker", "ClientTopics", "Extent", "TopicReader"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,37 @@ class Chunk:
     sparse: bool
     pieces: Sequence[bytes | memoryview] = ()
     size_bytes: int = 0
+
+
+class ChunkMaker:
+    """A chunk in the making: a first bundle of any size, and others as long as all stay within
+    `limit_bytes`."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.size_bytes = 0
+        self._limit_bytes = limit_bytes
+        self._base = 0
+        self._pieces: list[bytes | memoryview] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def add(self, first: int, data: bytes | memoryview) -> bool:
+        """Add a bundle that begins with number `first`; False, and nothing done, where it does not
+        fit."""
+        length = encode_varint(len(data))
+        size = self.size_bytes + len(length) + len(data)
+        if self._pieces and size > self._limit_bytes:
+            return False
+        self._base = self._base or first
+        self._pieces += (length, data)
+        self.size_bytes = size
+        return True
+
+    def chunk(self) -> Chunk:
+        """What was added."""
+        is_sparse = bool(self._pieces) and read_head(self._pieces[1]).sparse
+        return Chunk(self._base, is_sparse, self._pieces, self.size_bytes)
 
 
 class TopicReader(Protocol):

@@ -17,8 +17,7 @@ from logweir.errors import LimitExceeded
 from logweir.limits import GROUP_BYTES, TANK_BUNDLE_BYTES
 from logweir.replication.logs import get_logger
 from logweir.replication.topic import kernel
-from logweir.replication.topic.bundle import encode_varint, read_head
-from logweir.replication.topic.partition import Append, Chunk
+from logweir.replication.topic.partition import Append, Chunk, ChunkMaker
 from logweir.replication.topic.requests import PublishResult
 from logweir.replication.topic.spaces import TopicDef, bundle_tuple, last_bundle, place_bundle
 from logweir.store import Log
@@ -64,14 +63,11 @@ class News:
 
     def chunk(self, limit_bytes: int) -> Chunk:
         """The first of them, and those behind it that fit too."""
-        out: list[bytes | memoryview] = []
-        size = 0
+        made = ChunkMaker(limit_bytes)
         for each in self.bundles:
-            if out and size + each.size_bytes > limit_bytes:
+            if not made.add(each.first, each.data):
                 break
-            out += (encode_varint(len(each.data)), each.data)
-            size += each.size_bytes
-        return Chunk(self.bundles[0].first, read_head(out[1]).sparse, out, size)
+        return made.chunk()
 
 
 @dataclass(frozen=True, slots=True)

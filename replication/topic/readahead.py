@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from logweir.errors import LogweirError
 from logweir.limits import TANK_READ_AHEAD_BYTES
-from logweir.replication.topic.bundle import encode_varint, read_head
-from logweir.replication.topic.partition import Chunk
+from logweir.replication.topic.partition import Chunk, ChunkMaker
 from logweir.replication.topic.spaces import TopicDef, views_from
 from logweir.store import Log
 
@@ -91,9 +90,7 @@ class ReadAhead:
     def _read(
         self, topic: TopicDef, partition: int, start: int, limit_bytes: int, last: int
     ) -> ReadBundles:
-        out: list[bytes | memoryview] = []
-        size = 0
-        base = 0
+        made = ChunkMaker(limit_bytes)
         following = 0
         with self._log.read_view() as view:
             found = views_from(view.engine, topic.space_id, partition, start)
@@ -103,15 +100,10 @@ class ReadAhead:
                 except StopIteration:
                     break
                 except LogweirError:
-                    if out:
+                    if made:
                         break  # who asks for what is behind is told
                     raise
-                length = encode_varint(len(data))
-                if out and size + len(length) + len(data) > limit_bytes:
+                if not made.add(first, data):
                     following = first
                     break
-                base = base or first
-                out += (length, data)
-                size += len(length) + len(data)
-        chunk = Chunk(base, bool(out) and read_head(out[1]).sparse, out, size)
-        return ReadBundles(chunk, following, last)
+        return ReadBundles(made.chunk(), following, last)

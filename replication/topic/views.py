@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from logweir.errors import LogweirError, PositionUnavailable
-from logweir.replication.topic.bundle import Message, encode_bundle, encode_varint
-from logweir.replication.topic.partition import Chunk, Extent
+from logweir.replication.topic.bundle import Message, encode_bundle
+from logweir.replication.topic.partition import Chunk, ChunkMaker, Extent
 from logweir.store import Log
 from logweir.store.commit.applying import APPLIED
 from logweir.store.engine.engine import key_of
@@ -136,23 +136,15 @@ class View:
         limit_bytes = min(limit_bytes, READ_BYTES)
         if not self.is_ready:
             return Chunk(0, False)
-        out: list[bytes | memoryview] = []
-        size = 0
-        base = 0
+        made = ChunkMaker(limit_bytes)
         try:
             for messages in self._groups(start, limit_bytes):
                 data = encode_bundle(messages, sparse=True)
-                length = encode_varint(len(data))
-                if out and size + len(length) + len(data) > limit_bytes:
-                    break
-                base = base or messages[0].number
-                out += (length, data)
-                size += len(length) + len(data)
-                if size >= limit_bytes:
+                if not made.add(messages[0].number, data) or made.size_bytes >= limit_bytes:
                     break
         except PositionUnavailable:
             self._shortened()
-        return Chunk(base, bool(out), out, size)
+        return made.chunk()
 
     def _shortened(self) -> None:
         """The log lost its oldest rows: it is to be looked at anew."""

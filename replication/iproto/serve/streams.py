@@ -13,55 +13,25 @@ Source: Tarantool 2.11 (read): `iproto.cc`, `txn.c`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.replication.iproto.serve.statements import SYSTEM_END
 from logweir.replication.iproto.serve.trial import Trial, Trials
 from logweir.replication.iproto.wire.codec import EMPTY_BODY, RequestType
 from logweir.replication.iproto.wire.requests import DML_TYPES, Request
-from logweir.replication.link import Link
-from logweir.replication.service.access import Access
 from logweir.replication.service.shared import as_request_error
 from logweir.store.commit.queue import Job
 from logweir.wal.xrow import RowType
 
-__all__ = ["Streams", "TakesRequests"]
+if TYPE_CHECKING:
+    from logweir.replication.iproto.serve.endpoint import Conversation
+
+__all__ = ["Streams"]
 
 _LINEARIZABLE: Final = 4
 _CALLS: Final = (RequestType.CALL, RequestType.CALL_16, RequestType.EVAL)
-
-
-class TakesRequests(Protocol):
-    """What streams need of their connection."""
-
-    link: Link
-
-    def check_statement(self, request: Request) -> Access:
-        """The rights of who asks. Raises `RequestError` where a statement may not be run."""
-        ...
-
-    def put_in_line(self, job: Job, done: Callable[[Job], None]) -> None:
-        """Make a change; `done` is called when it is durable."""
-        ...
-
-    def answer(self, request: Request, body: bytes) -> None:
-        """Answer well."""
-        ...
-
-    def answer_error(self, request: Request, error: RequestError) -> None:
-        """Answer with an error."""
-        ...
-
-    def take_again(self, request: Request) -> None:
-        """Handle a request that has waited next."""
-        ...
-
-    def go_on(self) -> None:
-        """Handle what waits, and send the answers."""
-        ...
 
 
 @dataclass(slots=True)
@@ -76,7 +46,7 @@ class _Stream:
 class Streams:
     """See the module's text."""
 
-    def __init__(self, connection: TakesRequests, trials: Trials) -> None:
+    def __init__(self, connection: Conversation, trials: Trials) -> None:
         self._connection = connection
         self._trials = trials
         self._streams: dict[int, _Stream] = {}

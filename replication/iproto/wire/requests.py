@@ -103,20 +103,10 @@ _DML_KEYS: Final = frozenset((*_UINT_FIELDS, *_ARRAY_FIELDS, 0x2A))
 those that then look like one of these."""
 # What a request must have, in the order in which a missing one is noticed: (key, its name).
 _SPACE: Final = (0x10, "space id")
-
-
 _LIMIT: Final = (0x12, "limit")
-
-
 _KEY: Final = (0x20, "key")
-
-
 _TUPLE: Final = (0x21, "tuple")
-
-
 _OPS: Final = (0x28, "operations")
-
-
 _MANDATORY: Final[Mapping[int, Sequence[tuple[int, str]]]] = {
     RequestType.SELECT: (_SPACE, _LIMIT, _KEY),
     RequestType.INSERT: (_SPACE, _TUPLE),

@@ -85,22 +85,15 @@ class Run:
         return cls(b"".join(rows), bounds, ends, array("Q", [token for token, _ in units]))
 
 
+@dataclass(eq=False, slots=True)
 class Batch:
     """RDATA lines that were read together. `names`: (stream, writer) of each flow."""
 
-    def __init__(
-        self,
-        names: Sequence[tuple[str, str]],
-        flows: array[int],
-        tokens: array[int],
-        bounds: array[int],
-        rows: bytes,
-    ) -> None:
-        self._names = names
-        self._flows = flows
-        self._tokens = tokens
-        self._bounds = bounds
-        self._rows = rows
+    _names: Sequence[tuple[str, str]]
+    _flows: array[int]
+    _tokens: array[int]
+    _bounds: array[int]
+    _rows: bytes
 
     def __len__(self) -> int:
         return len(self._flows)
