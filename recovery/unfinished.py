@@ -7,6 +7,7 @@ started again. The file says in one line what was being made; a Tarantool passes
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,7 @@ _TEXT_BYTES: Final = 4096
 
 def mark_unfinished(folder: Path, what: str, filesystem: FileSystem) -> None:
     """Say durably that `what` is being made in `folder`. Raises `OSError`."""
-    replace_file(filesystem, folder / UNFINISHED_NAME, f"{what}\n".encode())
+    replace_file(filesystem, folder / UNFINISHED_NAME, os.fsencode(f"{what}\n"))
 
 
 def unmark(folder: Path, filesystem: FileSystem) -> None:

@@ -172,7 +172,8 @@ def test_table_brackets_the_rows_of_a_transaction(folder: Path) -> None:
 
 
 def test_table_obeys_the_width_of_the_terminal(tmp_path: Path) -> None:
-    """On a terminal rows are a table by default, and no line is wider than it."""
+    """On a terminal rows are a table by default, and no line is wider than it; on a narrow one the
+    data has a line of its own."""
     write_log(tmp_path, [[insert(512, [1, "x" * 1000, "\x1b[2J"])]])
     ours, theirs = pty.openpty()
     environment = {**os.environ, "COLUMNS": "90", "TERM": "xterm", "NO_COLOR": "1"}
@@ -183,7 +184,9 @@ def test_table_obeys_the_width_of_the_terminal(tmp_path: Path) -> None:
     lines = printed.splitlines()
     assert lines[0] == LOG
     assert max(map(len, lines)) == 90
-    assert lines[2].endswith("…")
+    assert lines[2].endswith("  INSERT   512")
+    assert lines[3].startswith('    [1, "xxx')
+    assert lines[3].endswith("…")
     assert "\x1b" not in printed
 
 

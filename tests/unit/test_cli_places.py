@@ -12,6 +12,7 @@ import pytest
 from support.logs import SPACE_ROW, insert, write_log, write_snapshot
 
 import logweir
+from logweir.tools.cli.output import Output
 
 PROGRAM = Path(sys.executable).parent / "logweir"
 
@@ -83,8 +84,8 @@ def test_a_password_is_not_asked_for_without_a_terminal(tmp_path: Path) -> None:
     assert "bob" not in run("user", "list", tmp_path / "s").stdout
 
 
-def test_names_of_files_stay_whole_on_a_narrow_terminal(tmp_path: Path) -> None:
-    """The other columns give way."""
+def test_each_row_of_a_table_is_a_line_on_a_narrow_terminal(tmp_path: Path) -> None:
+    """Which the terminal breaks, if need be: no cell is."""
     write_snapshot(tmp_path, {space: [SPACE_ROW] for space in (272, 276, 280, 288)})
     write_log(tmp_path, [[insert(512, [number])] for number in range(3)])
     code = (
@@ -96,8 +97,24 @@ def test_names_of_files_stay_whole_on_a_narrow_terminal(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        env={**os.environ, "COLUMNS": "60", "TERM": "dumb"},
+        env={**os.environ, "COLUMNS": "50", "TERM": "dumb"},
         timeout=60,
     )
-    for name in ("00000000000000000000.snap", "00000000000000000000.xlog"):
-        assert name in done.stdout
+    lines = done.stdout.splitlines()
+    assert " ".join(lines[0].split()) == "file size blocks rows from up to end damage"
+    for line, name in zip(lines[1:], ("snap", "xlog"), strict=False):
+        assert line.split()[0] == f"00000000000000000000.{name}"
+        assert line.split()[-1] == "clean"
+
+
+def test_columns_of_wide_letters_stand_one_below_the_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Two columns for a letter of Chinese, none for an accent that is set on another letter."""
+    Output().table(("name", "rows"), [("数据", 1), ("e\u0301", 22), ("a", 333)], right=("rows",))
+    assert capsys.readouterr().out.splitlines() == [
+        "name  rows",
+        "数据     1",
+        "e\u0301       22",
+        "a      333",
+    ]

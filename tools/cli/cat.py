@@ -39,6 +39,7 @@ from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
 _POLL_SECONDS: Final = 0.2
+_ONE_LINE_WIDTH: Final = 120  # of a terminal, for a row to stand in one line
 _LINE_WIDTH: Final = 1000  # of a table where there is no terminal
 
 
@@ -387,14 +388,23 @@ def _table_rows(out: Output) -> _Emit:
         when = (utc_text(row.timestamp) or "").replace("T", " ").removesuffix("Z")
         name = "" if row.space_id is None else names.show(row.space_id)
         head = f"{lsn:>14} {marks[number]}  {when:<23}  "
-        tail = f" {printable(name):<16} {_data(block, number)}"
+        data = _data(block, number)
         width = shutil.get_terminal_size().columns if is_terminal else _LINE_WIDTH
-        room = max(width - len(head) - 8, 0)
-        tail = tail if len(tail) <= room else tail[: room - 1] + "…"
         color = _COLORS.get(row.type, "")  # type: ignore[call-overload]
-        out.line(head + out.styled(f"{row.type_name:<8}", color) + tail)
+        place = f" {printable(name):<16}"
+        room = width - len(head) - 8 - len(place) - 1
+        head += out.styled(f"{row.type_name:<8}", color) + place
+        if width < _ONE_LINE_WIDTH:
+            out.line(head.rstrip())
+            out.line(f"    {_cut(data, width - 4)}")
+        else:
+            out.line(f"{head} {_cut(data, room)}")
 
     return emit
+
+
+def _cut(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: max(room - 1, 0)] + "…"
 
 
 def _marks(block: Block) -> list[str]:

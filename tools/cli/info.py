@@ -15,7 +15,7 @@ from logweir.tools.cli.common import (
     show_damage,
     utc_text,
 )
-from logweir.tools.cli.output import Output, human_bytes
+from logweir.tools.cli.output import BOLD_RED, Output, human_bytes
 from logweir.wal import kernel
 from logweir.wal.damage import Damage, FileEnd
 from logweir.wal.directory import DirectoryIndex, no_store, scan_directory
@@ -107,6 +107,7 @@ def _show_file(out: Output, summary: FileSummary, names: SpaceNames) -> None:
     meta = summary.meta
     is_log = meta.kind == "XLOG"
     types = ", ".join(f"{rows} {_type_name(one)}" for one, rows in summary.types.most_common())
+    bad = out.styled("damaged inside", BOLD_RED) + ", "
     pairs: list[tuple[str, object]] = [
         ("file", summary.path),
         ("kind", f"{meta.kind} {meta.version}, written by {meta.program or 'unknown'}"),
@@ -121,7 +122,7 @@ def _show_file(out: Output, summary: FileSummary, names: SpaceNames) -> None:
         ("types", types or None),
         ("from", utc_text(summary.first_time)),
         ("until", utc_text(summary.last_time)),
-        ("end", ("damaged inside, " if summary.is_damaged else "") + _ENDS[summary.end]),
+        ("end", (bad if summary.is_damaged else "") + _ENDS[summary.end]),
     ]
     out.fields(pairs)
     _show_spaces(out, [summary], names)
@@ -268,10 +269,13 @@ def _show_folder(
                 summary.rows,
                 summary.blocks,
                 summary.meta.vclock,
-                "damaged" if summary.is_damaged else summary.end.value,
+                out.styled("damaged", BOLD_RED) if summary.is_damaged else summary.end.value,
             )
             for summary in summaries
         ]
-        rows += [(Path(one.file).name, "", "", "", "", f"unusable: {one.kind}") for one in lost]
+        rows += [
+            (Path(one.file).name, "", "", "", "", out.styled(f"unusable: {one.kind}", BOLD_RED))
+            for one in lost
+        ]
         out.table(columns, rows, right=("size", "rows", "blocks"))
     _show_spaces(out, logs, names)

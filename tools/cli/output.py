@@ -1,6 +1,6 @@
 """Where commands write: results to stdout, messages to stderr.
 
-Tables are drawn for a terminal and printed as plain aligned columns otherwise. Progress bars appear
+Tables are aligned columns, a line for each row however narrow a terminal is. Progress bars appear
 on stderr, on a terminal, once something has taken longer than `PROGRESS_AFTER_SECONDS`.
 """
 
@@ -13,15 +13,14 @@ import re
 import sys
 import time
 import traceback
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TextIO
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+from typing import Final, TextIO
 
 __all__ = ["BOLD_RED", "Output", "human_bytes"]
 
+BOLD: Final = "1"
 BOLD_RED: Final = "1;31"
 """How a terminal is told to show what is wrong."""
 
@@ -29,7 +28,7 @@ _ODD: Final = re.compile(
     r"(\x1b\[[0-9;]*m|[\t\n])|[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
 PROGRESS_AFTER_SECONDS: Final = 0.7
-_PLAIN_WIDTH: Final = 4096  # columns where there is no terminal whose width counts
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +44,6 @@ class Output:
     def is_terminal(self) -> bool:
         """Whether a person looks at stdout, and wants text."""
         return sys.stdout.isatty() and not self.as_json
-
-    def console(self) -> Console:
-        """A rich console on stdout; as wide as needed where that is no terminal."""
-        from rich.console import Console
-
-        width = None if sys.stdout.isatty() else _PLAIN_WIDTH
-        return Console(width=width, highlight=False, soft_wrap=False)
-
-    def show(self, *parts: RenderableType) -> None:
-        """Print rich text, tables and the like to stdout."""
-        console = self.console()
-        if sys.stdout.isatty():
-            console.print(*parts, sep="\n")
-            return
-        with console.capture() as captured:
-            console.print(*parts, sep="\n")
-        for line in captured.get().splitlines():
-            self.line(line.rstrip())
 
     def line(self, text: str) -> None:
         """Print one line to stdout; on a terminal without what that would obey, but colours."""
@@ -94,19 +75,20 @@ class Output:
     def table(
         self, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()
     ) -> None:
-        """Print a table. `right`: columns of numbers, aligned at their right end."""
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-        for number, name in enumerate(columns):
-            justify: Literal["left", "right"] = "right" if name in right else "left"
-            # The first column names what the row is about: it stays in one piece.
-            table.add_column(name, justify=justify, overflow="fold", no_wrap=number == 0)
+        """Print a table, each row on a line of its own. `right`: columns of numbers, aligned at
+        their right end."""
+        lines = [[self.styled(name, BOLD) for name in columns]]
         for row in rows:
             texts = ("" if value is None else str(value) for value in row)
-            table.add_row(*(Text(_shown(text, sys.stdout)) for text in texts))
-        self.show(table)
+            lines.append([_shown(text, sys.stdout).replace("\n", " ") for text in texts])
+        widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+        for line in lines:
+            cells = [
+                " " * room + text if name in right else text + " " * room
+                for name, text, width in zip(columns, line, widths, strict=True)
+                for room in [width - _width(text)]
+            ]
+            self.line("  ".join(cells).rstrip())
 
     def message(self, text: str) -> None:
         """Say something on stderr, unless told to be quiet."""
@@ -158,6 +140,17 @@ def _shown(text: str, stream: TextIO) -> str:
     if not stream.isatty():
         return text
     return _ODD.sub(lambda found: found[1] or f"\\u{ord(found[0]):04x}", text)
+
+
+def _width(text: str) -> int:
+    """How many columns of a terminal a text takes."""
+    letters = _COLOUR.sub("", text)
+    if letters.isascii():
+        return len(letters)
+    return sum(
+        0 if unicodedata.combining(one) else 1 + (unicodedata.east_asian_width(one) in "FW")
+        for one in letters
+    )
 
 
 def _plain(value: object) -> object:

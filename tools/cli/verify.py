@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -105,6 +106,7 @@ def _show(
 ) -> None:
     if files:
         columns = ("file", "size", "blocks", "rows", "from", "up to", "end", "damage")
+        counts = Counter(item.file for item in damage)
         rows = [
             (
                 one.path.name,
@@ -114,7 +116,7 @@ def _show(
                 one.first_vclock,
                 one.last_vclock,
                 "" if one.end is None else one.end.value,
-                sum(item.file == str(one.path) for item in damage) or "",
+                out.styled(str(bad), BOLD_RED) if (bad := counts[str(one.path)]) else "",
             )
             for one in files
         ]
