@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from logweir.errors import LogweirError, RemoteProtocolError, Unreachable
-from logweir.limits import CONNECT_SECONDS, OUTPUT_STALL_SECONDS, TLS_HANDSHAKE_SECONDS
+from logweir.limits import CONNECT_SECONDS, TLS_HANDSHAKE_SECONDS
 from logweir.replication.link import Conversation, Link
 from logweir.replication.session import Session
 from logweir.replication.urls import Schemes, Url, read_url
@@ -175,13 +175,12 @@ async def dial(
     begin: Callable[[Link], Conversation],
     *,
     timeout_seconds: float = CONNECT_SECONDS,
-    stall_seconds: float = OUTPUT_STALL_SECONDS,
 ) -> Link:
     """Connect to an upstream. Returns the link; raises `Unreachable`."""
     loop = asyncio.get_running_loop()
 
     def make() -> Link:
-        return Link(url.scheme, begin, stall_seconds=stall_seconds)
+        return Link(url.scheme, begin)
 
     try:
         context = client_tls(url)

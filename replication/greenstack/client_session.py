@@ -96,7 +96,6 @@ class ClientSession(BaseSession[ClientEvent]):
         password: str = "",
         bucket: str = "",
         features: tuple[int, ...] = (),
-        agent: str = "logweir",
     ) -> None:
         super().__init__()
         self.is_ready = False
@@ -108,7 +107,7 @@ class ClientSession(BaseSession[ClientEvent]):
         self._held: list[bytes] = []
         self._last_opaque = 0
         self._asked: dict[int, Frame] = {}
-        hello = Hello(agent, VERSION, "", features)
+        hello = Hello("logweir", VERSION, "", features)
         self._say(Frame(Opcode.HELLO, payload=hello.encode()))
 
     # --- the contract of sessions -----------------------------------------------------------------
@@ -134,11 +133,6 @@ class ClientSession(BaseSession[ClientEvent]):
         return events
 
     # --- what the owner does ----------------------------------------------------------------------
-
-    @property
-    def unanswered(self) -> int:
-        """Requests that wait for their answer."""
-        return len(self._asked)
 
     def send(self, request: Frame) -> Frame:
         """Send a request under an opaque of its own; returns it so."""

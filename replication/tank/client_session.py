@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from logweir.errors import DecodeError
-from logweir.limits import TANK_FRAME_BYTES
 from logweir.replication.session import BaseSession
 from logweir.replication.tank.wire.codec import decode_answer, encode_request, publish_results
 from logweir.replication.tank.wire.framing import FrameBuffer
@@ -72,9 +71,9 @@ class ClientSession(BaseSession[Answered]):
 
     peer = "the broker"
 
-    def __init__(self, *, frame_limit_bytes: int = TANK_FRAME_BYTES) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._frames = FrameBuffer(frame_limit_bytes)
+        self._frames = FrameBuffer()
         self._asked: dict[int, Question] = {}
         self._last_id = 0
 

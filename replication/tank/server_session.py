@@ -65,6 +65,7 @@ from logweir.replication.tank.wire.codec import (
 from logweir.replication.tank.wire.framing import VIEWED_BYTES, FrameBuffer
 from logweir.replication.tank.wire.messages import (
     FROM_END,
+    Answer,
     Create,
     CreateAnswer,
     CreateError,
@@ -334,15 +335,7 @@ class ServerSession(BaseSession[Event]):
             case _:
                 raise TypeError(f"{type(request).__name__} is not answered without a store")
 
-    def _put(
-        self,
-        answer: CreateAnswer
-        | PartitionsAnswer
-        | ReloadAnswer
-        | StatusAnswer
-        | TopicsAnswer
-        | TopologyAnswer,
-    ) -> None:
+    def _put(self, answer: Answer) -> None:
         self._out.put(encode_answer(answer))
 
     def _states(self, request: Partitions) -> list[PartitionState]:
@@ -429,14 +422,9 @@ class ServerSession(BaseSession[Event]):
     def _fetch_part(self, part: FetchPart, left_bytes: int) -> _Fetched | Extent:
         """What one partition has; its extent where there is nothing to be had now."""
         topic, partition = part.topic, part.partition
-        count = self._topics.partitions(topic)
-        if count is None:
-            return _Fetched(FetchedPart(topic, None, None))
-        if partition >= count:
-            return _Fetched(FetchedPart(topic, partition, FetchStatus.UNKNOWN_PARTITION))
-        extent = self._topics.extent(topic, partition)
+        extent = self._extent(part)
         if extent is None:
-            return _Fetched(FetchedPart(topic, partition, FetchStatus.UNREADABLE))
+            return _Fetched(self._lost(part))
         start = part.start or extent.first
         if start in (0, FROM_END, extent.last + 1):
             return extent
@@ -507,7 +495,7 @@ class ServerSession(BaseSession[Event]):
         self._answer_fetch(waiting.request, [found[part] for part in asked])
 
     def _lost(self, part: FetchPart) -> FetchedPart:
-        """The outcome for a partition that went away while a fetch waited for it."""
+        """The outcome for a partition that is not there, or cannot be read."""
         count = self._topics.partitions(part.topic)
         if count is None:
             return FetchedPart(part.topic, None, None)

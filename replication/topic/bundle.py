@@ -57,7 +57,6 @@ __all__ = [
     "Message",
     "check_bundle",
     "decode_bundle",
-    "decode_chunk",
     "encode_bundle",
     "encode_varint",
     "make_sparse",
@@ -388,16 +387,3 @@ def split_chunk(chunk: Buffer) -> tuple[list[bytes], int]:
         out.append(bytes(view[start : start + size]))
         position = start + size
     return out, position
-
-
-def decode_chunk(chunk: Buffer, base: int) -> list[Message]:
-    """All messages of the whole bundles of a chunk whose first one, if ordinary, begins at `base`.
-
-    Numbers run on from bundle to bundle; a sparse one sets them anew.
-    """
-    out: list[Message] = []
-    for bundle in split_chunk(chunk)[0]:
-        messages = decode_bundle(bundle, base)
-        base = messages[-1].number + 1
-        out += messages
-    return out

@@ -93,50 +93,33 @@ def _sum(units: dict[str, int], text: str) -> int:
     return total
 
 
-def _size(least: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        value = _sum(_BYTES, text)
+def _at_least(least: int, read: Callable[[str], int]) -> Callable[[str], int]:
+    """0, which is no limit, or at least so much."""
+
+    def checked(text: str) -> int:
+        value = read(text)
         if value and value < least:
             raise ValueError(f"must be 0 or at least {least}")
         return value
 
-    return read
+    return checked
+
+
+def _size(least: int) -> Callable[[str], int]:
+    return _at_least(least, lambda text: _sum(_BYTES, text))
 
 
 def _seconds(text: str) -> int:
     return _sum(_SECONDS, text)
 
 
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0 or value == 1:
-        raise ValueError("must be 0 or at least 2")
-    return value
+def _one_of(**meanings: int | str) -> Callable[[str], int | str]:
+    def read(text: str) -> int | str:
+        if text not in meanings:
+            raise ValueError(f"must be {' or '.join(meanings)}")
+        return meanings[text]
 
-
-def _natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise ValueError("must not be negative")
-    return value
-
-
-def _policy(text: str) -> bool:
-    if text not in ("delete", "cleanup"):
-        raise ValueError("must be delete or cleanup")
-    return text == "cleanup"
-
-
-def _content(text: str) -> str:
-    if text not in ("json", "msgpack"):
-        raise ValueError("must be json or msgpack")
-    return text
-
-
-def _retention_time(text: str) -> bool:
-    if text not in ("message", "arrival"):
-        raise ValueError("must be message or arrival")
-    return text == "arrival"
+    return read
 
 
 def _ratio(text: str) -> float:
@@ -149,18 +132,18 @@ def _ratio(text: str) -> float:
 _KEYS: Final[dict[str, tuple[str, Callable[[str], int | float | str]]]] = {
     "log.retention.bytes": ("retention_bytes", _size(128)),
     "log.retention.secs": ("retention_seconds", _seconds),
-    "retention.messages.count": ("retention_messages", _natural),
-    "retention.segments.count": ("segments", _count),
-    "log.cleanup.policy": ("compact", _policy),
+    "retention.messages.count": ("retention_messages", _at_least(1, int)),
+    "retention.segments.count": ("segments", _at_least(2, int)),
+    "log.cleanup.policy": ("compact", _one_of(delete=False, cleanup=True)),
     "log.cleaner.min.cleanable.ratio": ("cleanable_ratio", _ratio),
-    "logweir.content": ("content", _content),
-    "logweir.retention.time": ("by_arrival", _retention_time),
+    "logweir.content": ("content", _one_of(json="json", msgpack="msgpack")),
+    "logweir.retention.time": ("by_arrival", _one_of(message=False, arrival=True)),
     "log.segment.bytes": ("segment_bytes", _size(64)),
     "log.index.interval.bytes": ("", _size(128)),
     "log.index.size.max.bytes": ("", _size(128)),
     "log.roll.secs": ("", _seconds),
     "log.roll.jitter.secs": ("", _seconds),
-    "flush.messages": ("", _natural),
+    "flush.messages": ("", _at_least(1, int)),
     "flush.secs": ("", _seconds),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.tankserving import decode_chunk
 
 from interop.tankmodel import Broker, MemoryTopics, frames
 from logweir.errors import DecodeError, LimitExceeded
@@ -20,7 +21,6 @@ from logweir.replication.topic.bundle import (
     Message,
     check_bundle,
     decode_bundle,
-    decode_chunk,
     encode_bundle,
     encode_varint,
     make_sparse,

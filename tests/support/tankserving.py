@@ -18,7 +18,7 @@ from logweir.replication.runner import Runner, Timing
 from logweir.replication.service.names import Names
 from logweir.replication.tank.follow.source import TankSource
 from logweir.replication.tank.serve.endpoint import TankService, TopicStore
-from logweir.replication.topic.bundle import Message, encode_bundle
+from logweir.replication.topic.bundle import Message, decode_bundle, encode_bundle, split_chunk
 from logweir.replication.topic.spaces import topics_of
 from logweir.replication.topic.store import StoredTopics
 from logweir.replication.urls import Url
@@ -92,3 +92,16 @@ async def served(
             yield url
     finally:
         await topics.close()
+
+
+def decode_chunk(chunk: bytes, base: int) -> list[Message]:
+    """All messages of the whole bundles of a chunk whose first one, if ordinary, begins at `base`.
+
+    Numbers run on from bundle to bundle; a sparse one sets them anew.
+    """
+    out: list[Message] = []
+    for bundle in split_chunk(chunk)[0]:
+        messages = decode_bundle(bundle, base)
+        base = messages[-1].number + 1
+        out += messages
+    return out

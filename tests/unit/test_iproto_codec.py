@@ -161,16 +161,6 @@ def test_malformed_scramble_is_error_20(array: bytes) -> None:
     assert caught.value.code == ErrorCode.INVALID_MSGPACK
 
 
-def test_stored_row_becomes_a_frame_with_and_without_sync() -> None:
-    """The row's bytes are copied; a sync is one more key in its header."""
-    row = body_of("82 0002 0301 82 10cd0200 2191 01")
-    assert codec.encode_row_frame(row) == body_of("ce0000000d") + row
-    frame = codec.encode_row_frame(row, sync=300)
-    header = codec.Header()
-    codec.decode_header(frame, 5, len(frame), header)
-    assert (header.type, header.sync, header.lsn) == (2, 300, 1)
-
-
 # --- requests -------------------------------------------------------------------------------------
 
 

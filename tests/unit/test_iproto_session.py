@@ -206,9 +206,9 @@ def test_join_has_three_stages() -> None:
     session.join(UUID)
     stream = (
         codec.encode_vclock_answer(VClock({1: 13}))
-        + codec.encode_row_frame(ROW) * 3
+        + codec.frame(ROW) * 3
         + codec.encode_vclock_answer(VClock({1: 14}))
-        + codec.encode_row_frame(ROW)
+        + codec.frame(ROW)
         + codec.encode_vclock_answer(VClock({1: 14}))
     )
     assert session.receive_data(stream, 0.0) == [
@@ -227,7 +227,7 @@ def test_snapshot_without_a_place_has_one_stage() -> None:
     session = replica()
     session.fetch_snapshot()
     answer = codec.encode_vclock_answer(VClock({1: 1}))
-    assert session.receive_data(answer + codec.encode_row_frame(ROW) + answer, 0.0) == [
+    assert session.receive_data(answer + codec.frame(ROW) + answer, 0.0) == [
         follower.StreamBegun(VClock({1: 1})),
         follower.Rows(ROW, 1, True),
         follower.StreamEnded(VClock({1: 1}), True),
@@ -247,8 +247,8 @@ def test_rows_and_heartbeats_keep_their_order() -> None:
     """Raft rows are left out; acknowledgements go back."""
     session = following()
     raft = codec.frame(b"\x81\x00\x1e\x80")
-    stream = codec.encode_row_frame(ROW) + codec.encode_heartbeat(3, 1.5) + raft
-    events = session.receive_data(stream + codec.encode_row_frame(ROW), 10.0)
+    stream = codec.frame(ROW) + codec.encode_heartbeat(3, 1.5) + raft
+    events = session.receive_data(stream + codec.frame(ROW), 10.0)
     assert events == [
         follower.Rows(ROW, 1, False),
         follower.Heartbeat(1.5),

@@ -6,6 +6,7 @@ from typing import Any
 
 import cramjam
 import pytest
+from support.tankserving import decode_chunk
 
 from interop.tankmodel import DATA, captures, frames
 from logweir.errors import DecodeError, LimitExceeded, LocalProtocolError
@@ -20,7 +21,6 @@ from logweir.replication.topic.bundle import (
     Message,
     check_bundle,
     decode_bundle,
-    decode_chunk,
     encode_bundle,
     encode_varint,
     make_sparse,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.tankserving import decode_chunk
 
 from interop.tankmodel import captures, frames
 from logweir.replication.tank.client_session import Answered, ClientSession
@@ -17,7 +18,6 @@ from logweir.replication.tank.wire.messages import (
     PublishResult,
     Status,
 )
-from logweir.replication.topic.bundle import decode_chunk
 
 CAPTURES = captures()
 ANSWERED = sorted(name for name in CAPTURES if not name.endswith("-closes"))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.tankserving import decode_chunk
 
 from interop.tankmodel import DATA, Broker, MemoryTopics, captures, frames
 from logweir.replication.tank.follow.folder import read_folder
@@ -43,7 +44,7 @@ from logweir.replication.tank.wire.messages import (
     StatusAnswer,
     TopicsAnswer,
 )
-from logweir.replication.topic.bundle import decode_chunk, read_head, split_chunk
+from logweir.replication.topic.bundle import read_head, split_chunk
 
 CAPTURES = captures()
 CLOSES = sorted(name for name in CAPTURES if name.endswith("-closes"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.tankserving import decode_chunk
 
 from interop.tankmodel import Broker, MemoryTopics, frames
 from logweir.limits import (
@@ -38,7 +39,6 @@ from logweir.replication.tank.wire.messages import (
 from logweir.replication.topic.bundle import (
     NUMBER_MAX,
     Message,
-    decode_chunk,
     encode_bundle,
     read_head,
     split_chunk,

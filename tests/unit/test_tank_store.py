@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from support.loops import run, until
-from support.tankserving import FOLDER, contents, ordinary, served, somebody_waits
+from support.tankserving import FOLDER, contents, decode_chunk, ordinary, served, somebody_waits
 
 import logweir
 from logweir.errors import ConfigError, PeerRefused, SourceStopped
@@ -35,7 +35,6 @@ from logweir.replication.tank.wire.messages import (
 from logweir.replication.topic.bundle import (
     Message,
     decode_bundle,
-    decode_chunk,
     encode_bundle,
     encode_varint,
     make_sparse,

@@ -195,8 +195,8 @@ def write(table: Table, values: Sequence[Any]) -> bytes:
     return bytes(out)
 
 
-def _pad(out: bytearray, width: int, rest: int = 0) -> None:
-    out += bytes(-(len(out) - rest) % width)
+def _pad(out: bytearray, width: int) -> None:
+    out += bytes(-len(out) % width)
 
 
 def _put_table(out: bytearray, table: Table, values: Sequence[Any]) -> int:

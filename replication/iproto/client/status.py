@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from logweir.errors import ErrorCode, RemoteProtocolError, RequestError
-from logweir.replication.iproto.client import open_client
+from logweir.replication.iproto.client import Client, open_client
 from logweir.replication.iproto.wire.codec import IprotoKey, RequestType, decode_ballot
 from logweir.replication.service.protocol import CHECKSUMS_FUNCTION, STATUS_FUNCTION
 from logweir.replication.urls import Url
@@ -21,6 +21,15 @@ __all__ = ["fetch_checksums", "fetch_status"]
 _NOT_TOLD = frozenset(
     (ErrorCode.ACCESS_DENIED, ErrorCode.NO_SUCH_PROC, ErrorCode.UNKNOWN_REQUEST_TYPE)
 )
+
+
+async def _call(client: Client, function: str) -> dict[str, Any] | None:
+    """What a function of the server tells; None where that is no map. Raises `RequestError`."""
+    told = await client.call(RequestType.CALL, {int(IprotoKey.FUNCTION_NAME): function})
+    values = told.body.get(IprotoKey.DATA)
+    if isinstance(values, list) and values and isinstance(values[0], dict):
+        return values[0]
+    return None
 
 
 async def fetch_status(url: Url) -> dict[str, Any]:
@@ -38,16 +47,10 @@ async def fetch_status(url: Url) -> dict[str, Any]:
             "oldest_row": dict(ballot.gc_vclock),
         }
         try:
-            told = await client.call(
-                RequestType.CALL, {int(IprotoKey.FUNCTION_NAME): STATUS_FUNCTION}
-            )
+            status |= await _call(client, STATUS_FUNCTION) or {}
         except RequestError as error:
             if error.code not in _NOT_TOLD:
                 raise
-            return status
-        values = told.body.get(IprotoKey.DATA)
-        if isinstance(values, list) and values and isinstance(values[0], dict):
-            status |= values[0]
     return status
 
 
@@ -58,9 +61,7 @@ async def fetch_checksums(url: Url) -> dict[str, Any]:
     """
     async with open_client(url) as client:
         try:
-            told = await client.call(
-                RequestType.CALL, {int(IprotoKey.FUNCTION_NAME): CHECKSUMS_FUNCTION}
-            )
+            told = await _call(client, CHECKSUMS_FUNCTION)
         except RequestError as error:
             if error.code not in _NOT_TOLD:
                 raise
@@ -70,7 +71,6 @@ async def fetch_checksums(url: Url) -> dict[str, Any]:
                 hint="a logweir tells them to users who may execute everything; "
                 "`logweir diff` compares with any Tarantool",
             ) from error
-    values = told.body.get(IprotoKey.DATA)
-    if not isinstance(values, list) or not values or not isinstance(values[0], dict):
+    if told is None:
         raise RemoteProtocolError(f"{url} answered {CHECKSUMS_FUNCTION} with something else")
-    return values[0]
+    return told

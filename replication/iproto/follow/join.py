@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -142,12 +141,11 @@ async def join(
     folder: Path,
     *,
     instance: uuid.UUID | None = None,
-    clock: Callable[[], float] = time.time,
     filesystem: FileSystem = OS,
 ) -> Joined:
     """Copy the master at `url` into `folder`, which must not be there, or be empty.
 
-    `instance`: our UUID, a new one unless given; `clock`: seconds since the epoch. With the option
+    `instance`: our UUID, a new one unless given. With the option
     `anonymous` of the address no place in `_cluster` is asked for. Raises `SourceStopped` where
     the master refuses for good, `Unreachable` or `RemoteProtocolError` where another try may help.
     """
@@ -164,7 +162,7 @@ async def join(
             else:
                 upstream.session.join(copy.instance)
             upstream.link.flush()
-            end = await _receive(upstream, copy, clock)
+            end = await _receive(upstream, copy)
         if not anonymous and copy.replica_id == 0:
             raise SourceStopped(f"{url} gave us no place in its _cluster", hint="see its log")
         if copy.replicaset is None:
@@ -217,9 +215,9 @@ def _check_ballot(url: Url, ballot: Ballot) -> None:
         )
 
 
-async def _receive(upstream: Upstream, copy: _Copy, clock: Callable[[], float]) -> VClock:
+async def _receive(upstream: Upstream, copy: _Copy) -> VClock:
     begun = await upstream.expect(StreamBegun)
-    copy.begin(begun.vclock, clock())
+    copy.begin(begun.vclock, time.time())
     while True:
         event = await upstream.next()
         if isinstance(event, Rows):

@@ -13,8 +13,6 @@ position that the master's logs do not hold any more stops the source: a new joi
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Final
 
 from logweir.errors import ErrorCode, RemoteProtocolError, RequestError, SourceStopped
@@ -34,12 +32,11 @@ _REJOIN: Final = "copy it anew: `logweir follow --rejoin URL DIR` puts the old f
 
 
 class TarantoolSource:
-    """One master, for a `Runner`. `shared`: our own server's state; `clock`: seconds since 1970."""
+    """One master, for a `Runner`. `shared`: our own server's state."""
 
-    def __init__(self, shared: Shared, url: Url, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, shared: Shared, url: Url) -> None:
         self._shared = shared
         self._url = url
-        self._clock = clock
 
     @property
     def url(self) -> str:
@@ -112,7 +109,7 @@ class TarantoolSource:
 
     def lag_seconds(self, timestamp: float) -> float:
         """How old a row or heartbeat is by our clock."""
-        return max(self._clock() - timestamp, 0.0)
+        return max(self._shared.options.clock() - timestamp, 0.0)
 
     @property
     def vclock(self) -> VClock:

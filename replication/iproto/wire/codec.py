@@ -47,7 +47,7 @@ from typing import Final
 from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RemoteProtocolError, RequestError
 from logweir.limits import IPROTO_FRAME_BYTES, VCLOCK_COMPONENTS
 from logweir.wal import kernel
-from logweir.wal.mp import Value, decode_uint, encode_uint, pack, unpack_at
+from logweir.wal.mp import Value, decode_uint, pack, unpack_at
 from logweir.wal.vclock import VClock
 
 __all__ = [
@@ -74,7 +74,6 @@ __all__ = [
     "encode_event",
     "encode_greeting",
     "encode_heartbeat",
-    "encode_row_frame",
     "encode_vclock_answer",
     "frame",
     "malformed",
@@ -217,9 +216,9 @@ def decode_greeting(data: bytes) -> Greeting:
 # --- frames ---------------------------------------------------------------------------------------
 
 
-def malformed(where: str, code: ErrorCode = ErrorCode.INVALID_MSGPACK) -> RequestError:
+def malformed(where: str) -> RequestError:
     """The error for MsgPack at `where` that cannot be taken."""
-    return RequestError(code, f"Invalid MsgPack - {where}")
+    return RequestError(ErrorCode.INVALID_MSGPACK, f"Invalid MsgPack - {where}")
 
 
 class Splitter:
@@ -514,17 +513,6 @@ def encode_heartbeat(replica_id: int, timestamp: float, *, sync: int = 0) -> byt
 def encode_ack(vclock: VClock) -> bytes:
     """What a replica sends after each transaction that it has written, and each heartbeat."""
     return frame(b"\x81\x00\x00" + pack({int(IprotoKey.VCLOCK): dict(vclock.without_local())}))
-
-
-def encode_row_frame(row: bytes, *, sync: int = 0) -> bytes:
-    """A stored row (header and body maps) as a frame; `sync` of the request goes into its header.
-
-    The header of a stored row has less than 15 keys, so one more is one more in its first byte.
-    """
-    if sync:
-        key = encode_uint(sync)
-        row = bytes((row[0] + 1, 0x01)) + key + row[1:]
-    return frame(row)
 
 
 @dataclass(frozen=True, slots=True)

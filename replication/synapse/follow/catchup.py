@@ -23,7 +23,7 @@ import http.client
 import secrets
 import ssl
 import urllib.parse
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
@@ -75,13 +75,7 @@ def read_secret(url: Url) -> str:
 class Updates:
     """The address of one `replication` listener. `address`: `[http[s]://]host:port`."""
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        secret: str = "",
-        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, address: str, *, secret: str = "") -> None:
         text = address if "://" in address else f"http://{address}"
         parts = urllib.parse.urlsplit(text)
         if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -91,7 +85,6 @@ class Updates:
         self._port = parts.port
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._secret = secret
-        self._pause = pause
 
     async def fetch(self, wanted: Fetch, tell: Callable[[str], None]) -> Page | Refused:
         """One page. `tell`: called before each attempt, with what ended the one before, "" at
@@ -105,7 +98,7 @@ class Updates:
                 problem, wait = "no answer in time", 1.0
             except OSError as error:
                 problem = f"{self._url}: {error.strerror or error}"
-                await self._pause(wait)
+                await asyncio.sleep(wait)
                 continue
             except (http.client.HTTPException, DecodeError, LimitExceeded) as error:
                 problem = f"the answer cannot be read: {error or type(error).__name__}"
@@ -116,7 +109,7 @@ class Updates:
             answers += 1
             if answers > len(_WAITS):
                 break
-            await self._pause(wait)
+            await asyncio.sleep(wait)
         return Refused(f"asked {answers} times: {problem}")
 
     def _get(self, wanted: Fetch) -> Page | Refused | str:

@@ -334,7 +334,7 @@ class _TcpConversation:
 
 
 class SynapseSource(_Upstream):
-    """A homeserver's TCP listener, for a `Runner`. `milliseconds`: what our PING says; `once`: see
+    """A homeserver's TCP listener, for a `Runner`. `once`: see
     the module."""
 
     def __init__(
@@ -342,7 +342,6 @@ class SynapseSource(_Upstream):
         url: Url,
         log: Log,
         *,
-        milliseconds: Callable[[], int] | None = None,
         once: bool = False,
     ) -> None:
         super().__init__(url, log, once)
@@ -352,7 +351,7 @@ class SynapseSource(_Upstream):
         if wanted not in known:
             raise ConfigError("dialect", f"{wanted!r} is not known", hint="auto, D1, D2 or D3")
         self.dialect = known[wanted]
-        self.milliseconds = milliseconds or (lambda: int(log.now() * 1000))
+        self.milliseconds = lambda: int(log.now() * 1000)
         self._not_before = 0.0
 
     async def attempt(self, progress: Progress) -> None:

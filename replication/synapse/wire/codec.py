@@ -164,10 +164,9 @@ Command = Rdata | Position | Replicate | FederationAck | Plain
 class LineBuffer:
     """Bytes → lines, in any portions. Keeps at most one unfinished line."""
 
-    __slots__ = ("_rest", "limit_bytes")
+    __slots__ = ("_rest",)
 
-    def __init__(self, limit_bytes: int = SYNAPSE_LINE_BYTES) -> None:
-        self.limit_bytes = limit_bytes
+    def __init__(self) -> None:
         self._rest = b""
 
     def __len__(self) -> int:
@@ -177,7 +176,7 @@ class LineBuffer:
         """The lines that are complete now, without LF, and what is wrong behind them."""
         lines = (self._rest + data).split(b"\n") if self._rest else data.split(b"\n")
         self._rest = lines.pop()
-        limit = self.limit_bytes
+        limit = SYNAPSE_LINE_BYTES
         if lines and len(max(lines, key=len)) > limit:
             place = next(i for i, line in enumerate(lines) if len(line) > limit)
             size = len(lines[place])

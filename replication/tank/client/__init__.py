@@ -352,27 +352,27 @@ class Consumer:
         for part in parts:
             if part.partition is None:
                 raise refused(f"topic {self.topic!r}", PublishResult.UNKNOWN_TOPIC)
-            await self._take(self._cursors[part.partition].take(part))
+            await self._take(part.partition, self._cursors[part.partition].take(part))
 
     async def _pause(self) -> None:
         self._failures += 1
         seconds = min(BACKOFF_MAX_SECONDS, BACKOFF_FIRST_SECONDS * 2.0 ** min(self._failures, 10))
         await asyncio.sleep(seconds / 2)
 
-    async def _take(self, reading: Reading) -> None:
-        partition = reading.partition
-        if reading.status is FetchStatus.BOUNDARY:
+    async def _take(self, partition: int, reading: Reading) -> None:
+        part = reading.part
+        if part.status is FetchStatus.BOUNDARY:
             if self._reset == "error":
                 raise PositionUnavailable(
                     self._cursors[partition].wanted,
-                    reading.first_available,
-                    reading.high_water_mark,
+                    part.first_available,
+                    part.high_water_mark,
                     hint="seek to another place, or give the consumer a `reset`",
                 )
             seek = self.seek_to_begin if self._reset == "begin" else self.seek_to_end
             await seek(partition)
             return
-        if reading.status not in (FetchStatus.FINE, FetchStatus.SPARSE):
+        if part.status not in (FetchStatus.FINE, FetchStatus.SPARSE):
             raise refused(f"partition {self.topic}/{partition}", PublishResult.UNKNOWN_PARTITION)
         taken = 0
         for bundle in reading.bundles:

@@ -41,20 +41,16 @@ class ReceivedBundle:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one answer brought for one partition.
+    """What one answer, `part`, brought for one partition.
 
     `bundles`: those with a number at or above the one wanted; `messages`: only those; `gap`: first
     and last of the numbers that the broker says it has and does not give.
     """
 
-    topic: str
-    partition: int
-    status: FetchStatus
-    high_water_mark: int
-    first_available: int = 0
+    part: FetchedPart
+    wanted: int
     bundles: Sequence[ReceivedBundle] = ()
     gap: tuple[int, int] | None = None
-    wanted: int = 0
 
     def messages_of(self, bundle: ReceivedBundle) -> list[Message]:
         """Its messages at or above the number that was wanted. Raises `DecodeError`,
@@ -88,14 +84,7 @@ class Cursor:
         assert part.status is not None
         wanted = self.wanted
         if part.status not in (FetchStatus.FINE, FetchStatus.SPARSE):
-            return Reading(
-                part.topic,
-                self.partition,
-                part.status,
-                part.high_water_mark,
-                part.first_available,
-                wanted=wanted,
-            )
+            return Reading(part, wanted)
         found, left, is_certain = _bundles(part)
         news = [bundle for bundle in found if bundle.last >= wanted]
         gap = None
@@ -111,15 +100,7 @@ class Cursor:
         elif found and part.high_water_mark >= wanted:
             gap = (wanted, part.high_water_mark if is_certain else wanted)
             self.wanted = gap[1] + 1
-        return Reading(
-            part.topic,
-            self.partition,
-            part.status,
-            part.high_water_mark,
-            bundles=news,
-            gap=gap,
-            wanted=wanted,
-        )
+        return Reading(part, wanted, news, gap)
 
 
 def _bundles(part: FetchedPart) -> tuple[list[ReceivedBundle], int, bool]:

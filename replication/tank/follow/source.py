@@ -241,31 +241,33 @@ class TankSource:
         return batches
 
     def _batch(self, cursor: Cursor, reading: Reading, wanted: int) -> Batch | None:
-        key = (reading.topic, reading.partition)
+        part = reading.part
+        key = (cursor.topic, cursor.partition)
         gaps: list[tuple[int, int, str]] = []
-        match reading.status:
+        match part.status:
             case FetchStatus.FINE | FetchStatus.SPARSE:
-                self._marks[key] = max(self._marks[key], reading.high_water_mark)
+                self._marks[key] = max(self._marks[key], part.high_water_mark)
                 if reading.gap is not None:
                     gaps.append((*reading.gap, "the broker has the numbers and does not give them"))
-            case FetchStatus.BOUNDARY if wanted < reading.first_available:
-                end = reading.first_available - 1
+            case FetchStatus.BOUNDARY if wanted < part.first_available:
+                end = part.first_available - 1
                 gaps.append((wanted, end, "the broker no longer has them"))
-                cursor.wanted = reading.first_available
+                cursor.wanted = part.first_available
             case FetchStatus.BOUNDARY:
                 raise SourceStopped(
-                    f"it ends at {reading.high_water_mark}, here it has been read to {wanted - 1}",
+                    f"it ends at {part.high_water_mark}, here it has been read to {wanted - 1}",
                     hint="that broker lost data or is another one; compare them before you go on",
                 )
             case status:
+                assert status is not None
                 raise PeerRefused(
-                    f"{self._broker}: {reading.topic}/{reading.partition} cannot be read there: "
+                    f"{self._broker}: {part.topic}/{part.partition} cannot be read there: "
                     f"{status.name.lower().replace('_', ' ')}",
                     result=status,
                 )
         if not reading.bundles and not gaps:
             return None
-        return Batch(reading.topic, reading.partition, wanted, cursor.wanted, reading.bundles, gaps)
+        return Batch(*key, wanted, cursor.wanted, reading.bundles, gaps)
 
     async def _store(self, batches: Sequence[Batch], progress: Progress) -> None:
         assert self._intake is not None
