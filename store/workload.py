@@ -8,7 +8,8 @@ prints ``ack N``. Now and then it writes a snapshot; log files are small, so tha
 Every second seed kills the program at a named place in the log or the store.
 
 ``python -m logweir.store.workload check DIR ACKED`` opens the store and ends with code 0 if it has
-all transactions up to the last one of the file ACKED, each once and whole.
+all transactions up to the last one of the file ACKED, each once and whole, with 3 if the store
+refuses to open.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ _FAILPOINTS: Final = (
     "store.after_publish",
 )
 _SPACE: Final = "crashtest"
+_REFUSED: Final = "the store cannot be opened: "
 _ROWS: Final = 3
 _FILE_BYTES: Final = 16 * 1024
 
@@ -71,7 +73,7 @@ def check_store(directory: Path, acknowledged: int) -> list[str]:
             found = log.select(_SPACE) if is_made else []
             second = log.select(_SPACE, index="number") if is_made else []
     except LogweirError as error:
-        return [f"the store cannot be opened: {error}"]
+        return [f"{_REFUSED}{error}"]
     count = len(found) // _ROWS
     wanted = [row for number in range(1, count + 1) for row in _rows(number)]
     problems = []
@@ -121,6 +123,8 @@ def _main() -> int:
     lines = Path(last).read_text().split()
     problems = check_store(Path(directory), int(lines[-1]) if lines else 0)
     sys.stdout.writelines(f"{text}\n" for text in problems)
+    if problems and problems[0].startswith(_REFUSED):
+        return 3
     return 1 if problems else 0
 
 

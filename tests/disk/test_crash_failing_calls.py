@@ -14,6 +14,9 @@ from support.crashing import (
     program,
     told,
 )
+from typer.testing import CliRunner
+
+from logweir.tools.cli.main import app
 
 pytestmark = [pytest.mark.kill, NEEDS_COMPILER]
 
@@ -51,9 +54,9 @@ for n in range(4):
     except OSError:
         if what == "crash":
             os.abort()
-        if what == "hang":
+        if what == "hang" or (what == "late-hang" and n == 2):
             signal.pause()
-        if what == "full-disk":
+        if what in ("full-disk", "late-hang"):
             sys.exit(1)
         os.fsync(log)
     os.write(1, line)
@@ -75,13 +78,15 @@ MISTAKES = {
     "interrupt": ("--interrupt", "SIGINT came before call", "check ended with code 1"),
     "crash": ("--disk-errors", "failed with EIO", "the program died by SIGABRT"),
     "hang": ("--disk-errors", "failed with EIO", "the program hung for 3 seconds"),
+    "late-hang": ("--disk-errors", "failed with EIO", "the program hung for 3 seconds"),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_planted_mistake_is_caught(mistake: str, tmp_path: Path) -> None:
     """A sync that is tried again, a short write that is not looked at, a file that is written anew
-    in its place, a signal handler that spoils what is there, an abort, a wait for ever."""
+    in its place, a signal handler that spoils what is there, an abort, a wait for ever at once or
+    behind acknowledgements; and the kept folder shows it again."""
     option, what, wrong = MISTAKES[mistake]
     run = program(tmp_path / "run.py", PROGRAM, f"{{dir}} {mistake}")
     check = program(tmp_path / "check.py", CHECK, "{dir} {acked}")
@@ -90,3 +95,18 @@ def test_a_planted_mistake_is_caught(mistake: str, tmp_path: Path) -> None:
     failure = told(result)["failure"]
     assert what in failure["what"]
     assert wrong in failure["wrong"]
+    again = CliRunner().invoke(app, ["crashtest", "--again", failure["folder"]])
+    assert again.exit_code == 1, again.output
+    assert failure["what"] in again.stdout
+    assert wrong in again.stdout
+
+
+def test_a_hang_that_was_mended_is_not_shown_again(tmp_path: Path) -> None:
+    """The run with the call that failed is made anew, with the program as it is now."""
+    run = program(tmp_path / "run.py", PROGRAM, "{dir} crash")
+    check = program(tmp_path / "check.py", CHECK, "{dir} {acked}")
+    result = crashtest(tmp_path, "--run", run, "--check", check, "--disk-errors")
+    kept = told(result)["failure"]["folder"]
+    (tmp_path / "run.py").write_text(PROGRAM.replace("os.abort()", "sys.exit(1)"))
+    again = CliRunner().invoke(app, ["crashtest", "--again", kept])
+    assert (again.exit_code, again.stdout) == (0, "the check passes now\n")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -15,11 +13,9 @@ from logweir.errors import ConfigError
 from logweir.recovery.faults.surviving import Model
 from logweir.tools.cli.output import Output
 from logweir.tools.crash.engines import ENGINES
-from logweir.tools.crash.faults import FAULTS, fail_calls
-from logweir.tools.crash.keeping import CrashTest, Failure, Tally, show_again
-from logweir.tools.crash.kills import kill
-from logweir.tools.crash.powercut import cut
+from logweir.tools.crash.keeping import CrashTest, Tally, show_again
 from logweir.tools.crash.programs import Commands
+from logweir.tools.crash.suite import KINDS, Bounds, crash, told, told_failure
 
 
 def command(
@@ -55,10 +51,17 @@ def command(
     with_interrupt: Annotated[
         bool, typer.Option("--interrupt", help="SIGINT before one call to the disk.")
     ] = False,
+    with_wrong_bits: Annotated[
+        bool, typer.Option("--wrong-bits", help="One bit wrong in what it left.")
+    ] = False,
+    with_cut_files: Annotated[
+        bool, typer.Option("--cut-files", help="One file cut short in what it left.")
+    ] = False,
     states: Annotated[
         int,
         typer.Option(
-            help="Disks that power cuts leave, or runs with a failing call, at most.", min=1
+            help="Disks that power cuts leave, runs with a failing call, or damages, at most.",
+            min=1,
         ),
     ] = 200,
     model: Annotated[
@@ -112,15 +115,11 @@ def command(
             deadline=time.monotonic() + minutes * 60 if minutes else None,
             progress=progress,
         )
-        tallies = []
-        if with_power_cut:
-            tallies.append(cut(test, states=states, lives=lives, model=model))
         calls = with_disk_errors, with_full_disk, with_short_writes, with_interrupt
-        for fault, is_wanted in zip(FAULTS, calls, strict=True):
-            if is_wanted:
-                tallies.append(fail_calls(test, fault, runs=states))
-        if with_kill or not tallies:
-            tallies.append(kill(test, rounds=rounds, lives=lives))
+        damages = with_wrong_bits, with_cut_files
+        wanted = zip(KINDS, (with_power_cut, *calls, *damages, with_kill), strict=True)
+        kinds = [kind for kind, is_wanted in wanted if is_wanted] or ["kill"]
+        tallies = crash(test, kinds, Bounds(states, rounds, lives, model))
     _show(out, tallies, seed)
     return 1 if any(tally.failure for tally in tallies) else 0
 
@@ -130,14 +129,9 @@ def _again(out: Output, folder: Path) -> int:
     if failure is None:
         out.line("the check passes now")
         return 0
-    for text in _told(failure):
+    for text in told_failure(failure):
         out.line(text)
     return 1
-
-
-def _told(failure: Failure) -> Iterator[str]:
-    yield f"{failure.fault} {failure.number}: {failure.what}"
-    yield f"{failure.wrong}: {failure.output.strip()[-2000:]}"
 
 
 def _show(out: Output, tallies: list[Tally], seed: int) -> None:
@@ -151,6 +145,8 @@ def _show(out: Output, tallies: list[Tally], seed: int) -> None:
                         "fault": tally.fault,
                         "tried": tally.tried,
                         "acknowledged": tally.acknowledged,
+                        "told": tally.told,
+                        "broken": tally.broken,
                         "notes": tally.notes,
                         "failure": tally.failure
                         and {
@@ -169,10 +165,5 @@ def _show(out: Output, tallies: list[Tally], seed: int) -> None:
     for tally in tallies:
         for note in tally.notes:
             out.message(f"note: {note}")
-        if tally.failure is not None:
-            for text in _told(tally.failure):
-                out.line(text)
-            out.line(f"again: logweir crashtest --again {shlex.quote(str(tally.failure.folder))}")
-        verdict = "a promise was broken" if tally.failure else "nothing acknowledged was lost"
-        counts = f"{tally.tried} tried, {tally.acknowledged} lines acknowledged"
-        out.line(f"{tally.fault}: {counts}: {verdict}")
+        for text in told(tally):
+            out.line(text)

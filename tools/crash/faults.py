@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import errno
 import random
-import signal
 from typing import Final
 
 from logweir.recovery.faults.surviving import settled
-from logweir.tools.crash.keeping import CrashTest, Tally
+from logweir.tools.crash.keeping import Again, CrashTest, Tally
 from logweir.tools.crash.powercut import everything_lost
-from logweir.tools.crash.programs import Checked, Ended, live
-from logweir.tools.crash.recording import Fault, Operation, Recording
+from logweir.tools.crash.recording import Fault, Operation
 from logweir.tools.crash.replay import Replay, put
 
 __all__ = ["FAULTS", "fail_calls"]
@@ -34,22 +32,15 @@ FAULTS: Final[dict[str, tuple[Fault, str]]] = {
 }
 """Name of a fault to what is done and how it is told."""
 
-_CRASHES: Final = {
-    signal.SIGSEGV,
-    signal.SIGABRT,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGILL,
-}
-
 
 def fail_calls(test: CrashTest, fault: str, *, runs: int) -> Tally:
     """Let one call fail in each of at most so many runs; stops at the first failure. `fault`: one
     of `FAULTS`. Raises `ConfigError` where it fails without a fault or cannot be recorded."""
     tally = Tally(fault)
     kind, told = FAULTS[fault]
-    ended, recorded = _run(test, kind)
+    ended, recorded = test.failing(kind, is_endless=True)
     ended.must_be_well(test.commands)
+    is_endless = ended.was_stopped
     count = recorded.counted
     numbers = list(range(1, count + 1))
     if count > runs:
@@ -58,62 +49,34 @@ def fail_calls(test: CrashTest, fault: str, *, runs: int) -> Tally:
     for number in numbers:
         if test.is_over or tally.failure is not None:
             break
-        ended, recorded = _run(test, kind._replace(at=number))
+        call = kind._replace(at=number)
+        ended, recorded = test.failing(call, is_endless=is_endless)
         if not recorded.failed:
             continue  # the run was shorter than the first one
         tally.tried += 1
         tally.acknowledged += ended.acked.count(b"\n")
         test.progress(tally.tried)
         what = told.format(at=number, count=count, name=recorded.failed)
-        _look(test, tally, ended, what, recorded.operations)
+        if (found := ended.fatal(is_endless=is_endless)).wrong:
+            test.fresh("after")  # it was not checked
+            again = Again("call", call=call, is_endless=is_endless)
+            test.kept(tally, test.work / "dir", ended.acked, what, found, again=again)
+        else:
+            _look(test, tally, ended.acked, what, recorded.operations)
     return tally
 
 
-class _Recorded:
-    """What is left of a recording."""
-
-    def __init__(self, recording: Recording, *, with_operations: bool) -> None:
-        self.counted, self.failed = recording.counted, recording.failed
-        self.operations: list[Operation] = []
-        if with_operations and "sync" in self.failed:
-            self.operations = list(recording.operations())
-
-
-def _run(test: CrashTest, fault: Fault) -> tuple[Ended, _Recorded]:
-    directory = test.fresh("dir")
-    directory.mkdir()
-    acks = test.commands.acks_file(directory)
-    recording = Recording(test.fresh("trace"), directory, acks=acks, fault=fault)
-    try:
-        ended = live(
-            test.commands.run_words(directory, test.seed),
-            moment=None,
-            acks=acks,
-            recording=recording,
-            timeout_seconds=test.commands.timeout_seconds,
-        )
-        recording.must_be_loaded(test.commands.run)
-        return ended, _Recorded(recording, with_operations=fault.kind == 1)
-    finally:
-        recording.close()
-
-
 def _look(
-    test: CrashTest, tally: Tally, ended: Ended, what: str, operations: list[Operation]
+    test: CrashTest, tally: Tally, acked: bytes, what: str, operations: list[Operation]
 ) -> None:
     directory = test.work / "dir"
-    if -ended.code in _CRASHES:
-        found = Checked(f"the program died by {signal.Signals(-ended.code).name}", ended.said)
-    elif ended.was_stopped and ended.first_seconds is None:
-        found = Checked(f"the program hung for {ended.seconds:.0f} seconds", ended.said)
-    else:
-        found = test.checked(directory, ended.acked)
-        if not found.wrong and operations:
-            replay = Replay(operations)
-            replay.go(len(operations))
-            directory = test.fresh("before")
-            put(settled(everything_lost(replay.disk)), directory)
-            found = test.checked(directory, ended.acked)
-            what += "; behind it the power was cut, and all was lost that no sync had saved"
+    found = test.checked(directory, acked)
+    if not found.wrong and operations:
+        replay = Replay(operations)
+        replay.go(len(operations))
+        directory = test.fresh("before")
+        put(settled(everything_lost(replay.disk)), directory)
+        found = test.checked(directory, acked)
+        what += "; behind it the power was cut, and all was lost that no sync had saved"
     if found.wrong:
-        test.kept(tally, directory, ended.acked, what, found)
+        test.kept(tally, directory, acked, what, found)

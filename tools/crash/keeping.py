@@ -8,8 +8,8 @@ A failure is kept as a folder::
     output          what the check said
     failure.json    what was done: commands, fault, seed, and in a sentence what was lost
 
-`show_again` does once more what failed, on a copy of ``before``: the check, or the start of the
-program.
+`show_again` does once more what failed: the check on a copy of ``before``, the start of the program
+there, or a whole run with the call that failed, where it died or hung by that.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 from logweir.errors import ConfigError
-from logweir.tools.crash.programs import Checked, Commands, check, live
+from logweir.tools.crash.programs import Checked, Commands, Ended, check, live
+from logweir.tools.crash.recording import Fault, Operation, Recording
 
-__all__ = ["CrashTest", "Failure", "Tally", "show_again"]
+__all__ = ["Again", "CrashTest", "Failure", "Recorded", "Tally", "show_again"]
 
 _RECORD: Final = "failure.json"
 
@@ -45,14 +46,37 @@ class Failure:
     folder: Path
 
 
+class Again(NamedTuple):
+    """How a failure is shown again. `do`: check what is kept; start the program on it with the seed
+    `start_seed`; or run it in an empty folder with `call` failing, `is_endless` as `live` has
+    it."""
+
+    do: Literal["check", "start", "call"] = "check"
+    start_seed: int = 0
+    call: Fault | None = None
+    is_endless: bool = True
+
+
+class Recorded(NamedTuple):
+    """What was recorded of a run. `counted`: calls that could have failed; `failed`: the name of
+    the one that did, "" for none; `operations`: all of the run, if a sync failed in it."""
+
+    counted: int
+    failed: str
+    operations: list[Operation]
+
+
 @dataclass(slots=True)
 class Tally:
     """What one kind of fault did. `tried`: faults; `acknowledged`: lines that the checks were given
-    in all; `notes`: what the user has to know besides; `failure`: the first broken promise."""
+    in all; `told`, `broken`: of damages, how many the program noticed and told, and how many broke
+    a promise; `notes`: what the user has to know besides; `failure`: the first broken promise."""
 
     fault: str
     tried: int = 0
     acknowledged: int = 0
+    told: int = 0
+    broken: int = 0
     notes: list[str] = field(default_factory=list)
     failure: Failure | None = None
 
@@ -96,6 +120,29 @@ class CrashTest:
         )
         return ended.failure()
 
+    def failing(self, call: Fault, *, is_endless: bool) -> tuple[Ended, Recorded]:
+        """Run the program in ``dir``, a new folder, with a call to the disk failing. Raises
+        `ConfigError` where it cannot be recorded."""
+        directory = self.fresh("dir")
+        directory.mkdir()
+        acks = self.commands.acks_file(directory)
+        recording = Recording(self.fresh("trace"), directory, acks=acks, fault=call)
+        try:
+            ended = live(
+                self.commands.run_words(directory, self.seed),
+                moment=None,
+                acks=acks,
+                recording=recording,
+                timeout_seconds=self.commands.timeout_seconds,
+                is_endless=is_endless,
+            )
+            recording.must_be_loaded(self.commands.run)
+            is_sync = call.kind == 1 and "sync" in recording.failed
+            operations = list(recording.operations()) if is_sync else []
+            return ended, Recorded(recording.counted, recording.failed, operations)
+        finally:
+            recording.close()
+
     def kept(
         self,
         tally: Tally,
@@ -104,11 +151,10 @@ class CrashTest:
         what: str,
         found: Checked,
         *,
-        start_seed: int | None = None,
+        again: Again = Again(),  # noqa: B008 - a constant
     ) -> None:
         """Keep a failure. `directory`: as the fault left it; `found`: what its check said, or how
-        the program failed; `what`: in a sentence, what was done; `start_seed`: the seed of the
-        program's start, where that is what failed."""
+        the program failed; `what`: in a sentence, what was done; `again`: how it is shown again."""
         self.keep.mkdir(parents=True, exist_ok=True)
         name = f"crash-{tally.fault.replace(' ', '-')}-{self.seed}-{tally.tried}"
         folder = self.keep / name
@@ -129,7 +175,7 @@ class CrashTest:
             "what": what,
             "wrong": found.wrong,
             "commands": asdict(self.commands),
-            "start_seed": start_seed,
+            "again": again._asdict(),
         }
         (folder / _RECORD).write_text(json.dumps(record, indent=2) + "\n")
         tally.failure = Failure(tally.fault, tally.tried, what, found.wrong, found.output, folder)
@@ -152,6 +198,8 @@ def show_again(folder: Path) -> Failure | None:
     try:
         record = json.loads((folder / _RECORD).read_text())
         commands = Commands(**record["commands"])
+        again = Again(**record["again"])
+        call = Fault(*again.call) if again.call else None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             "--again",
@@ -159,9 +207,12 @@ def show_again(folder: Path) -> Failure | None:
             hint="give the folder that `logweir crashtest` named",
         ) from error
     with tempfile.TemporaryDirectory(prefix="logweir-crashtest-") as temporary:
-        test = CrashTest(commands, Path(temporary), folder)
-        if (seed := record.get("start_seed")) is not None:
-            found = test.started(folder / "before", seed)
+        test = CrashTest(commands, Path(temporary), folder, seed=record["seed"])
+        if call is not None:
+            ended, _ = test.failing(call, is_endless=again.is_endless)
+            found = ended.fatal(is_endless=again.is_endless)
+        elif again.do == "start":
+            found = test.started(folder / "before", again.start_seed)
         else:
             found = test.checked(folder / "before", (folder / "acked").read_bytes())
     if not found.wrong:

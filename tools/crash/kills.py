@@ -13,7 +13,7 @@ import random
 import shutil
 from typing import Final
 
-from logweir.tools.crash.keeping import CrashTest, Tally
+from logweir.tools.crash.keeping import Again, CrashTest, Tally
 from logweir.tools.crash.programs import Ended, Moment, live, trial
 
 __all__ = ["kill"]
@@ -62,7 +62,7 @@ def _round(test: CrashTest, tally: Tally, dice: random.Random, usual: Ended, liv
         what = f"life {life} was killed with {lines} lines acknowledged"
         if (found := ended.failure()).wrong:
             what = f"the program was started again on what life {life - 1} had left"
-            test.kept(tally, before, acked, what, found, start_seed=seed)
+            test.kept(tally, before, acked, what, found, again=Again("start", start_seed=seed))
             return
         if (found := test.checked(directory, acked)).wrong:
             test.kept(tally, directory, acked, what, found)

@@ -30,7 +30,7 @@ from logweir.recovery.faults.surviving import (
     answered,
     settled,
 )
-from logweir.tools.crash.keeping import CrashTest, Tally
+from logweir.tools.crash.keeping import Again, CrashTest, Tally
 from logweir.tools.crash.programs import Checked, live
 from logweir.tools.crash.recording import Operation, Recording
 from logweir.tools.crash.replay import Replay, put
@@ -91,7 +91,7 @@ def record(test: CrashTest, tally: Tally, life: Life = Life()) -> list[Operation
         before = test.fresh("before")
         put(life.start.items(), before)
         what = f"the program was started on what a power cut in life {life.number - 1} left"
-        test.kept(tally, before, life.acked, what, found, start_seed=seed)
+        test.kept(tally, before, life.acked, what, found, again=Again("start", start_seed=seed))
         return []
     replay = Replay(operations, life.start)
     replay.go(len(operations))

@@ -32,7 +32,16 @@ OUTPUT_BYTES: Final = 64 << 10
 """What is kept of what a command says besides, at most."""
 ENDLESS_SECONDS: Final = 1.0
 """A program that still runs so long after its first acknowledgement is taken for an endless one."""
+TOLD: Final = 3
+"""Exit code of a check that says that the data is damaged."""
 _LOOK_SECONDS: Final = 0.05
+_CRASHES: Final = {
+    signal.SIGSEGV,
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +110,11 @@ class Moment(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Checked:
     """What a check said. `wrong`: in one phrase why it does not pass, "" if it does; `output`: what
-    it printed, the beginning of it."""
+    it printed, the beginning of it; `code`: its exit code, 0 where it has none."""
 
     wrong: str
     output: str
+    code: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +152,16 @@ class Ended:
         """How it failed by itself, if it did."""
         is_well = self.is_killed or self.code == 0
         return Checked("" if is_well else f"the program ended with code {self.code}", self.said)
+
+    def fatal(self, *, is_endless: bool) -> Checked:
+        """How it failed as nothing that is done to it excuses: it crashed, or it hung.
+        `is_endless`: whether it never ends by itself, so that it did not hang if it acknowledged
+        anything."""
+        if -self.code in _CRASHES:
+            return Checked(f"the program died by {signal.Signals(-self.code).name}", self.said)
+        if self.was_stopped and (self.first_seconds is None or not is_endless):
+            return Checked(f"the program hung for {self.seconds:.0f} seconds", self.said)
+        return Checked("", self.said)
 
     @property
     def is_killed(self) -> bool:
@@ -198,13 +218,14 @@ def live(
     acks: Path | None = None,
     recording: Recording | None = None,
     timeout_seconds: float = 60.0,
+    is_endless: bool = True,
 ) -> Ended:
     """Start a program in a process group of its own and kill the group at `moment`.
 
-    `moment`: None: when it has been silent for `ENDLESS_SECONDS` after its first acknowledgement
-    or longer; `acks`: the file in which it acknowledges; `recording`: of what it does;
-    `timeout_seconds`: how long it may take
-    for what `moment` waits for, before it is killed all the same.
+    `moment`: None: `ENDLESS_SECONDS` after its first acknowledgement; `acks`: the file in which it
+    acknowledges; `recording`: of what it does; `timeout_seconds`: how long it may take for what
+    `moment` waits for, before it is killed all the same; `is_endless`: whether it may be one that
+    never ends; False: it is not killed before that time is over.
     """
     if acks is not None:
         acks.unlink(missing_ok=True)
@@ -237,7 +258,7 @@ def live(
                 gathered.take(min(_LOOK_SECONDS, limit - now, (due or limit) - now))
                 if first is None and b"\n" in gathered.acked:
                     first = time.monotonic() - started
-                    if moment is None:
+                    if moment is None and is_endless:
                         due = time.monotonic() + ENDLESS_SECONDS
                 if due is None and moment and gathered.acked.count(b"\n") >= moment.acks:
                     due = time.monotonic() + moment.seconds
@@ -314,7 +335,7 @@ def check(commands: Commands, directory: Path, acked: Path) -> Checked:
     if is_late:
         return Checked(f"the check took more than {commands.timeout_seconds:g} seconds", text)
     code = process.returncode
-    return Checked(f"the check ended with code {code}" if code else "", text)
+    return Checked(f"the check ended with code {code}" if code else "", text, code)
 
 
 def _kill_group(pid: int) -> None:

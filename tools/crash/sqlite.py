@@ -3,7 +3,8 @@
 ``python -m logweir.tools.crash.sqlite run DIR SEED [JOURNAL [SYNCHRONOUS]]`` commits transactions
 of two rows, one after the other, and prints the number of each. The journal mode is ``wal`` and
 ``synchronous`` is ``full`` if nothing else is said. ``… check DIR ACKED`` ends with code 0 if the
-database is whole and has all transactions that were acknowledged.
+database is whole and has all transactions that were acknowledged, with 3 where SQLite says that it
+is damaged.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import sqlite3
 import sys
 from pathlib import Path
 from typing import Final
+
+from logweir.tools.crash.programs import TOLD
 
 __all__ = ["check_database", "write_database"]
 
@@ -41,7 +44,8 @@ def write_database(directory: Path, journal: str = "wal", synchronous: str = "fu
 
 
 def check_database(directory: Path, acked: Path) -> str:
-    """What is wrong with it, "" for nothing. `acked`: the transactions that must be there."""
+    """What is wrong with it, "" for nothing. `acked`: the transactions that must be there. Raises
+    `sqlite3.DatabaseError` where SQLite itself says that something is."""
     lines = acked.read_text().split()
     count = int(lines[-1]) + 1 if lines else 0
     with contextlib.closing(sqlite3.connect(directory / "db")) as database:
@@ -51,9 +55,11 @@ def check_database(directory: Path, acked: Path) -> str:
         except sqlite3.DatabaseError as error:
             if not lines and "no such table" in str(error):
                 return ""
-            return str(error)
+            if "no such table" in str(error):
+                return str(error)
+            raise
     if found != "ok":
-        return str(found)
+        raise sqlite3.DatabaseError(found)
     if len(rows) < 2 * count:
         return f"{count} transactions were acknowledged, there are {len(rows) // 2}"
     wanted = [row for number in range(len(rows) // 2) for row in _rows(number)]
@@ -65,7 +71,11 @@ def _main() -> int:
     if what == "run":
         write_database(Path(directory), *more)  # the seed: the rows follow from their numbers
         return 0
-    wrong = check_database(Path(directory), Path(last))
+    try:
+        wrong = check_database(Path(directory), Path(last))
+    except sqlite3.DatabaseError as error:
+        print(error)
+        return TOLD
     print(wrong)
     return 1 if wrong else 0
 
