@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from logweir.store.commit.committer import Durability
     from logweir.store.entry import open
     from logweir.store.log import Log
-    from logweir.store.past import PastView
     from logweir.store.recover.checkpoint import CheckpointOptions
     from logweir.store.recover.history import Change
     from logweir.store.transaction import Transaction
@@ -22,7 +21,6 @@ __all__ = [
     "CheckpointOptions",
     "Durability",
     "Log",
-    "PastView",
     "Transaction",
     "TypedSpace",
     "open",
@@ -33,7 +31,6 @@ _HOMES: Final = {
     "CheckpointOptions": "recover.checkpoint",
     "Durability": "commit.committer",
     "Log": "log",
-    "PastView": "past",
     "Transaction": "transaction",
     "TypedSpace": "typed",
     "open": "entry",

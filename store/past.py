@@ -6,71 +6,24 @@ import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.cursor import LogCursor
-from logweir.store.engine import reads
-from logweir.store.engine.engine import Engine
-from logweir.store.engine.select import rows
-from logweir.store.engine.statements import Row, as_row, key_bytes
+from logweir.store.engine.statements import key_bytes
 from logweir.store.recover.earlier import earlier
 from logweir.store.recover.history import Change, history
 from logweir.store.recover.upkeep import position_of
 from logweir.store.schema.keys import exact_key
 from logweir.store.schema.schema import Schema
-from logweir.store.view import get
+from logweir.store.view import View
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.mp import Value
 from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
 
-__all__ = ["Past", "PastView", "as_of"]
-
-
-@dataclass(frozen=True, slots=True)
-class PastView:
-    """The whole store at an earlier position: what `Log.as_of` gives. `vclock`: that position.
-    For one thread at a time."""
-
-    engine: Engine
-    vclock: VClock
-
-    def get(self, space: int | str, key: Value, *, index: int | str = 0) -> Row | None:
-        """As `Log.get`."""
-        return as_row(get(self.engine, space, key, index=index))
-
-    def select(
-        self,
-        space: int | str,
-        key: Value = None,
-        *,
-        iterator: str | None = None,
-        index: int | str = 0,
-        limit: int | None = None,
-        offset: int = 0,
-    ) -> list[Row]:
-        """As `Log.select`."""
-        return rows(
-            self.engine,
-            space,
-            key,
-            iterator=iterator,
-            index=index,
-            limit=limit,
-            offset=offset,
-        )
-
-    def count(self, space: int | str) -> int:
-        """As `Log.count`."""
-        return reads.count(self.engine, self.engine.schema.space(space))
-
-    @property
-    def schema(self) -> Schema:
-        """The definitions of spaces and indexes then."""
-        return self.engine.schema
+__all__ = ["Past", "as_of"]
 
 
 @contextlib.contextmanager
@@ -81,13 +34,13 @@ def as_of(
     end: VClock | None = None,
     now: float | None = None,
     filesystem: FileSystem = OS,
-) -> Iterator[PastView]:
+) -> Iterator[View]:
     """`Log.as_of` of a folder, which may be in use. `end`: nothing behind it is shown, None for all
     that is in the log; `now`: later times are refused, None for the clock's."""
     until = at.timestamp() if isinstance(at, datetime) else at
     clock = time.time() if now is None else now
     with earlier(path, until, end=end, now=clock, filesystem=filesystem) as (engine, vclock):
-        yield PastView(engine, vclock)
+        yield View(engine, vclock)
 
 
 class Past(ABC):
@@ -153,7 +106,7 @@ class Past(ABC):
         *,
         vclock: Mapping[int, int] | None = None,
         time: datetime | float | None = None,
-    ) -> contextlib.AbstractContextManager[PastView]:
+    ) -> contextlib.AbstractContextManager[View]:
         """The whole store as it was at a position, or at a time, while writers go on.
 
         `vclock`: inside a transaction it is the state before that; `time`: an aware `datetime`, or

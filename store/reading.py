@@ -20,7 +20,7 @@ from logweir.store.engine.computing import Computer
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import Executor
 from logweir.store.engine.reads import GET
-from logweir.store.engine.select import numbers, rows
+from logweir.store.engine.select import numbers
 from logweir.store.engine.statements import key_bytes
 from logweir.store.recover.checkpoint import Checkpoints
 from logweir.store.recover.upkeep import position_of
@@ -31,7 +31,7 @@ from logweir.store.view import ReadView
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.follow import Follower
 from logweir.wal.lease import Lease
-from logweir.wal.mp import Value, unpack
+from logweir.wal.mp import Value
 from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import Transaction as LoggedTransaction
@@ -133,8 +133,7 @@ class Reads(ABC):
         if found is not None:
             return found[0] if found else None
         with self.read_view() as view:
-            data = view.get(space, key, index=index)
-        return None if data is None else tuple(unpack(data))
+            return view.get(space, key, index=index)
 
     def select(
         self,
@@ -156,14 +155,8 @@ class Reads(ABC):
         if found is not None:
             return found
         with self.read_view() as view:
-            return rows(
-                view.engine,
-                space,
-                key,
-                iterator=iterator,
-                index=index,
-                limit=limit,
-                offset=offset,
+            return view.select(
+                space, key, iterator=iterator, index=index, limit=limit, offset=offset
             )
 
     def select_batch(

@@ -1,4 +1,4 @@
-"""A consistent view of the whole store as of one position."""
+"""Consistent views of the whole store as of one position."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from logweir.store.engine.computing import Computer
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import COLUMNS, DONE, Answer, Executor
 from logweir.store.engine.reference import kept, selected
-from logweir.store.engine.statements import key_bytes
+from logweir.store.engine.select import rows
+from logweir.store.engine.statements import Row, as_row, key_bytes
 from logweir.store.schema.definition import SpaceDef
+from logweir.store.schema.schema import Schema
 from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
-__all__ = ["ReadView", "get"]
+__all__ = ["ReadView", "View", "get"]
 
 
 def get(engine: Engine, space: int | str, key: Value, *, index: int | str = 0) -> bytes | None:
@@ -29,20 +31,47 @@ def get(engine: Engine, space: int | str, key: Value, *, index: int | str = 0) -
 
 
 @dataclass(frozen=True, slots=True)
-class ReadView:
-    """What `Log.read_view` gives. `vclock`: the position; `instance`: the store's UUID."""
+class View:
+    """The whole store at one position: what `Log.read_view` and `Log.as_of` give. `vclock`: that
+    position. For one thread at a time."""
 
     engine: Engine
     vclock: VClock
-    instance: uuid.UUID
 
-    def get(self, space: int | str, key: Value, *, index: int | str = 0) -> bytes | None:
-        """The tuple, as MsgPack, with that full key of a unique index; None if there is none."""
-        return get(self.engine, space, key, index=index)
+    def get(self, space: int | str, key: Value, *, index: int | str = 0) -> Row | None:
+        """As `Log.get`."""
+        return as_row(get(self.engine, space, key, index=index))
+
+    def select(
+        self,
+        space: int | str,
+        key: Value = None,
+        *,
+        iterator: str | None = None,
+        index: int | str = 0,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> list[Row]:
+        """As `Log.select`."""
+        return rows(
+            self.engine, space, key, iterator=iterator, index=index, limit=limit, offset=offset
+        )
 
     def count(self, space: int | str) -> int:
-        """How many tuples a space holds."""
-        return reads.count(self.engine, self.engine.schema.space(space))
+        """As `Log.count`."""
+        return reads.count(self.engine, self.schema.space(space))
+
+    @property
+    def schema(self) -> Schema:
+        """The definitions of spaces and indexes at the position."""
+        return self.engine.schema
+
+
+@dataclass(frozen=True, slots=True)
+class ReadView(View):
+    """One of now. `instance`: the store's UUID."""
+
+    instance: uuid.UUID
 
     def tuples(self, space: SpaceDef) -> Iterator[bytes]:
         """All tuples of a space, as MsgPack, in the order of its primary key."""

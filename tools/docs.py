@@ -1,9 +1,9 @@
 """The documentation's own tool: writes what is generated and checks the rest.
 
-``python -m logweir.tools.docs`` writes docs/cli.md from the program's own options. With ``--check``
-it writes nothing and complains, with exit code 1, where
+``python -m logweir.tools.docs`` writes docs/cli.md from the program's own options, and docs/api.md
+from docstrings. With ``--check`` it writes nothing and complains, with exit code 1, where
 
-* docs/cli.md is not what would be written,
+* one of both is not what would be written,
 * a class of `logweir.errors` is not explained in docs/errors.md, or an explained one is gone,
 * a kind of damage, or of a file's end, is not explained in docs/recovery.md,
 * a command does not stand in docs/json.md,
@@ -23,6 +23,7 @@ from typing import Any, Final
 import typer.main
 
 from logweir import errors
+from logweir.tools.apipage import api_page
 from logweir.tools.cli import main as cli
 from logweir.wal.damage import DamageKind, FileEnd
 
@@ -67,6 +68,10 @@ def cli_page() -> str:
         lines += ["", f"## {name}", "", *_usage(name, command), "", *_paragraphs(command.help)]
         lines += ["", *_parameters(command, leave_out=("as_json", "quiet", "debug", "help"))]
     return "\n".join(lines) + "\n"
+
+
+GENERATED: Final = {"cli.md": cli_page, "api.md": api_page}
+"""The pages that are made here, with what makes them."""
 
 
 def _exit_codes() -> Iterator[tuple[str, str]]:
@@ -117,7 +122,7 @@ def _cell(text: str | None) -> str:
 def check(root: Path) -> list[str]:
     """What is wrong with the documentation under `root`, one sentence each; empty if nothing."""
     return [
-        *_check_cli(root),
+        *_check_generated(root),
         *_check_names(
             root / "docs" / "errors.md",
             {name for name in errors.__all__ if name != "ErrorCode"},
@@ -134,11 +139,11 @@ def check(root: Path) -> list[str]:
     ]
 
 
-def _check_cli(root: Path) -> list[str]:
-    page = root / "docs" / "cli.md"
-    if not page.is_file() or page.read_text("utf-8") != cli_page():
-        return ["docs/cli.md is out of date: run `python -m logweir.tools.docs`"]
-    return []
+def _check_generated(root: Path) -> Iterator[str]:
+    for name, make in GENERATED.items():
+        page = root / "docs" / name
+        if not page.is_file() or page.read_text("utf-8") != make():
+            yield f"docs/{name} is out of date: run `python -m logweir.tools.docs`"
 
 
 def _check_names(page: Path, wanted: set[str], pattern: re.Pattern[str]) -> Iterator[str]:
@@ -205,9 +210,10 @@ def _main(arguments: list[str]) -> int:
     if arguments:
         sys.stderr.write("usage: python -m logweir.tools.docs [--check]\n")
         return 2
-    page = root / "docs" / "cli.md"
-    page.write_text(cli_page(), "utf-8")
-    sys.stdout.write(f"{page}\n")
+    for name, make in GENERATED.items():
+        page = root / "docs" / name
+        page.write_text(make(), "utf-8")
+        sys.stdout.write(f"{page}\n")
     return 0
 
 

@@ -132,7 +132,7 @@ class Shared:
             row = view.get(_SCHEMA_ID, ["cluster"])
         if row is None:
             raise RequestError(ErrorCode.LOADING, "Instance bootstrap hasn't finished yet")
-        return uuid.UUID(unpack(row)[1])
+        return uuid.UUID(row[1])
 
     @property
     def is_read_only(self) -> bool:

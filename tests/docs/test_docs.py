@@ -58,6 +58,7 @@ def replace(name: str, old: str, new: str) -> Callable[[Path], None]:
     [
         (append("docs/cli.md", "more\n"), "out of date"),
         (lambda root: (root / "docs/cli.md").unlink(), "out of date"),
+        (replace("docs/api.md", "### `Log.insert`", "### `Log.put`"), "docs/api.md is out of date"),
         (lambda root: (root / "docs/errors.md").unlink(), "errors.md is missing"),
         (lambda root: (root / "docs/json.md").unlink(), "json.md is missing"),
         (replace("docs/json.md", "`gaps", "gaps"), "does not say what gaps prints"),

@@ -423,7 +423,7 @@ class Conversation:
         with self.shared.log.read_view() as view:
             row = view.get(_FUNC_ID, [name], index=2)
         if row is not None:
-            function_id, owner = unpack(row)[:2]
+            function_id, owner = row[:2]
         if owner == access.user.id:
             return
         if not access.bits("function", function_id) & Privilege.EXECUTE:
