@@ -229,7 +229,8 @@ class Unanswered:
         limit_bytes = self.limit_bytes
         if self._budget is not None:
             self._budget.requests_bytes += size_bytes - self.size_bytes
-            limit_bytes = min(limit_bytes, self._budget.left_bytes)
+            if size_bytes > MEMORY_FREE_BYTES or self.is_holding:  # else there is as much
+                limit_bytes = min(limit_bytes, self._budget.left_bytes)
         self.size_bytes = size_bytes
         if self.is_holding:
             if size_bytes <= limit_bytes // 2:

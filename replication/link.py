@@ -60,15 +60,6 @@ class Conversation(Protocol):
 
 
 @runtime_checkable
-class Receives(Protocol):
-    """A conversation that looks at what comes before its session does."""
-
-    def receive(self, data: bytes, now: float) -> Sequence[Any]:
-        """`Session.receive_data`, or what is done instead: then nothing is returned."""
-        ...
-
-
-@runtime_checkable
 class Keeps(Protocol):
     """A conversation, or a session, that keeps beginnings of messages."""
 
@@ -321,9 +312,7 @@ class Link(asyncio.BaseProtocol):
                 self.budget.join(self)
                 each = (one for one in (conversation, session) if isinstance(one, Keeps))
                 self._keeps = next(each, None)
-            self._receive = (
-                conversation.receive if isinstance(conversation, Receives) else session.receive_data
-            )
+            self._receive = session.receive_data
             # To look for a method is slow: a fifth of a busy server's time when done at each flush.
             self._in_parts = session if isinstance(session, SendsParts) else None
             if isinstance(session, ReceivesInto):
@@ -333,12 +322,6 @@ class Link(asyncio.BaseProtocol):
                 if self._deafness is not None:
                     self._begin_deafness()
             self.flush()
-
-    def receive(self, data: bytes) -> None:
-        """`data` came."""
-        receive = self._receive
-        if receive is not None:
-            self.take(len(data), receive, data)
 
     def end_turn(self) -> None:
         """Read nothing more before the others have had their turn."""
@@ -377,12 +360,18 @@ class Link(asyncio.BaseProtocol):
         if unheard:
             data = b"".join(unheard)
             self.received_bytes -= len(data)
-            self.receive(data)
+            self.take(len(data), data)
 
-    def take(self, count: int, receive: Callable[[Any, float], Sequence[Any]], what: Any) -> None:
-        """`count` bytes came: act on the events that `receive` makes of `what` at a time."""
-        conversation = self._conversation
-        if conversation is None or self.close_reason:
+    def take(
+        self,
+        count: int,
+        what: Any,
+        receive: Callable[[Any, float], Sequence[Any]] | None = None,
+    ) -> None:
+        """`count` bytes came: act on the events that `receive`, or the session of data, makes of
+        `what` at a time."""
+        conversation, receive = self._conversation, receive or self._receive
+        if conversation is None or receive is None or self.close_reason:
             return
         self.received_bytes += count
         self.last_received = now = self._loop.time()
@@ -463,7 +452,9 @@ class Link(asyncio.BaseProtocol):
         if transport is None or transport.is_closing():
             return
         transport.write(data)
-        self._wrote(transport, len(data))
+        self.sent_bytes += (size := len(data))
+        if unsent := transport.get_write_buffer_size():
+            self._keep_back(transport, size, unsent)
 
     def _write_parts(self, parts: list[bytes | memoryview]) -> None:
         size = sum(map(len, parts))
@@ -475,12 +466,12 @@ class Link(asyncio.BaseProtocol):
         if transport is None or transport.is_closing():
             return
         transport.writelines(parts)
-        self._wrote(transport, size)
+        self.sent_bytes += size
+        if unsent := transport.get_write_buffer_size():
+            self._keep_back(transport, size, unsent)
 
-    def _wrote(self, transport: asyncio.Transport, size_bytes: int) -> None:
-        self.sent_bytes += size_bytes
-        if not (unsent := transport.get_write_buffer_size()):
-            return
+    def _keep_back(self, transport: asyncio.Transport, size_bytes: int, unsent: int) -> None:
+        """So many bytes were written, and so many wait in all."""
         if unsent > OUTPUT_MAX_BYTES:
             self.abort(f"slow reader: {unsent} bytes are unsent")
         elif (

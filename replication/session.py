@@ -105,9 +105,9 @@ class Outbox:
 
     def take(self) -> bytes:
         """All that waits, in one piece."""
-        if not self._parts:
+        if not (parts := self._parts):
             return b""
-        parts = self.take_parts()
+        self._parts, self.size_bytes = [], 0
         first = parts[0]
         return first if len(parts) == 1 and isinstance(first, bytes) else b"".join(parts)
 

@@ -48,12 +48,8 @@ class Pace:
     def __init__(self) -> None:
         self.portion_bytes = _FIRST_BYTES
 
-    def worth_timing(self, count: int) -> bool:
-        """Whether the time that so many bytes take settles anything."""
-        return count >= _LEAST_BYTES
-
     def took(self, count: int, seconds: float) -> None:
-        """A portion of `count` bytes took so long."""
+        """A portion of `count` bytes took so long; of fewer than 256 that settles nothing."""
         if seconds > TURN_SECONDS:
             fitting = int(count * TURN_SECONDS / seconds)
             self.portion_bytes = max(min(fitting, self.portion_bytes), _LEAST_BYTES)
@@ -68,12 +64,13 @@ class Receiving(Protocol):
         """Read nothing more before the others have had their turn."""
         ...
 
-    def receive(self, data: bytes) -> None:
-        """`data` came."""
-        ...
-
-    def take(self, count: int, receive: Callable[[Any, float], Sequence[Any]], what: Any) -> None:
-        """`count` bytes came: act on what `receive` makes of `what`."""
+    def take(
+        self,
+        count: int,
+        what: Any,
+        receive: Callable[[Any, float], Sequence[Any]] | None = None,
+    ) -> None:
+        """`count` bytes came: act on what `receive`, or who acts on data, makes of `what`."""
         ...
 
     def pause_writing(self) -> None:
@@ -121,16 +118,17 @@ class Receiver(asyncio.BufferedProtocol):
         return room[: self._size]
 
     def buffer_updated(self, nbytes: int) -> None:
-        link, pace = self._link, self._pace
+        link = self._link
         if nbytes >= self._size:
             link.end_turn()  # there may be more
-        began = time.thread_time() if (is_timed := pace.worth_timing(nbytes)) else 0.0
+        is_timed = nbytes >= _LEAST_BYTES
+        began = time.thread_time() if is_timed else 0.0
         if self._received is None:
-            link.receive(bytes(self._scratch[:nbytes]))
+            link.take(nbytes, bytes(self._scratch[:nbytes]))
         else:
-            link.take(nbytes, self._received, nbytes)
+            link.take(nbytes, nbytes, self._received)
         if is_timed:
-            pace.took(nbytes, time.thread_time() - began)
+            self._pace.took(nbytes, time.thread_time() - began)
 
 
 class Turn:

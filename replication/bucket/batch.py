@@ -16,17 +16,18 @@ from typing import Final, Protocol
 from logweir.errors import RequestError
 from logweir.limits import TAP_ANSWERS_BYTES
 from logweir.replication.bucket.change import MISSING, ItemComputer
-from logweir.replication.bucket.item import (
-    VBUCKETS,
-    VbucketState,
+from logweir.replication.bucket.store import (
+    NO_STATE,
+    Bucket,
+    Buckets,
+    GroupItems,
+    ViewItems,
 )
-from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.logs import get_logger
 from logweir.store.commit.group import Group
 from logweir.store.engine.batches import Answers
 from logweir.store.engine.computing import UNMET
 from logweir.store.engine.executing import COLUMNS, LAST, RESULTS
-from logweir.store.engine.reads import GET
 from logweir.store.engine.reference import COMPUTED
 from logweir.wal.xrow import RowType
 
@@ -51,19 +52,11 @@ _log = get_logger("logweir.replication.bucket")
 AT, USED, COUNT, NOW = range(4)
 WHOLE, NEED_STATE, NO_ROOM, ODD = range(4)
 
-_NO_STATE: Final = 255
-_FIRST, _NEW = 4, 6
+_FIRST: Final = 4
 REFUSED: Final = 1
 """Of a result: the engine refused the statement."""
 
 _ZERO: Final = array("Q", (0,))
-_SELECT: Final = array("Q", (RowType.SELECT, 1, 0, GET, 0, 0, 0, 0, 1, 0, 1, 0, 0))
-"""By full key, of the second space of a batch."""
-
-_POOLED: Final = 4
-_states: Final[list[bytearray]] = []  # of all vbuckets, none known: to make them takes long
-_FOUND: Final = b"\xdd\x00\x00\x00\x01"
-"""Before the tuple of a SELECT that found one."""
 
 
 class Requests(Protocol):
@@ -95,8 +88,8 @@ class Requests(Protocol):
         a vbucket whose state is not known, without room, or before one that is odd.
 
         `numbers`: the place of the next request; bytes used of `given`; statements made so far; the
-        time, in whole Unix seconds. `states`: one byte for each vbucket, 0: not asked yet, else its
-        state, 255 if there is none. `columns`: zeros behind the statements that there are.
+        time, in whole Unix seconds. `states`: see `Bucket.known_states`. `columns`: zeros behind
+        the statements that there are.
         """
         ...
 
@@ -139,44 +132,22 @@ class _Batches:
     def __init__(self, requests: Requests, now: float) -> None:
         self._requests = requests
         self._now = int(now)
-        self._states = _states.pop() if _states else bytearray(VBUCKETS)
-        self._asked: list[int] = []
         self._numbers = array("Q", (requests.start, 0, 0, self._now))
         self._parts: list[bytes] = []
 
-    def _learn(self, state: int) -> None:
-        """Take that for the state of the next request's vbucket."""
-        _, vbucket = self._requests.name(self._numbers[AT])
-        self._states[vbucket] = state
-        self._asked.append(vbucket)
-
-    def _forget(self) -> None:
-        """Know no state any more."""
-        for vbucket in self._asked:
-            self._states[vbucket] = 0
-        self._asked.clear()
-
     def answer(self) -> list[bytes]:
-        """Run all requests. Returns the pieces of their answers. Raises `Paused`."""
-        try:
-            while self._numbers[AT] < self._requests.stop:
-                self._step()
-                self._check_room()
-        finally:
-            self._forget()
-            if len(_states) < _POOLED:
-                _states.append(self._states)
+        """Run all requests. Returns the pieces of their answers. Raises `Paused`, also behind
+        answers of `limits.TAP_ANSWERS_BYTES`."""
+        numbers, stop = self._numbers, self._requests.stop
+        while numbers[AT] < stop:
+            self._step()
+            if numbers[AT] < stop and sum(map(len, self._parts)) >= TAP_ANSWERS_BYTES:
+                raise self._paused()
         return self._parts
 
     def _step(self) -> None:
         """Go on with the run."""
         raise NotImplementedError
-
-    def _check_room(self) -> None:
-        """Raise `Paused` behind answers of `limits.TAP_ANSWERS_BYTES`."""
-        at = self._numbers[AT]
-        if at < self._requests.stop and sum(map(len, self._parts)) >= TAP_ANSWERS_BYTES:
-            raise self._paused()
 
     def _paused(self) -> Paused:
         return Paused(b"".join(self._parts), self._numbers[AT])
@@ -218,8 +189,7 @@ class Changes(_Batches):
             self._most = min(4 * self._most, self._requests.count)
             self._execute(given, columns, begin)
         elif how == NEED_STATE:
-            _, vbucket = self._requests.name(begin)
-            self._learn(self._items.state(vbucket) or _NO_STATE)
+            self._items.state(self._requests.name(begin)[1])  # which makes it known
         else:
             assert how == ODD
             try:
@@ -233,7 +203,8 @@ class Changes(_Batches):
         numbers, given = self._numbers, self._given
         columns = _ZERO * (2 * COLUMNS * most)
         numbers[USED] = numbers[COUNT] = 0
-        how = self._requests.statements(numbers, most, self._states, given, columns)
+        states = self._items.known_states()
+        how = self._requests.statements(numbers, most, states, given, columns)
         del columns[numbers[COUNT] * COLUMNS :]
         return bytes(memoryview(given)[: numbers[USED]]), columns, how
 
@@ -296,50 +267,37 @@ class Looks(_Batches):
         self._expired = expired
 
     def _step(self) -> None:
-        """Execute statements, all as of one moment, with a look at the states of their vbuckets.
-        Raises `Paused` also before a request of a vbucket that is not active, or an odd one."""
-        numbers, requests = self._numbers, self._requests
-        begin = numbers[AT]
+        """Execute statements, all as of one moment, at which the states of their vbuckets are what
+        is known of them; else none. Raises `Paused` also before a request of a vbucket that is not
+        active, or an odd one."""
+        numbers, requests, bucket = self._numbers, self._requests, self._bucket
+        begin, states = numbers[AT], bucket.known_states()
         numbers[USED] = numbers[COUNT] = 0
         given = bytearray(requests.given_bytes)
-        columns = _ZERO * (COLUMNS * (requests.count + 1))
+        columns = _ZERO * (COLUMNS * (requests.count + 1))  # room for two is wanted for each
         most = requests.count
-        self._learn(VbucketState.ACTIVE)  # which is looked at, too
-        while requests.statements(numbers, most, self._states, given, columns) == NEED_STATE:
-            self._learn(VbucketState.ACTIVE)
-        if numbers[AT] == begin:
+        while requests.statements(numbers, most, states, given, columns) == NEED_STATE:
+            vbucket = requests.name(numbers[AT])[1]
+            with self._buckets.log.read_view() as view:
+                states[vbucket] = ViewItems(bucket, view).state(vbucket) or NO_STATE
+        reached = numbers[AT]
+        if reached == begin:
             raise self._paused()
         del columns[numbers[COUNT] * COLUMNS :]
-        self._look(bytes(memoryview(given)[: numbers[USED]]), columns, begin, numbers[AT])
-        self._forget()
-
-    def _look(self, given: bytes, columns: array[int], begin: int, reached: int) -> None:
-        bucket, asked = self._bucket, self._asked
-        rows: list[bytes] = []
-        selects = array("Q")
-        for vbucket in asked:
-            key, row = bucket.active(vbucket)
-            select = _SELECT[:]
-            select[_FIRST], select[_FIRST + 1] = len(given), len(given) + len(key)
-            given += key
-            rows.append(_FOUND + row)
-            selects += select
         computer = ItemComputer(self._now, 0)
         done, _ = self._buckets.log.select_batch(
             self._buckets.executor,
-            given,
-            selects + columns,
-            (bucket.space_id, bucket.states_id),
+            bytes(memoryview(given)[: numbers[USED]]),
+            columns,
+            (bucket.space_id,),
             TAP_ANSWERS_BYTES,
             computer,
         )
-        for number, row in enumerate(rows):
-            start, end = done.results[number * RESULTS + _NEW :][:2]
-            if done.out[start:end] != row:
-                self._numbers[AT] = begin
-                raise self._paused()
+        if bucket.known_states() is not states:
+            numbers[AT] = begin
+            return
         _report(done)
-        self._say(begin, reached, len(asked), done.results, done.out, 0)
+        self._say(begin, reached, 0, done.results, done.out, 0)
         if computer.obstacle is not None:
             at = self._numbers[AT]
             self._expired.append(self._requests.name(at))

@@ -19,6 +19,7 @@ from logweir.replication.bucket.item import (
     BUCKET_FORMAT,
     BUCKET_INDEXES,
     NO_HOPS_MADE,
+    VBUCKETS,
     CasClock,
     Changed,
     Item,
@@ -42,6 +43,7 @@ from logweir.wal.xrow import RowType
 
 __all__ = [
     "DEFAULT_BUCKET",
+    "NO_STATE",
     "STATES_SPACE",
     "Bucket",
     "Buckets",
@@ -52,6 +54,9 @@ __all__ = [
 
 DEFAULT_BUCKET: Final = "default"
 STATES_SPACE: Final = "logweir_vbucket"
+NO_STATE: Final = 255
+"""In the place of the state of a vbucket that is not there."""
+
 _STATES_FORMAT: Final = (("bucket", "string"), ("vbucket", "unsigned"), ("state", "unsigned"))
 _clocks: Final[WeakKeyDictionary[Log, CasClock]] = WeakKeyDictionary()
 """Of each store: protocols that share its buckets give no CAS twice."""
@@ -60,34 +65,25 @@ _clocks: Final[WeakKeyDictionary[Log, CasClock]] = WeakKeyDictionary()
 class Bucket:
     """One bucket that is there. `space_id`: of its space; `states_id`: of the vbucket states."""
 
-    __slots__ = ("_active", "_log", "_seen", "cas", "name", "space_id", "states", "states_id")
+    __slots__ = ("_known", "_log", "cas", "name", "space_id", "states_id")
 
     def __init__(self, name: str, space_id: int, states_id: int, cas: CasClock, log: Log) -> None:
         self.name = name
         self.space_id = space_id
         self.states_id = states_id
         self.cas = cas
-        self.states: dict[int, VbucketState | None] = {}  # see `committed_states`
         self._log = log
-        self._seen = -1
-        self._active: dict[int, tuple[bytes, bytes]] = {}
+        self._known = -1, bytearray()
 
-    def committed_states(self) -> dict[int, VbucketState | None]:
-        """The states that are known of its vbuckets as of the last commit; for who commits, who
-        adds to them what he reads. None: there is no such vbucket."""
-        changes = self._log.changes_of(self.states_id)
-        if changes != self._seen:
-            self.states, self._seen = {}, changes
-        return self.states
-
-    def active(self, vbucket: int) -> tuple[bytes, bytes]:
-        """The key under which a vbucket's state stands, and its row where it is active."""
-        found = self._active.get(vbucket)
-        if found is None:
-            key = self.name, vbucket
-            found = pack(key), pack((*key, int(VbucketState.ACTIVE)))
-            self._active[vbucket] = found
-        return found
+    def known_states(self) -> bytearray:
+        """The states of its vbuckets as of the last commit: one byte for each, 0: not asked yet,
+        `NO_STATE`: there is no such vbucket. Who asks then adds to them what he reads. Once a state
+        has changed it is another object: what was read while it stayed the same was of one moment,
+        as to states."""
+        changes, known = self._log.changes_of(self.states_id), self._known
+        if changes != known[0]:
+            known = self._known = changes, bytearray(VBUCKETS)
+        return known[1]
 
 
 class Buckets:
@@ -170,7 +166,6 @@ class _Reader:
         self._engine = engine
         self._space = engine.schema.space(bucket.space_id)
         self._primary = primary_of(self._space)
-        self._states: dict[int, VbucketState | None] = {}
 
     def find(self, key: bytes) -> Item | None:
         """The item with that key, whatever its vbucket, expired or not."""
@@ -184,12 +179,10 @@ class _Reader:
 
     def state(self, vbucket: int) -> VbucketState | None:
         """See `ItemStore`."""
-        if vbucket not in self._states:
-            space = self._engine.schema.space(self.bucket.states_id)
-            key = pack((self.bucket.name, vbucket))
-            row = reads.one(self._engine, space, primary_of(space), key)
-            self._states[vbucket] = None if row is None else VbucketState(unpack(row)[2])
-        return self._states[vbucket]
+        space = self._engine.schema.space(self.bucket.states_id)
+        key = pack((self.bucket.name, vbucket))
+        row = reads.one(self._engine, space, primary_of(space), key)
+        return None if row is None else VbucketState(unpack(row)[2])
 
     def states(self) -> dict[int, VbucketState]:
         """All vbuckets that are here."""
@@ -232,16 +225,23 @@ class GroupItems(_Reader):
         super().__init__(bucket, group.engine)
         self._now = int(now)
         self._group = group
+        self._own_states: bytearray | None = None
         self.divides = True
+
+    def known_states(self) -> bytearray:
+        """See `Bucket`: those of this group, where it, or what it stands on, has changed any."""
+        if not self._group.txn.has_changed(self.bucket.states_id):
+            return self.bucket.known_states()
+        if self._own_states is None:
+            self._own_states = bytearray(VBUCKETS)
+        return self._own_states
 
     def state(self, vbucket: int) -> VbucketState | None:
         """See `ItemStore`. What is committed is read once for all groups."""
-        bucket = self.bucket
-        if not self._group.txn.has_changed(bucket.states_id):
-            self._states = bucket.committed_states()
-        elif self._states is bucket.states:
-            self._states = {}
-        return super().state(vbucket)
+        known = self.known_states()
+        if not known[vbucket]:
+            known[vbucket] = super().state(vbucket) or NO_STATE
+        return None if known[vbucket] == NO_STATE else VbucketState(known[vbucket])
 
     def change(self, kind: int, given: Item, number: int = 0) -> Changed:
         """See `ItemStore`."""
@@ -296,7 +296,7 @@ class GroupItems(_Reader):
         else:
             row = pack((name, vbucket, int(state)))
             self._group.execute(Request(RowType.REPLACE, states_id, tuple=row))
-        self._states = {}
+        self._own_states = None
 
     def of_vbucket(self, vbucket: int) -> list[Item]:
         """All items of one vbucket."""

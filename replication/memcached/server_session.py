@@ -37,7 +37,7 @@ from typing import Final, TypeAlias
 from logweir.errors import RemoteProtocolError
 from logweir.limits import FRAME_SECONDS, LOGIN_TRIES
 from logweir.replication.memcached.push.stream import Producer, StreamOptions
-from logweir.replication.memcached.serve.commands import TAP_OPCODES, is_malformed
+from logweir.replication.memcached.serve.commands import READS, TAP_OPCODES, is_malformed
 from logweir.replication.memcached.serve.runs import RequestRun, RunBuffer, packets_of
 from logweir.replication.memcached.wire.codec import (
     REQUEST,
@@ -84,13 +84,16 @@ _BEFORE_LOGIN: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Commands:
-    """Requests to be run in order; `slot` names the place of their answers. `size_bytes`: about."""
+    """Requests to be run in order, so many; `slot` names the place of their answers. `size_bytes`:
+    about; `changes`: whether one of them may change something."""
 
     slot: int
     requests: tuple[Packet | RequestRun, ...]
     size_bytes: int
+    count: int
+    changes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,8 @@ class ServerSession(BaseSession[Event]):
         self._attempt: Authentication | None = None
         self._failures = 0
         self._now = now
+        self.kept_bytes = 0
+        """See `Keeps` of `logweir.replication.link`."""
 
     # --- the contract of sessions -----------------------------------------------------------------
 
@@ -203,6 +208,7 @@ class ServerSession(BaseSession[Event]):
             data, text_problem = self._text.feed(data)
         pieces, problem = self._packets.feed_runs(data)
         problem = problem or text_problem
+        self.kept_bytes = len(self._packets) + (0 if self._text is None else len(self._text))
         self._unit_deadline = now + FRAME_SECONDS if self.kept_bytes else None
         events: list[Event] = []
         run: list[Packet | RequestRun] = []
@@ -219,16 +225,11 @@ class ServerSession(BaseSession[Event]):
             self._close(str(problem))
         return events
 
-    @property
-    def kept_bytes(self) -> int:
-        """See `Keeps` of `logweir.replication.link`."""
-        return len(self._packets) + (0 if self._text is None else len(self._text))
-
     def next_deadline(self) -> float | None:
-        deadlines = [] if self._unit_deadline is None else [self._unit_deadline]
-        if self.producer is not None:
-            deadlines.append(self.producer.next_deadline())
-        return min(deadlines, default=None)
+        if self.producer is None:
+            return self._unit_deadline
+        deadline = self.producer.next_deadline()
+        return deadline if self._unit_deadline is None else min(self._unit_deadline, deadline)
 
     def deadline_passed(self, now: float) -> Sequence[Event]:
         super().deadline_passed(now)
@@ -415,11 +416,17 @@ class ServerSession(BaseSession[Event]):
     def _end_run(self, run: list[Packet | RequestRun], events: list[Event]) -> None:
         """What was collected is one event."""
         if run:
-            size = sum(
-                each.size_bytes if isinstance(each, RequestRun) else len(each.value) + 64
-                for each in run
-            )
-            events.append(Commands(self._slot(), tuple(run), size))
+            size = count = changes = 0
+            for each in run:
+                if isinstance(each, RequestRun):
+                    size += each.size_bytes
+                    count += each.count
+                    changes += each.changes
+                else:
+                    size += len(each.value) + 64
+                    count += 1
+                    changes += each.opcode not in READS
+            events.append(Commands(self._slot(), tuple(run), size, count, changes > 0))
             run.clear()
 
     def _slot(self) -> int:

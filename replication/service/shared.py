@@ -164,16 +164,19 @@ class Shared:
 
     def _put_in_line(self) -> None:
         fresh, self._fresh = self._fresh, []
-        jobs = [job for job, _ in fresh]
+        jobs, size = [], 0
+        for job, _ in fresh:
+            jobs.append(job)
+            size += job.size
         began = self._loop.time()
         if (
             not self._in_line
-            and sum([job.size for job in jobs]) <= _QUICK_BYTES
+            and size <= _QUICK_BYTES
             and not self.open_views
             and not self.log.is_busy
             and (self._slow < _SLOW_LIMIT or began >= self._aside_until)
         ):
-            self._make_at_once(fresh, began)
+            self._make_at_once(fresh, jobs, began)
             return
         self._in_line += len(fresh)
         for job, done in fresh:
@@ -186,9 +189,10 @@ class Shared:
                 job.error = error
                 job.finish()
 
-    def _make_at_once(self, fresh: list[tuple[Job, Callable[[Job], None]]], began: float) -> None:
+    def _make_at_once(
+        self, fresh: list[tuple[Job, Callable[[Job], None]]], jobs: list[Job], began: float
+    ) -> None:
         """Make a group here."""
-        jobs = [job for job, _ in fresh]
         job = jobs[-1]
         try:
             self.log.run_job(job, jobs[:-1])

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from logweir.limits import PLACE_STEP_BYTES, PLACES
 from logweir.wal.vclock import VClock
@@ -18,8 +18,7 @@ from logweir.wal.vclock import VClock
 __all__ = ["Place", "Places"]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """All rows behind `vclock` stand in `path` from byte `offset` on, or in later files."""
 
     vclock: VClock
@@ -40,13 +39,14 @@ class Places:
         with self._guard:
             newest, last = self._newest, self._kept[-1] if self._kept else None
             self._newest = Place(vclock, path, offset)
+            if newest is None:
+                return
             is_far = (
-                newest is not None
-                and last is not None
-                and newest.path == last.path
+                last is not None
                 and offset - last.offset > PLACE_STEP_BYTES
+                and newest.path == last.path
             )
-            if newest is not None and (last is None or is_far or newest.path != path):
+            if is_far or last is None or (newest.path is not path and newest.path != path):
                 self._kept.append(newest)
 
     def before(self, position: VClock) -> Place | None:

@@ -43,6 +43,7 @@ from logweir.store.state.layered import LayeredTxn
 from logweir.store.state.layers import Layers
 from logweir.store.state.state import Position, State, StateError
 from logweir.store.state.viewers import View, Viewers
+from logweir.wal.block import Pieces
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.place import Place
@@ -174,7 +175,8 @@ class Committer(Fails, OfProcess):
 
     def check_open(self) -> None:
         """Raise what says that nothing can be changed any more."""
-        self.check_readable()
+        if self.is_closed:
+            self.check_readable()
         if self.failure is not None:
             raise self.failure
 
@@ -359,8 +361,15 @@ class Committer(Fails, OfProcess):
         self.check_process()
         self.check_open()
         last = groups[-1]
-        blocks = [block for group in groups for block in group.made]
-        logged_bytes = sum([group.made_bytes for group in groups])
+        blocks: list[bytes | bytearray | Pieces] = []
+        layers: list[Layer] = []
+        logged_bytes = 0
+        changed_schema = False
+        for group in groups:
+            blocks += group.made
+            logged_bytes += group.made_bytes
+            layers.insert(0, changes(group))
+            changed_schema = changed_schema or group.changed_schema
         if blocks:
             # The log, the state.
             self.state.check_disk(2 * logged_bytes + self.layers.size_bytes)
@@ -373,22 +382,24 @@ class Committer(Fails, OfProcess):
             if is_logged:
                 self.writer.write(blocks, made)
             for group in groups:
-                group.written()
+                group.written()  # before its layer is measured
             if blocks:
                 if self.durability == "fsync":
                     self.writer.sync()
                 vclock = made
                 position = self._position(last, vclock, is_logged=is_logged)
             failpoint("store.after_sync_before_publish")
-            layer = Layer.joined([changes(group) for group in reversed(groups)])
-            changed = {space_id for space_id, _ in (*layer.tables, *layer.cleared)}
+            layer = Layer.joined(layers)
+            changed = layer.spaces
             with self._view_guard:
                 self.layers.push(layer, position)
-                # Here: who begins on top of it has to see that what it knew is no longer so.
-                self.changes.update(changed)
-                self.system_count += sum([space_id <= SYSTEM_ID_MAX for space_id in changed])
                 self.reader.forget()
-                if any([group.changed_schema for group in groups]):
+                # Here, behind both: who reads or begins on top of it has to see that what it knew
+                # is no longer so, and finds then what is.
+                for space_id in changed:
+                    self.changes[space_id] += 1
+                    self.system_count += space_id <= SYSTEM_ID_MAX
+                if changed_schema:
                     self.schema = last.schema
                 self.waiting, self.vclock = last.waiting, vclock  # in this order: see `applied`
                 self.settlement.tell(last.waiting)

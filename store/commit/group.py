@@ -111,7 +111,7 @@ class Group(Outcome):
         Returns the tuple before and after it. Raises `RequestError` with nothing of it done.
         """
         kind, space_id, other, first, ops, index_id, index_base = request
-        space = self._compiled(space_id)
+        space = self._compiled(self.engine.schema.get(space_id))
         if kind in _BY_KEY:
             first, other = other, first
         if space is None or first is None or other is not None:
@@ -163,7 +163,7 @@ class Group(Outcome):
         """Apply a REPLACE whose tuple the computer makes (`store.engine.computing`) as part of the
         open transaction. `given`, `how`, `number`: what it is told. Returns what came of it; unless
         its status is `DONE` nothing is done. Raises `RequestError`, then also."""
-        mark, space = self.mark(), self._compiled(space_id)
+        mark, space = self.mark(), self._compiled(self.engine.schema.get(space_id))
         request = Request(RowType.REPLACE, space_id, tuple=given)
         try:
             answer: Answer = _REFERRED, None, None, None, _NOTHING
@@ -207,14 +207,15 @@ class Group(Outcome):
         `is_open`: the transaction of the last statement goes on in the next batch; `computer`: for
         those that want one (`store.engine.computing`); from what it halts on they are left out.
         """
-        spaces = [self.schema.get(space_id) for space_id in ids]
+        schema = self.engine.schema
+        spaces = [schema.get(space_id) for space_id in ids]
         answers = Answers(
             data,
             columns,
             *self._executor.execute(
                 data,
                 columns,
-                [self._compiled(space_id) for space_id in ids],
+                [self._compiled(space) for space in spaces],
                 self.txn.undo,
                 lambda number: self._referred(data, columns, number, ids, computer),
                 limit_bytes,
@@ -227,10 +228,9 @@ class Group(Outcome):
         self._log_batch(answers, is_open=is_open, is_inside=is_inside)
         return answers
 
-    def _compiled(self, space_id: int) -> Space | None:
+    def _compiled(self, space: SpaceDef | None) -> Space | None:
         """A space as the executor wants it; None where the reference engine has to look at each
         statement."""
-        space = self.engine.schema.get(space_id)
         if space is None or not self.replica_id or self.waiting:
             return None
         return compiled(self.engine, space)
@@ -307,9 +307,11 @@ class Group(Outcome):
             self._pending += rows
             return
         spaces = [space for space in answers.spaces if space is not None]
-        is_odd = any([space.is_temporary or space.is_sync for space in spaces])
-        is_local = spaces[0].is_local
-        if COMPILED and not is_odd and all([space.is_local == is_local for space in spaces]):
+        is_local, are_alike = spaces[0].is_local, COMPILED
+        for space in spaces:
+            if space.is_temporary or space.is_sync or space.is_local != is_local:
+                are_alike = False
+        if are_alike:
             self.end_transaction()
             self._number(self._rows.add_statements(answers, is_local=is_local, is_open=is_open))
             return
@@ -555,6 +557,9 @@ class Group(Outcome):
     def end_transaction(self) -> None:
         """Give the rows since the last call their lsns; they can no longer be rolled back alone."""
         rows, borders = self._pending, self._borders
+        if not rows:
+            borders.clear()
+            return
         self._pending, self._pending_bytes, self._borders = [], 0, []
         start = 0
         for border in (*borders, len(rows)):

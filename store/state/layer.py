@@ -43,9 +43,19 @@ class Layer:
             found = self.tables[name] = Memtable()
         return found
 
+    @property
+    def spaces(self) -> set[int]:
+        """The ids of the spaces that it says something of."""
+        found = {name[0] for name in self.tables}
+        return found.union([name[0] for name in self.cleared]) if self.cleared else found
+
     @classmethod
     def joined(cls, stack: Sequence[Layer]) -> Layer:
-        """One layer that says what these do, the newest first. They are not changed."""
+        """One layer that says what these do, the newest first, sealed: a single one itself; of
+        others the entries are not changed."""
+        if len(stack) == 1:
+            stack[0].seal()
+            return stack[0]
         made = cls()
         made.since = min([layer.since for layer in stack], default=0.0)
         for name in {name for layer in stack for name in layer.tables}:

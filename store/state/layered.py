@@ -220,18 +220,18 @@ class LayeredTxn:
             if name in layer.cleared:
                 self.undo.is_early = True  # of what is gone no table says anything
                 break
-        for layer in self.stack if self.layer is None else (self.layer, *self.stack):
-            table = layer.tables.get(name)
-            if table is not None:
-                tables.append(table)
-            if name in layer.cleared:
+        own = self.layer
+        for layer in self.stack if own is None else (own, *self.stack):
+            if name in layer.tables:
+                tables.append(layer.tables[name])
+            if layer.cleared and name in layer.cleared:
                 break
         else:
             base = self.base.tree(space_id, index_id)
-        if self.layer is not None and name not in self.layer.tables:
+        if own is not None and name not in own.tables:
             if not tables and base is None:
                 self._check_new(name)
-            tables.insert(0, self.layer.table(name))
+            tables.insert(0, own.table(name))
         found = None
         if tables or base is not None:
             found = LayeredTree(self._referred, self.undo, tables, base, early)
@@ -325,13 +325,10 @@ class LayeredTxn:
         """Whether it says something of a space that is not published, or what is not durable yet
         and below it does."""
         name = (space_id, 0)
-        own = () if self.layer is None else (self.layer,)
-        return any(
-            [
-                bool(layer.tables.get(name)) or name in layer.cleared
-                for layer in (*own, *self._early)
-            ]
-        )
+        for layer in self._early if self.layer is None else (self.layer, *self._early):
+            if layer.tables.get(name) or name in layer.cleared:
+                return True
+        return False
 
     def mark(self) -> Mark:
         """A place to roll back to."""

@@ -90,6 +90,8 @@ class Layers:
 
     def admit(self) -> None:
         """Before a change: wait until the layers have room for it. Raises why they have none."""
+        if self._serving and self._failure is None and not self.is_full:
+            return
         with self._lock:
             if not self._serving and self._failure is None:
                 start_thread("logweir-apply", self._serve)  # an interrupt harms nothing here
@@ -112,13 +114,12 @@ class Layers:
         return self._size
 
     def push(self, layer: Layer, position: Position | None) -> None:
-        """Show a layer to everybody; the caller holds the guard. `position`: behind it."""
+        """Show a sealed layer to everybody; the caller holds the guard. `position`: behind it."""
         with self._lock:
             self.position = position
             if not layer.tables:
                 return
             layer.since = time.monotonic()
-            layer.seal()
             stack = (layer, *self.stack)
             while (count := _alike(stack, len(stack) - len(self._under_way))) >= _JOINED_FROM:
                 stack = (Layer.joined(stack[:count]), *stack[count:])

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import logweir
-from logweir.replication.bucket.item import VbucketState
+from logweir.replication.bucket.batch import WHOLE, Looks, Paused
+from logweir.replication.bucket.change import SET
+from logweir.replication.bucket.item import Item, VbucketState
 from logweir.replication.bucket.store import STATES_SPACE, Bucket, Buckets, GroupItems
+from logweir.replication.memcached.serve.runs import RequestRun, take_run
+from logweir.replication.memcached.wire.codec import Opcode, Packet, encode_request
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 
@@ -87,3 +93,40 @@ def test_a_state_that_is_not_durable_yet_counts_for_what_is_made_on_it(tmp_path:
             pass
         assert seen is REPLICA
         assert states(log, bucket) == [ACTIVE, REPLICA, None]
+
+
+@dataclass(slots=True)
+class Meddled(RequestRun):
+    """A run during which, once its statements are made, something is changed."""
+
+    meddle: Callable[[], object] = lambda: None
+
+    def statements(self, *given: Any) -> int:
+        how = super(Meddled, self).statements(*given)
+        if how == WHOLE:
+            meddle, self.meddle = self.meddle, lambda: None
+            meddle()
+        return how
+
+
+def test_a_look_is_made_again_when_a_state_changes_meanwhile(tmp_path: Path) -> None:
+    """Its statements were made for states that are no longer so when they are executed."""
+    with logweir.open(tmp_path / "s", durability="write") as log:
+        buckets = Buckets(log)
+        bucket = buckets.make("default")
+        in_group(log, bucket, lambda _, items: items.change(SET, Item(b"k", 0, value=b"v")))
+        found = take_run(encode_request(Packet(Opcode.GET, b"k")))
+        assert found is not None
+
+        def look(meddle: Callable[[], object]) -> list[bytes]:
+            run = Meddled(found.data, found.start, found.stop, found.count, found.changes, meddle)
+            return Looks(run, buckets, bucket, 0.0, []).answer()
+
+        assert look(lambda: None)[0].endswith(b"v")
+        assert look(lambda: log.replace(STATES_SPACE, ("default", 7, int(DEAD))))[0][-1:] == b"v"
+        with pytest.raises(Paused):
+            look(lambda: log.replace(STATES_SPACE, ("default", 0, int(DEAD))))
+        with pytest.raises(Paused):
+            look(lambda: None)
+        log.replace(STATES_SPACE, ("default", 0, int(ACTIVE)))
+        assert look(lambda: None)[0].endswith(b"v")

@@ -133,10 +133,6 @@ class Conversation:
 
     # --- events -----------------------------------------------------------------------------------
 
-    def receive(self, data: bytes, now: float) -> Sequence[Event]:
-        """See `Receives` of `logweir.replication.link`."""
-        return self.session.receive_data(data, now)
-
     def handle(self, events: Sequence[Event]) -> None:
         """See `Conversation` of `logweir.replication.link`."""
         for event in events:

@@ -47,7 +47,6 @@ from logweir.replication.memcached.push.names import NamedStreams
 from logweir.replication.memcached.push.stream import StreamOptions
 from logweir.replication.memcached.push.streaming import Streaming
 from logweir.replication.memcached.serve.commands import (
-    READS,
     STATE_CHANGES,
     Executor,
     Failed,
@@ -61,6 +60,7 @@ from logweir.replication.memcached.serve.runs import (
     execute_one,
     look_all,
     packets_of,
+    refusals,
 )
 from logweir.replication.memcached.serve.statistics import Statistics, Stats
 from logweir.replication.memcached.server_session import (
@@ -207,14 +207,6 @@ class TapService:
     def _look(self) -> None:
         for conversation in tuple(self._waiting):
             conversation.look()
-
-
-def _refusals(requests: Sequence[Packet | RequestRun], status: Status) -> list[bytes]:
-    """Answers with that status; NOOP is harmless and succeeds."""
-    return [
-        encode_answer(request) if request.opcode == Opcode.NOOP else encode_answer(request, status)
-        for request in packets_of(requests)
-    ]
 
 
 class _Run:
@@ -387,28 +379,26 @@ class Conversation:
         return True
 
     def _may_take_over(self, requests: Sequence[Packet | RequestRun]) -> bool:
-        found = (one for one in requests if isinstance(one, Packet))
-        return all(one.opcode not in STATE_CHANGES for one in found) or self.may(Privilege.TAKEOVER)
+        for one in requests:
+            if isinstance(one, Packet) and one.opcode in STATE_CHANGES:
+                return self.may(Privilege.TAKEOVER)
+        return True
 
     # --- commands ---------------------------------------------------------------------------------
 
     def _run(self, event: Commands) -> None:
-        reads_only = all(
-            not request.changes if isinstance(request, RequestRun) else request.opcode in READS
-            for request in event.requests
-        )
-        wanted = (Privilege.READ,) if reads_only else (Privilege.READ, Privilege.WRITE)
-        if self.space or (not reads_only and self.service.shared.options.read_only):
+        wanted = (Privilege.READ, Privilege.WRITE) if event.changes else (Privilege.READ,)
+        if self.space or (event.changes and self.service.shared.options.read_only):
             self._refuse(event, Status.NOT_SUPPORTED)
         elif not self.may(*wanted):
             self._refuse(event, Status.AUTH_ERROR)
-        elif reads_only and not self._unfinished:
+        elif not (event.changes or self._unfinished):
             self._read(event)
         else:
             self._submit(event)
 
     def _refuse(self, event: Commands, status: Status) -> None:
-        self.session.answer(event.slot, b"".join(_refusals(event.requests, status)))
+        self.session.answer(event.slot, b"".join(refusals(event.requests, status)))
 
     def _read(self, event: Commands) -> None:
         shared, now = self.service.shared, self.service.now()
@@ -427,7 +417,7 @@ class Conversation:
         except Pending as pending:
             self._submit(event, pending)
         else:
-            shared.metrics.answered("tap", _count(event.requests), 0)
+            shared.metrics.answered("tap", event.count, 0)
             self.service.statistics.answered(event.requests, answers)
             self.session.answer(event.slot, answers)
         if expired:
@@ -444,40 +434,44 @@ class Conversation:
         self._go_on(run, begun.rest)
 
     def _put_in_line(self, run: _Run) -> None:
-        service, bucket = self.service, run.bucket
         may_take_over = self._may_take_over(run.rest)
-
-        def apply(group: Group) -> Sequence[Packet | RequestRun]:
-            run.fresh = b""
-            if self._waits:
-                return run.rest
-            now = service.now()
-            items = GroupItems(bucket, group, now)
-            later = partial(self._flush_later, group)
-            executor = Executor(items, now, stats=self._stats, flush_later=later)
-            executor.auto_nack = self._auto_nack
-            executor.may_take_over = may_take_over
-            one = partial(execute_one, group, executor)
-            rest: Sequence[Packet | RequestRun] = ()
-            try:
-                run.fresh = change_all(run.rest, items, now, one, group)
-            except Pending as pending:
-                self._waits = True
-                run.fresh, rest = pending.answers, pending.rest
-            self._auto_nack = executor.auto_nack
-            return rest
-
-        def done(job: Job) -> None:
+        job = Job(partial(self._apply, run, may_take_over), run.event.size_bytes)
+        try:
+            self.service.shared.submit(job, partial(self._finish, run))
+        except LogweirError as error:
+            job.error = error
             self._finish(run, job)
 
+    def _apply(self, run: _Run, may_take_over: bool, group: Group) -> Sequence[Packet | RequestRun]:
+        """Run commands in a group, in the thread that commits. Returns those that wait."""
+        run.fresh = b""
+        if self._waits:
+            return run.rest
+        now = self.service.now()
+        items = GroupItems(run.bucket, group, now)
+        executor: Executor | None = None
+
+        def one(request: Packet) -> bytes:
+            nonlocal executor
+            if executor is None:
+                later = partial(self._flush_later, group)
+                executor = Executor(items, now, stats=self._stats, flush_later=later)
+                executor.auto_nack = self._auto_nack
+                executor.may_take_over = may_take_over
+            return execute_one(group, executor, request)
+
+        rest: Sequence[Packet | RequestRun] = ()
         try:
-            service.shared.submit(Job(apply, run.event.size_bytes), done)
-        except LogweirError as error:
-            failed = Job(apply)
-            failed.error = error
-            self._finish(run, failed)
+            run.fresh = change_all(run.rest, items, now, one, group)
+        except Pending as pending:
+            self._waits = True
+            run.fresh, rest = pending.answers, pending.rest
+        if executor is not None:
+            self._auto_nack = executor.auto_nack
+        return rest
 
     def _finish(self, run: _Run, job: Job) -> None:
+        """What was asked for is durable, waits, or failed."""
         event = run.event
         if job.error is None:
             if job.result:
@@ -491,10 +485,11 @@ class Conversation:
         metrics = self.service.shared.metrics
         if job.error is not None:
             _log.warning("tap.commit_failed", peer=self.link.peer, error=str(job.error))
-            metrics.answered("tap", _count(event.requests) - _count(run.rest), _count(run.rest))
-            run.answers += b"".join(_refusals(run.rest, Status.TEMPORARY_FAILURE))
+            refused = refusals(run.rest, Status.TEMPORARY_FAILURE)
+            metrics.answered("tap", event.count - len(refused), len(refused))
+            run.answers += b"".join(refused)
         else:
-            metrics.answered("tap", _count(event.requests), 0)
+            metrics.answered("tap", event.count, 0)
         self.service.statistics.answered(event.requests, run.answers)
         self.session.answer(event.slot, run.answers)
         if self._waiting:
@@ -594,7 +589,3 @@ class Conversation:
             self.streaming = None
             self.service.streams.pop(self, None)
         self.link.close("another connection took the name of this stream")
-
-
-def _count(requests: Sequence[Packet | RequestRun]) -> int:
-    return sum(request.count if isinstance(request, RequestRun) else 1 for request in requests)

@@ -23,6 +23,7 @@ from logweir.replication.memcached.serve.pending import Pending
 from logweir.replication.memcached.wire import kernel
 from logweir.replication.memcached.wire.codec import (
     HEADER_BYTES,
+    Opcode,
     Packet,
     PacketBuffer,
     Status,
@@ -39,6 +40,7 @@ __all__ = [
     "execute_one",
     "look_all",
     "packets_of",
+    "refusals",
     "take_run",
 ]
 
@@ -63,7 +65,7 @@ def _choose() -> None:
 _choose()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestRun:
     """Requests in `data` from `start` to `stop`, their places. `count`: how many; `changes`: how
     many of them may change something. See `replication.bucket.batch.Requests`."""
@@ -155,6 +157,14 @@ def packets_of(requests: Iterable[Packet | RequestRun]) -> list[Packet]:
         else:
             found.append(request)
     return found
+
+
+def refusals(requests: Iterable[Packet | RequestRun], status: Status) -> list[bytes]:
+    """Answers with that status; NOOP is harmless and succeeds."""
+    return [
+        encode_answer(request) if request.opcode == Opcode.NOOP else encode_answer(request, status)
+        for request in packets_of(requests)
+    ]
 
 
 def take_run(data: bytes, at: int = 0) -> RequestRun | None:

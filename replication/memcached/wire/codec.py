@@ -223,7 +223,7 @@ class PacketBuffer:
 
     def __len__(self) -> int:
         """Bytes of a packet that is not whole yet, those passed over included."""
-        return len(self._kept) + self._skip_bytes
+        return self._kept.size_bytes + self._skip_bytes
 
     def feed(self, data: bytes) -> tuple[list[Packet], DecodeError | LimitExceeded | None]:
         """The packets that are whole now, and what ends the connection behind them, if anything.
