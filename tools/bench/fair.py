@@ -14,7 +14,6 @@ import itertools
 import re
 import socket
 import statistics
-import struct
 import subprocess
 import sys
 import threading
@@ -23,25 +22,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
 from logweir.errors import Unreachable
-from logweir.replication.bucket.store import Buckets
-from logweir.replication.greenstack.wire import codec as greenstack
-from logweir.replication.greenstack.wire.messages import Document, Hello, encode_bucket, encode_get
-from logweir.replication.iproto.wire.codec import RequestType
-from logweir.replication.tank.wire import messages as tank
-from logweir.replication.tank.wire.codec import encode_request as tank_request
-from logweir.replication.topic.bundle import Message, encode_bundle
-from logweir.store import open as open_store
+from logweir.tools.bench import watched
+from logweir.tools.bench.floods import LISTEN, PROTOCOLS, Protocol, fill, preparations
 from logweir.tools.bench.servers import Server, logweir_server
-from logweir.wal.mp import pack
 
-__all__ = ["PROTOCOLS", "STRANGERS", "Memory", "Waits", "run_memory", "run_waits"]
+__all__ = ["STRANGERS", "Memory", "Waits", "run_memory", "run_waits"]
 
 STRANGERS: Final = 16
-LARGE_BYTES: Final = 900_000
 _FLOODERS: Final = 2
 _BLOCK_BYTES: Final = 128 * 1024
 _ASK_SECONDS: Final = 8.0
@@ -49,178 +41,20 @@ _SETTLE_SECONDS: Final = 2.0
 _FLOOD_SECONDS: Final = 3.0
 _CASES: Final = {"part": "a part of a frame each", "unread": "reading no answer"}
 
-LISTEN: Final = (
-    "tarantool://127.0.0.1:0",
-    "tank://127.0.0.1:0",
-    "synapse://127.0.0.1:0",
-    "memcached://127.0.0.1:0",
-    "greenstack://127.0.0.1:0",
-)
-
-
-def _iproto(kind: int, body: dict[int, object]) -> bytes:
-    payload = pack({0: kind, 1: 1}) + pack(body)
-    return b"\xce" + len(payload).to_bytes(4, "big") + payload
-
-
-def _select(key: str) -> bytes:
-    body = {0x10: 512, 0x11: 0, 0x12: 1, 0x13: 0, 0x14: 0, 0x20: [key]}
-    return _iproto(RequestType.SELECT, body)
-
-
-def _tap(opcode: int, key: bytes = b"", value: bytes = b"", extras: bytes = b"") -> bytes:
-    return struct.pack(
-        ">BBHBBHIIQ", 0x80, opcode, len(key), len(extras), 0, 0,
-        len(key) + len(value) + len(extras), 0, 0,
-    ) + extras + key + value  # fmt: skip
-
-
-def _green(opcode: int, payload: bytes = b"") -> bytes:
-    flex = {greenstack.FlexKey.VBUCKET.value: b"\0\0"}
-    return greenstack.encode_frame(greenstack.Frame(opcode, 1, payload, flex=flex))
-
-
-def _fetch(max_bytes: int) -> bytes:
-    part = tank.FetchPart("t", 0, 1, max_bytes)
-    return tank_request(tank.Fetch(1, (("t", (part,)),), client="bench"))
-
-
-def _publish(size: int) -> bytes:
-    bundle = encode_bundle([Message(1, 1, None, b"x" * size)], compress=False)
-    return tank_request(tank.Publish(1, (("t", (tank.PublishPart("t", 0, bundle),)),)))
-
-
-_HELLO: Final = greenstack.encode_frame(
-    greenstack.Frame(greenstack.Opcode.HELLO, payload=Hello("bench", "1", "", ()).encode())
-) + greenstack.encode_frame(
-    greenstack.Frame(greenstack.Opcode.SELECT_BUCKET, payload=encode_bucket("default"))
-)
-_COUNT: Final = struct.pack(">QQI", 1, 1, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Protocol:
-    """One listener. `floods`: name → one request; `large`: a request with a large answer; `part`:
-    of a frame of 32 MiB; `opening`: sent first; `ask`: the question, each `answer` of which begins
-    so, on a new connection each time where `anew`."""
-
-    place: int
-    floods: dict[str, bytes]
-    question: bytes
-    answer: bytes
-    large: bytes
-    part: bytes
-    opening: bytes = b""
-    anew: bool = False
-
-
-PROTOCOLS: Final = {
-    "tarantool": Protocol(
-        0,
-        {
-            "PING": _iproto(RequestType.PING, {}),
-            "VOTE": _iproto(RequestType.VOTE, {}),
-            "SELECT": _select("none"),
-            "SELECT large": _select("big"),
-            "REPLACE": _iproto(RequestType.REPLACE, {0x10: 512, 0x21: ["x", "y"]}),
-            "CALL": _iproto(RequestType.CALL, {0x22: "nothing", 0x21: []}),
-            "EVAL": _iproto(RequestType.EVAL, {0x27: "", 0x21: []}),
-            "type 99": _iproto(99, {}),
-        },
-        _iproto(RequestType.PING, {}),
-        b"\xce",
-        _select("big"),
-        b"\xce" + (32 << 20).to_bytes(4, "big"),
-    ),
-    "tank": Protocol(
-        1,
-        {
-            "partitions": tank_request(tank.Partitions(1, "t")),
-            "topics": tank_request(tank.Topics(1)),
-            "status": tank_request(tank.Status(1)),
-            "fetch": _fetch(100),
-            "fetch large": _fetch(1 << 20),
-            "publish": _publish(20),
-            "publish large": _publish(100_000),
-        },
-        tank_request(tank.Partitions(1, "none")),
-        b"",
-        _fetch(1 << 20),
-        b"\x01" + (32 << 20).to_bytes(4, "little"),
-    ),
-    "synapse": Protocol(
-        2,
-        {
-            "PING": b"PING 1\n",
-            "NAME": b"NAME x\n",
-            "REPLICATE NOW": b"REPLICATE t NOW\n",
-            "REPLICATE 0": b"REPLICATE t 0\n",
-            "FEDERATION_ACK": b"FEDERATION_ACK 5\n",
-            "REMOTE_SERVER_UP": b"REMOTE_SERVER_UP a.b\n",
-        },
-        b"REPLICATE t NOW\n",
-        b"POSITION",
-        b"REPLICATE t 0\n",
-        b"NAME ",
-        anew=True,
-    ),
-    "memcached": Protocol(
-        3,
-        {
-            "VERSION": _tap(0x0B),
-            "NOOP": _tap(0x0A),
-            "GET": _tap(0, b"none"),
-            "GET large": _tap(0, b"big"),
-            "SET": _tap(1, b"x", b"y" * 20, bytes(8)),
-            "INCREMENT": _tap(5, b"n", extras=_COUNT),
-            "TOUCH": _tap(0x1C, b"none", extras=bytes(4)),
-            "STAT": _tap(0x10),
-            "opcode 0x70": _tap(0x70),
-            "SASL_LIST_MECHS": _tap(0x20),
-        },
-        _tap(0, b"none"),
-        b"\x81",
-        _tap(0, b"big"),
-        struct.pack(">BBHBBHIIQ", 0x80, 1, 1, 8, 0, 0, 1_000_009, 0, 0),
-    ),
-    "greenstack": Protocol(
-        4,
-        {
-            "NOOP": _green(greenstack.Opcode.NOOP),
-            "GET": _green(greenstack.Opcode.GET, encode_get(b"none")),
-            "GET large": _green(greenstack.Opcode.GET, encode_get(b"big")),
-            "MUTATION": _green(greenstack.Opcode.MUTATION, Document(b"x", b"y" * 20).encode()),
-            "LIST_BUCKETS": _green(greenstack.Opcode.LIST_BUCKETS),
-            "SELECT_BUCKET": _green(greenstack.Opcode.SELECT_BUCKET, encode_bucket("default")),
-            "HELLO": _HELLO,
-        },
-        _green(greenstack.Opcode.GET, encode_get(b"none")),
-        b"",
-        _green(greenstack.Opcode.GET, encode_get(b"big")),
-        (32 << 20).to_bytes(4, "big"),
-        opening=_HELLO,
-    ),
-    "metrics": Protocol(
-        5,
-        {"GET": b"GET /metrics HTTP/1.1\r\n\r\n", "404": b"GET / HTTP/1.1\r\n\r\n"},
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"HTTP",
-        b"GET /metrics HTTP/1.1\r\n\r\n",
-        b"GET ",
-    ),
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Waits:
     """How long a third connection waited, in milliseconds, for each of `count` answers;
-    `bytes_per_second`: of requests that the others could send."""
+    `turn_ms`: processor time of the longest turn of the server's event loop, `turn`: what it was;
+    `bytes_per_second`: that the others could send, or of streams were given."""
 
     protocol: str
     flood: str
     median_ms: float
     worst_ms: float
     count: int
+    turn_ms: float
+    turn: str
     bytes_per_second: float
 
     def to_json(self) -> dict[str, Any]:
@@ -232,6 +66,7 @@ class Waits:
         return (
             f"{self.protocol:10} {self.flood:17} median {self.median_ms:8.1f} ms, "
             f"worst {self.worst_ms:8.1f} ms of {self.count:5}, "
+            f"longest turn {self.turn_ms:7.1f} ms {self.turn}, "
             f"taken {self.bytes_per_second / 1e6:7.1f} MB/s"
         )
 
@@ -262,14 +97,6 @@ class Memory:
         )
 
 
-def fill(folder: Path) -> None:
-    """Make the store that is served."""
-    with open_store(folder) as log:
-        log.create_space("t", format=[("id", "string"), ("value", "string")])
-        log.insert("t", ("big", "x" * LARGE_BYTES))
-        Buckets(log).make("default")
-
-
 def _connect(port: int, protocol: Protocol) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", port), _ASK_SECONDS)
     if protocol.opening:
@@ -277,12 +104,12 @@ def _connect(port: int, protocol: Protocol) -> socket.socket:
     return connection
 
 
-def _quiet(connection: socket.socket, seconds: float = 0.3) -> int:
-    """Take what comes until nothing does for so long; how much it was."""
+def _quiet(connection: socket.socket, seconds: float = 0.3, end: float = inf) -> int:
+    """Take what comes until nothing does for so long, or until `end`; how much it was."""
     connection.settimeout(seconds)
     count = 0
     try:
-        while got := len(connection.recv(1 << 18)):
+        while time.monotonic() < end and (got := len(connection.recv(1 << 18))):
             count += got
     except TimeoutError:
         pass
@@ -292,16 +119,7 @@ def _quiet(connection: socket.socket, seconds: float = 0.3) -> int:
 
 def _prepare(server: Server) -> None:
     """What cannot be made before the server runs."""
-    topic = tank_request(tank.Create(1, "t", 1))
-    wanted = (
-        ("tank", (topic, _publish(LARGE_BYTES))),
-        ("memcached", (_tap(1, b"big", b"x" * LARGE_BYTES, bytes(8)),)),
-        (
-            "greenstack",
-            (_green(greenstack.Opcode.MUTATION, Document(b"big", b"x" * LARGE_BYTES).encode()),),
-        ),
-    )
-    for name, requests in wanted:
+    for name, requests in preparations():
         protocol = PROTOCOLS[name]
         with closing(_connect(server.ports[protocol.place], protocol)) as connection:
             _quiet(connection)
@@ -311,9 +129,31 @@ def _prepare(server: Server) -> None:
                     raise RuntimeError(f"{name} does not answer")
 
 
-def flood(port: int, name: str, request: bytes, seconds: float) -> None:
+def flood(port: int, name: str, flooded: str, seconds: float) -> None:
     """What the process does that sends: tells its bytes per second."""
-    protocol = PROTOCOLS[name]
+    if flooded in PROTOCOLS[name].streams:
+        _stream(port, PROTOCOLS[name], PROTOCOLS[name].streams[flooded], seconds)
+    else:
+        _send(port, PROTOCOLS[name], PROTOCOLS[name].floods[flooded], seconds)
+
+
+def _stream(port: int, protocol: Protocol, request: bytes, seconds: float) -> None:
+    end = time.monotonic() + seconds
+
+    def ask() -> int:
+        taken = 0
+        while time.monotonic() < end:
+            with suppress(OSError), closing(_connect(port, protocol)) as connection:
+                connection.sendall(request)
+                taken += _quiet(connection, 0.1, end)
+        return taken
+
+    with ThreadPoolExecutor(_FLOODERS) as pool:
+        askers = [pool.submit(ask) for _ in range(_FLOODERS)]
+        print(sum(each.result() for each in askers) / seconds)
+
+
+def _send(port: int, protocol: Protocol, request: bytes, seconds: float) -> None:
     end = time.monotonic() + seconds
     block = request * max(_BLOCK_BYTES // len(request), 1)
     sent = itertools.count()
@@ -372,14 +212,26 @@ def _ask_until(port: int, protocol: Protocol, end: float) -> list[float]:
     return waits
 
 
+def _told(folder: Path) -> Path:
+    """Where the server of a folder tells its turns."""
+    return folder.with_suffix(".turns")
+
+
 @contextmanager
 def _serving(folder: Path, *more: str) -> Iterator[Server]:
     fill(folder)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    metrics = ("--metrics", f"127.0.0.1:{port}")
-    with logweir_server(folder, LISTEN, durability="write", options=(*metrics, *more)) as made:
-        server = Server((*made.ports, port), made.pid)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as first,
+        socket.create_server(("127.0.0.1", 0)) as second,
+    ):
+        ports: tuple[int, ...] = first.getsockname()[1], second.getsockname()[1]
+    updates = f"synapse://127.0.0.1:0?dialect=D3&http=127.0.0.1:{ports[0]}"
+    program = f"from logweir.tools.bench import watched; watched.run({str(_told(folder))!r})"
+    options = ("--listen", updates, "--metrics", f"127.0.0.1:{ports[1]}", *more)
+    with logweir_server(
+        folder, LISTEN, durability="write", options=options, program=program
+    ) as made:
+        server = Server((*made.ports[-len(LISTEN) :], *ports), made.pid)
         _prepare(server)
         yield server
 
@@ -399,23 +251,27 @@ def run_waits(folder: Path, *, pattern: str = "") -> Iterator[Waits]:
     question."""
     seconds = _FLOOD_SECONDS
     for name, protocol in PROTOCOLS.items():
-        floods = [one for one in protocol.floods if re.search(pattern, f"{name}/{one}")]
+        names = (*protocol.streams, *protocol.floods)
+        floods = [one for one in names if re.search(pattern, f"{name}/{one}")]
         if not floods:
             continue
         with _serving(folder / name) as server:
             port = server.ports[protocol.place]
             for flooded in floods:
-                request = protocol.floods[flooded]
-                sender = _child(f"flood({port}, {name!r}, {request!r}, {seconds + 1})")
+                sender = _child(f"flood({port}, {name!r}, {flooded!r}, {seconds + 1})")
+                began = time.monotonic()
                 time.sleep(1.0)
                 waits = _ask_until(port, protocol, time.monotonic() + seconds)
                 told, _ = sender.communicate()
+                turn_seconds, turn = watched.longest(_told(folder / name), began)
                 yield Waits(
                     name,
                     flooded,
                     statistics.median(waits),
                     max(waits),
                     len(waits),
+                    turn_seconds * 1000,
+                    turn,
                     float(told or 0),
                 )
                 server.settle()

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from logweir.errors import Unreachable
 from logweir.tools.bench.tarantool import TarantoolPeer
@@ -106,15 +107,15 @@ def logweir_server(
     *,
     durability: str = "fsync",
     options: Sequence[str] = (),
+    program: str = "from logweir.tools.cli.main import run; run()",
 ) -> Iterator[Server]:
-    """`logweir serve` on a folder. `listen`: URLs with port 0; `options`: more of the command.
-    Raises `Unreachable`."""
+    """`logweir serve` on a folder. `listen`: URLs with port 0; `options`: more of the command;
+    `program`: what runs it. Raises `Unreachable`."""
     words = ["serve", str(directory), "--durability", durability, "--allow-guest", "all", *options]
     for url in listen:
         words += ["--listen", url]
-    code = "from logweir.tools.cli.main import run; run()"
     process = subprocess.Popen(  # noqa: S603 - this very program
-        [sys.executable, "-P", "-c", code, *words, "--json", "--quiet"],
+        [sys.executable, "-P", "-c", program, *words, "--json", "--quiet"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -125,7 +126,7 @@ def logweir_server(
         if not line:
             raise Unreachable("logweir serve", "the server did not start.")
         urls = json.loads(line)["listen"]
-        ports = tuple(int(url.rpartition(":")[2].partition("/")[0]) for url in urls)
+        ports = tuple(urlsplit(url).port or 0 for url in urls)
         yield Server(ports, process.pid)
     finally:
         process.terminate()
