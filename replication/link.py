@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from logweir.errors import LogweirError
@@ -31,7 +31,7 @@ from logweir.limits import (
 from logweir.replication.budget import Budget
 from logweir.replication.logs import get_logger
 from logweir.replication.session import Parting, ReceivesInto, SendsParts, Session
-from logweir.replication.turns import Receiver, Turn
+from logweir.replication.turns import Receiver, Turn, advance, finish
 
 __all__ = ["UNIX_PEER", "Conversation", "Link", "peer_text"]
 
@@ -147,18 +147,17 @@ class Link(asyncio.BaseProtocol):
     @property
     def is_encrypted(self) -> bool:
         """Whether TLS is spoken."""
-        transport = self._transport
-        return transport is not None and transport.get_extra_info("ssl_object") is not None
+        return bool(self._transport and self._transport.get_extra_info("ssl_object"))
 
     def certificate_names(self) -> list[str]:
         """The common names of the subject of the peer's certificate; none without one."""
-        transport = self._transport
-        certificate = None if transport is None else transport.get_extra_info("peercert")
+        certificate = self._transport and self._transport.get_extra_info("peercert")
         subject = certificate.get("subject", ()) if isinstance(certificate, dict) else ()
         return [value for part in subject for kind, value in part if kind == "commonName"]
 
     async def drained(self) -> None:
-        """Wait until `writable`, or until the connection is gone."""
+        """Let the others have their turn, and wait until `writable`, or the connection is gone."""
+        await asyncio.sleep(0)
         await self._room.wait()
 
     def write(self, data: bytes | bytearray) -> None:
@@ -235,17 +234,31 @@ class Link(asyncio.BaseProtocol):
         return Turn(self.sent_bytes)
 
     def go_on_later(self, work: Callable[[], None]) -> None:
-        """Call `work` when the others have had their turn and the peer takes more; once, however
-        often that was asked for. `guarded`, and what the session then has to send is sent; nothing
-        is read until then."""
+        """Call `work`, `guarded`, when the others have had their turn and the peer takes more; once
+        however often that was asked for. Nothing is read until then."""
         if self._later is None and self.is_open:
             self._later = work
             self.hold_reading()
             self.spawn(self._go_on())
 
+    def in_turns(self, work: Generator[None, None, None], then: Callable[[], None]) -> bool:
+        """Do `work`, a request that may be long: all in this turn, where True is returned, else in
+        later ones, with `then` behind it; nothing is read until then."""
+        if advance(work):
+            return True
+        self.hold_reading()
+        self.spawn(self._work(work, then))
+        return False
+
+    async def _work(self, work: Generator[None, None, None], then: Callable[[], None]) -> None:
+        await finish(work, self)
+        self.resume_reading()
+        if self.is_open:
+            then()
+            self.flush()
+
     async def _go_on(self) -> None:
-        await asyncio.sleep(0)
-        await self._room.wait()
+        await self.drained()
         work, self._later = self._later, None
         self.resume_reading()
         if work is not None and self.is_open:
@@ -392,8 +405,7 @@ class Link(asyncio.BaseProtocol):
         if session is not None and conversation is not None and not self.close_reason:
             self._has_left = True
             with self._outermost:
-                events = session.receive_eof(self.time())
-                if events:
+                if events := session.receive_eof(self.time()):
                     conversation.handle(events)
                 self.flush()
         return False
@@ -511,9 +523,9 @@ class Link(asyncio.BaseProtocol):
         self._timer = self._loop.call_at(deadline, self._ring)
 
     def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        timer, self._timer = self._timer, None
+        if timer is not None:
+            timer.cancel()
 
     def _ring(self) -> None:
         self._timer = None
@@ -521,8 +533,7 @@ class Link(asyncio.BaseProtocol):
         if session is None or conversation is None or self.close_reason:
             return
         with self._outermost:
-            events = session.deadline_passed(self.time())
-            if events:
+            if events := session.deadline_passed(self.time()):
                 conversation.handle(events)
             self.flush()
 

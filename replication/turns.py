@@ -9,20 +9,22 @@ handled as they come, and expensive ones in small portions.
 
 What a small request asks for may be large. So who answers requests that have been read looks at the
 `Turn`, and leaves the rest for the next one behind `limits.TURN_ANSWER_BYTES` of answers, or
-`limits.TURN_SECONDS`.
+`limits.TURN_SECONDS`. A single request that takes longer is an iterator that stops behind each
+step, and of which each turn does some (`advance`; `Link.in_turns`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Final, Protocol
 
 from logweir.limits import TURN_ANSWER_BYTES, TURN_BYTES, TURN_SECONDS
 
-__all__ = ["Pace", "Receiver", "Turn"]
+__all__ = ["Pace", "Receiver", "Turn", "advance", "finish"]
 
 _FIRST_BYTES: Final = 4096
 _LEAST_BYTES: Final = 256
@@ -87,6 +89,19 @@ class Receiving(Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See `asyncio.BaseProtocol`."""
+        ...
+
+
+class Taking(Protocol):
+    """What is asked of a link that is sent something in turns."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anything can be sent."""
+        ...
+
+    async def drained(self) -> None:
+        """Let the others have their turn, and wait until more can be sent."""
         ...
 
 
@@ -157,3 +172,19 @@ class Turn:
             return False
         self._seconds_end = time.thread_time() + TURN_SECONDS
         return time.monotonic() >= self._began + TURN_SECONDS
+
+
+def advance(work: Iterator[None]) -> bool:
+    """Do steps of `work` for a turn. Returns whether it is done."""
+    end = time.thread_time() + TURN_SECONDS
+    return all(time.thread_time() < end for _ in work)
+
+
+async def finish(work: Generator[None, None, None], link: Taking) -> None:
+    """Do the rest of `work`, turn by turn, while `link` is open and its peer takes what it is
+    sent."""
+    is_done = False
+    with contextlib.closing(work):
+        while not is_done and link.is_open:
+            await link.drained()
+            is_done = advance(work)

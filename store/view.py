@@ -11,7 +11,7 @@ from logweir.store.engine import reads
 from logweir.store.engine.batches import Answers
 from logweir.store.engine.computing import Computer
 from logweir.store.engine.engine import Engine
-from logweir.store.engine.executing import COLUMNS, DONE, Answer, Executor
+from logweir.store.engine.executing import COLUMNS, Answer, Executor
 from logweir.store.engine.reference import kept, selected
 from logweir.store.engine.select import rows
 from logweir.store.engine.statements import Row, as_row, key_bytes
@@ -77,7 +77,8 @@ class ReadView(View):
         """All tuples of a space, as MsgPack, in the order of its primary key."""
         if space.primary is None:
             return iter(())
-        return reads.entries(self.engine, space, space.primary, b"", None, reverse=False)
+        found = reads.pieces(self.engine, space, space.primary, b"", None, reverse=False)
+        return (data for piece in found for data in piece.tuples())
 
     def snapshot_spaces(self) -> list[SpaceDef]:
         """The spaces of a snapshot in its order: system spaces by id, then the others by id.
@@ -103,14 +104,14 @@ class ReadView(View):
         limit_bytes: int,
         computer: Computer | None = None,
     ) -> Answers:
-        """Many statements that change nothing: see `reads.select_batch`."""
+        """Many statements that change nothing, up to a SELECT that is long: see
+        `reads.select_batch`."""
         engine = self.engine
 
         def refer(number: int) -> Answer:
             if columns[number * COLUMNS] != RowType.SELECT:
                 return kept(engine, data, columns, number, ids, computer)
-            found = selected(engine, data, columns, number, ids, executor.select_bytes)
-            return DONE, None, found, None, (0, 0, 0)
+            return selected(engine, data, columns, number, ids)
 
         return reads.select_batch(
             engine, executor, data, columns, ids, limit_bytes, refer, computer

@@ -73,8 +73,10 @@ _SILENCE: Final = 4
 
 
 async def serve(conversation: Conversation, request: Request) -> None:
-    """Answer one request that opens a stream; then the connection goes on, or ends."""
+    """Answer one request that opens a stream; then the connection goes on, or ends. What comes
+    behind it is not read until then."""
     link, session = conversation.link, conversation.session
+    link.hold_reading()
     try:
         if request.type == RequestType.SUBSCRIBE:
             await _subscribe(conversation, request)
@@ -98,6 +100,7 @@ async def serve(conversation: Conversation, request: Request) -> None:
             session.end(f"the subscription ended: {refusal.message}")
             link.flush()
             return
+    link.resume_reading()
     conversation.handle(session.end_stream(link.time()))
     link.flush()
 
@@ -234,7 +237,7 @@ async def _send_view(
         for portion in _frames(view, space, sync):
             link.write(portion)
             if link.writable:
-                await asyncio.sleep(0)
+                await link.drained()
             else:
                 await _first(link.drained(), must_end.wait())
             if must_end.is_set():
@@ -261,10 +264,10 @@ async def _send_log(conversation: Conversation, after: VClock, upto: VClock, syn
     limits = {i: upto.lsn(i) for i in range(VCLOCK_COMPONENTS)}
     start = after.with_lsn(0, log.vclock.lsn(0))
     undone = _Undone(log.schema)
-    for columns in _blocks(conversation, start, upto):
+    async for columns in _blocks(conversation, start, upto):
         undone.learn(columns)
         await asyncio.sleep(0)
-    for columns in _blocks(conversation, start, upto):
+    async for columns in _blocks(conversation, start, upto):
         for first, last in undone.others(columns):
             part = columns
             if columns.type[first] in DECISIONS:
@@ -273,12 +276,17 @@ async def _send_log(conversation: Conversation, after: VClock, upto: VClock, syn
         await link.drained()
 
 
-def _blocks(conversation: Conversation, after: VClock, upto: VClock) -> Iterator[RowColumns]:
-    with conversation.shared.hub.follow(after) as follower:
-        for block in follower.poll():
-            yield block.columns
-            if follower.vclock.covers(upto):
-                return
+async def _blocks(
+    conversation: Conversation, after: VClock, upto: VClock
+) -> AsyncIterator[RowColumns]:
+    reader = conversation.shared.hub.reader(after, step_bytes=_STEP_BYTES)
+    try:
+        await reader.skip_in_background()
+        while not reader.vclock.covers(upto) and (window := reader.take()) is not None:
+            for block in window.blocks:
+                yield block.columns
+    finally:
+        reader.close()
 
 
 def _as_nop(row: Row) -> RowColumns:
@@ -435,6 +443,7 @@ async def _subscribe(conversation: Conversation, request: Request) -> None:
         link.write(answer)
         _beat(conversation, request.sync)
         served.keep(status)
+        link.resume_reading()
         conversation.handle(session.begin_relay(link.time()))
         await _relay(conversation, status, upto, request.sync)
     finally:
@@ -473,7 +482,8 @@ async def _relay(
 ) -> None:
     shared, link = conversation.shared, conversation.link
     pause = shared.options.replication_timeout_seconds
-    reader = shared.hub.reader(status.sent.with_lsn(0, shared.log.vclock.lsn(0)))
+    start = status.sent.with_lsn(0, shared.log.vclock.lsn(0))
+    reader = shared.hub.reader(start, step_bytes=_STEP_BYTES)
     await reader.skip_in_background()
     sent_at = link.time()
     try:
@@ -490,9 +500,7 @@ async def _relay(
                 if packets:
                     link.write(packets)
                     sent_at = now
-                    await link.drained()
-                else:
-                    await asyncio.sleep(0)
+                await link.drained()
                 continue
             if now - sent_at >= pause:
                 _beat(conversation, sync)

@@ -37,6 +37,7 @@ from logweir.replication.iproto.wire.codec import (
     IprotoKey,
     RequestType,
     Splitter,
+    answer_head,
     decode_answer,
     encode_answer,
     encode_error,
@@ -95,6 +96,7 @@ class ServerSession(BaseSession[Event]):
         self._input = InputBuffer("IPROTO_FRAME_BYTES", IPROTO_FRAME_BYTES + 9)
         self._splitter = Splitter()
         self._state = State.REQUESTS
+        self._is_held = False
 
     @property
     def state(self) -> State:
@@ -216,6 +218,20 @@ class ServerSession(BaseSession[Event]):
     def put_answer(self, sync: int, body: bytes) -> None:
         """Answer a request well. `body`: encoded."""
         self._out.put(encode_answer(sync, self._schema_version(), body))
+
+    def data_to_send(self) -> bytes:
+        """See `Session`."""
+        return b"" if self._is_held else super().data_to_send()
+
+    def begin_answer(self, sync: int, body_bytes: int) -> bytes:
+        """What stands before the body of an answer that its owner sends itself; until `end_answer`
+        everything else waits."""
+        self._is_held = True
+        return answer_head(sync, self._schema_version(), body_bytes)
+
+    def end_answer(self) -> None:
+        """See `begin_answer`."""
+        self._is_held = False
 
     def put_error(self, sync: int, error: RequestError) -> None:
         """Answer a request with an error."""

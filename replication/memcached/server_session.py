@@ -65,6 +65,7 @@ __all__ = [
     "Settings",
 ]
 
+_PACKET_BYTES: Final = 512  # of one that waits, in memory, about, beside its value
 _LOCAL: Final = frozenset(
     (
         Opcode.VERSION,
@@ -423,7 +424,7 @@ class ServerSession(BaseSession[Event]):
                     count += each.count
                     changes += each.changes
                 else:
-                    size += len(each.value) + 64
+                    size += len(each.value) + _PACKET_BYTES
                     count += 1
                     changes += each.opcode not in READS
             events.append(Commands(self._slot(), tuple(run), size, count, changes > 0))

@@ -172,6 +172,7 @@ class Shared:
         if (
             not self._in_line
             and size <= _QUICK_BYTES
+            and not any([job.is_long for job in jobs])
             and not self.open_views
             and not self.log.is_busy
             and (self._slow < _SLOW_LIMIT or began >= self._aside_until)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from logweir.errors import ErrorCode, LogweirError, RequestError, UsedAfterFork, WriterPoisoned
-from logweir.limits import IPROTO_ANSWER_BYTES, SYNC_ASIDE_BYTES
+from logweir.limits import SYNC_ASIDE_BYTES
 from logweir.recovery import RecoveryReport
 from logweir.store.commit.ahead import Ahead, changes
 from logweir.store.commit.failing import Fails
@@ -144,7 +144,6 @@ class Committer(Fails, OfProcess):
         self._clock = clock
         self._after_commit = after_commit
         self._executor = Executor()
-        self._executor.select_bytes = IPROTO_ANSWER_BYTES
         self._growing = threading.RLock()
         self._grown = threading.Condition(self._growing)  # what followers read, or it was closed
         self._wait_for_more = False  # whether anybody ever did

@@ -205,7 +205,8 @@ class Group(Outcome):
         have `limit_bytes` are left out. `whole`: raises the error of the first that is refused, and
         then the group is to be given up; else that stands in the answers, and no trace of it stays.
         `is_open`: the transaction of the last statement goes on in the next batch; `computer`: for
-        those that want one (`store.engine.computing`); from what it halts on they are left out.
+        those that want one (`store.engine.computing`). From what it halts on, or a SELECT that is
+        long (`reference.selected`), they are left out.
         """
         schema = self.engine.schema
         spaces = [schema.get(space_id) for space_id in ids]
@@ -245,9 +246,7 @@ class Group(Outcome):
     ) -> Answer:
         """A statement of a batch by the reference engine."""
         if columns[number * COLUMNS] == RowType.SELECT:
-            limit_bytes = self._executor.select_bytes
-            rows = selected(self.engine, data, columns, number, ids, limit_bytes)
-            return DONE, None, rows, None, _NOTHING
+            return selected(self.engine, data, columns, number, ids)
         request = request_of(data, columns, number, ids)
         expect, field, value, as_replace = columns[number * COLUMNS + LAST + 1 :][:4]
         if expect:

@@ -32,7 +32,8 @@ class Job:
     """One change that waits for its group.
 
     `apply`: makes the change in the group it is given and returns the result; it may be called
-    again on another group if the first was given up. `size`: about how many bytes of log it makes.
+    again on another group if the first was given up. `size`: about how many bytes of log it makes;
+    `is_long`: it may take long whatever it makes, so that no event loop should make it itself.
     `finished` is called, in the leader's thread, after the change is durable or refused.
     """
 
@@ -43,6 +44,7 @@ class Job:
     finished: Callable[[Job], None] | None = None
     done: bool = False
     waiter: threading.Event | None = field(default=None)
+    is_long: bool = False
 
     def finish(self) -> None:
         """Tell whoever waits."""

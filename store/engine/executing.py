@@ -55,8 +55,6 @@ else:
 class PlainExecutor:
     """Has the reference do every statement. See `statementkernel.pyx` for what it is given."""
 
-    select_bytes = 1 << 60
-
     def execute(
         self,
         data: bytes,

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError
 from logweir.store.engine.engine import Engine
-from logweir.store.engine.select import Select, pairs, select
+from logweir.store.engine.select import Select, pairs, pieces
 from logweir.store.schema.definition import IndexDef, SpaceDef
 from logweir.store.schema.keys import index_keys
 from logweir.wal.mp import pack, unpack
@@ -25,7 +25,7 @@ __all__ = ["Walk", "entry_at", "entry_of"]
 
 
 class Walk:
-    """The tuples of a selection, once; it knows where it stands."""
+    """The tuples of a selection, once, in pieces (`reads.pieces`); it knows where it stands."""
 
     def __init__(self, engine: Engine, wanted: Select) -> None:
         self._engine = engine
@@ -33,15 +33,20 @@ class Walk:
         self._entry = b""
         self._last = b""
 
-    def __iter__(self) -> Iterator[bytes]:
+    def __iter__(self) -> Iterator[Sequence[bytes]]:
         if not self._wanted.index.is_multikey:
-            for data in select(self._engine, self._wanted):
-                self._last = data
-                yield data
+            for piece in pieces(self._engine, self._wanted):
+                found = piece.tuples()
+                self._last = found[-1] if found else self._last
+                yield found
             return
-        for entry, data in pairs(self._engine, self._wanted):  # the tuple has several
-            self._entry, self._last = entry, data
-            yield data
+        for part in pairs(self._engine, self._wanted):  # a tuple has several entries
+            self._entry, self._last = part[-1] if part else (self._entry, self._last)
+            yield [data for _, data in part]
+
+    def end_at(self, data: bytes) -> None:
+        """It stands at that tuple of the last piece, whose index is no multikey one."""
+        self._last = data
 
     @property
     def position(self) -> str:

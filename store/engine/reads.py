@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from logweir.store.engine.batches import Answers
 from logweir.store.engine.computing import Computer
@@ -30,20 +31,24 @@ __all__ = [
     "DONE",
     "GET",
     "PIECE_BYTES",
+    "PIECE_STEPS",
     "REFUSED",
+    "Piece",
     "Row",
     "compiled",
     "count",
     "counted",
-    "entries",
     "give_back",
     "one",
+    "parted",
+    "pieces",
     "rows",
     "select_batch",
     "taken",
 ]
 
 Row = tuple[Value, ...]
+T = TypeVar("T")
 
 GET: Final = 7
 """The iterator by which `Engine.get` is asked for: see `statementkernel.pyx`."""
@@ -53,6 +58,10 @@ ALL: Final = 2**64 - 1
 
 PIECE_BYTES: Final = 256 * 1024
 """So many bytes of tuples are found at a time."""
+
+PIECE_STEPS: Final = 256
+"""The reference engine passes so many entries at a time; the compiled one more, see
+`selectkernel.pxd`."""
 
 DONE: Final = 0
 REFUSED: Final = 1
@@ -101,8 +110,8 @@ def select_batch(
 ) -> Answers:
     """Many statements that change nothing: SELECTs, and those whose tuple the computer keeps.
 
-    `executor`: not used by another thread meanwhile; `refer`: has the reference engine do one; the
-    rest as for `Group.execute_batch`."""
+    `executor`: not used by another thread meanwhile; `refer`: has the reference engine do one, or
+    halts; the rest as for `Group.execute_batch`."""
     txn = engine.txn
     assert isinstance(txn, LayeredTxn)
     definitions = [engine.schema.get(space_id) for space_id in ids]
@@ -111,7 +120,32 @@ def select_batch(
     return Answers(data, columns, *done, definitions)
 
 
-def entries(
+class Piece(Protocol):
+    """Tuples, as MsgPack, that were found at a time; to be taken before the next piece."""
+
+    def tuples(self) -> Sequence[bytes]:
+        """Each by itself."""
+        ...
+
+    def block(self) -> tuple[int, bytes]:
+        """How many these are, and they one behind the other."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """A piece that the reference engine has found."""
+
+    found: Sequence[bytes]
+
+    def tuples(self) -> Sequence[bytes]:
+        return self.found
+
+    def block(self) -> tuple[int, bytes]:
+        return len(self.found), b"".join(self.found)
+
+
+def pieces(
     engine: Engine,
     space: SpaceDef,
     index: IndexDef,
@@ -121,9 +155,10 @@ def entries(
     reverse: bool,
     limit: int = ALL,
     offset: int = 0,
-) -> Iterator[bytes]:
+) -> Iterator[Piece]:
     """Tuples, as MsgPack, whose entries are in start ≤ entry < stop (None: no end), in order or
-    reversed: the first `limit` behind `offset`."""
+    reversed: the first `limit` behind `offset`. They come in pieces, each of about a millisecond's
+    work; what is left out is work too, so a piece may have none."""
     below = compiled(engine, space)
     done = 0
     if below is not None:
@@ -133,18 +168,29 @@ def entries(
         room = _FIRST_BYTES
         how = found.entries(below, index.id, start, stop, reverse, limit, offset, room)
         while how == DONE:
-            for data in found.tuples():
-                yield data
-                if txn.base.state.is_foreign:
-                    txn.check_process()
+            yield found
+            if txn.base.state.is_foreign:
+                txn.check_process()
             if found.is_whole:
                 return
             room = min(4 * room, PIECE_BYTES)
             how = found.more(room)
-        yield from found.tuples()
+        yield found
         done = found.given
     rest = engine.entries(space, index, start, stop, reverse=reverse)
-    yield from islice(rest, min(offset + done, sys.maxsize), min(offset + limit, sys.maxsize))
+    start_at, stop_at = min(offset + done, sys.maxsize), min(offset + limit, sys.maxsize)
+    yield from map(_Listed, parted(rest, start_at, stop_at))
+
+
+def parted(found: Iterator[T], start: int, stop: int) -> Iterator[Sequence[T]]:
+    """`islice` in pieces of `PIECE_STEPS`; what is left out is work too, so one may have none."""
+    at = 0
+    while at < stop:
+        piece = list(islice(found, min(PIECE_STEPS, stop - at)))
+        yield piece[max(start - at, 0) :]
+        at += PIECE_STEPS
+        if len(piece) < PIECE_STEPS:
+            return
 
 
 def one(engine: Engine, space: SpaceDef, index: IndexDef, key: bytes) -> bytes | None:

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from logweir.errors import ErrorCode, RequestError
+from logweir.errors import ErrorCode
 from logweir.store.engine.computing import KEPT, Computer
 from logweir.store.engine.engine import Engine
-from logweir.store.engine.executing import COLUMNS, DONE, LAST, Answer
+from logweir.store.engine.executing import COLUMNS, DONE, HALTED, LAST, Answer
+from logweir.store.engine.reads import PIECE_BYTES
 from logweir.store.engine.refusal import refusal
 from logweir.store.engine.request import Request
-from logweir.store.engine.select import Select, reference
+from logweir.store.engine.select import Select, pieces
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.fieldtype import MpType, mp_type
 from logweir.store.schema.values import read_array, read_int, skip
 from logweir.wal.xrow import RowType
 
-__all__ = ["COMPUTED", "bounded", "found_by", "is_expected", "kept", "request_of", "selected"]
+__all__ = ["COMPUTED", "found_by", "is_expected", "kept", "request_of", "selected"]
 
 COMPUTED: Final = 4
 _ABSENT: Final = 1
 _GET: Final = 7
 _VALUE: Final = 3
 _NONE: Final = (None, None, None)
+_NOTHING: Final = (0, 0, 0)
 
 
 def request_of(data: bytes, columns: array[int], number: int, ids: Sequence[int]) -> Request:
@@ -50,10 +52,9 @@ def selected(
     columns: array[int],
     number: int,
     ids: Sequence[int],
-    limit_bytes: int,
-) -> bytes:
-    """The tuples of a SELECT of a batch as a MsgPack array. Raises `RequestError`, error 2 where
-    they have more than `limit_bytes`."""
+) -> Answer:
+    """A SELECT of a batch: its tuples as a MsgPack array, or that it halts the batch, for it is
+    more than a piece (`reads.pieces`). Raises `RequestError`."""
     at = number * COLUMNS
     _, place, index_id, iterator, first, end = columns[at : at + 6]
     limit, offset = columns[at + LAST + 2 : at + LAST + 4]
@@ -64,13 +65,21 @@ def selected(
         if not index.is_unique:
             raise refusal(space, ErrorCode.MORE_THAN_ONE_TUPLE, 0, 0, b"")
         one = engine.get(space, index, key)
-        found = [] if one is None or offset or not limit else [one]
-        return b"\xdd" + len(found).to_bytes(4, "big") + b"".join(found)
+        return _found([] if one is None or offset or not limit else [one])
     wanted = Select.packed(
         engine.schema, ids[place], key, iterator, index=index_id, limit=limit, offset=offset
     )
-    found = list(bounded(reference(engine, wanted), limit_bytes))
-    return b"\xdd" + len(found).to_bytes(4, "big") + b"".join(found)
+    parts = pieces(engine, wanted)
+    piece = next(parts, None)
+    found = () if piece is None else piece.tuples()
+    if sum(map(len, found)) > PIECE_BYTES or next(parts, None) is not None:
+        return HALTED, None, None, None, _NOTHING
+    return _found(found)
+
+
+def _found(tuples: Sequence[bytes]) -> Answer:
+    data = b"\xdd" + len(tuples).to_bytes(4, "big") + b"".join(tuples)
+    return DONE, None, data, None, _NOTHING
 
 
 def kept(
@@ -89,17 +98,6 @@ def kept(
     outcome, made, told = computer.refer(how, step, request.tuple or b"", found)
     assert made is None
     return (DONE, found, None, None, told) if outcome == KEPT else (outcome, *_NONE, told)
-
-
-def bounded(rows: Iterable[bytes], limit_bytes: int) -> Iterator[bytes]:
-    """The same tuples. Raises error 2 where they have more than `limit_bytes` together."""
-    size = 0
-    for row in rows:
-        size += len(row)
-        if size > limit_bytes:
-            text = f"Failed to allocate {size} bytes in iproto for the answer of a select"
-            raise RequestError(ErrorCode.MEMORY_ISSUE, text, hint="ask for less at a time")
-        yield row
 
 
 def found_by(engine: Engine, space: SpaceDef, request: Request) -> bytes | None:

@@ -19,15 +19,14 @@ behind the tuple with the key. Source: Tarantool 2.6.0, observed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.engine import reads
 from logweir.store.engine.engine import Engine
-from logweir.store.engine.reads import ALL, Row
+from logweir.store.engine.reads import ALL, Piece, Row
 from logweir.store.engine.request import ITERATORS
 from logweir.store.engine.statements import key_bytes
 from logweir.store.schema.definition import IndexDef, IndexType, SpaceDef
@@ -35,7 +34,7 @@ from logweir.store.schema.keys import search_key
 from logweir.store.schema.schema import Schema
 from logweir.wal.mp import Value, unpack
 
-__all__ = ["Select", "numbers", "pairs", "reference", "rows", "select"]
+__all__ = ["Select", "numbers", "pairs", "pieces", "reference", "rows", "select"]
 
 _OTHER_ITERATORS: Final = (
     "BITS_ALL_SET",
@@ -157,11 +156,16 @@ def _meets(iterator: str, image: bytes, entry: bytes) -> bool:
 
 def select(engine: Engine, wanted: Select) -> Iterator[bytes]:
     """The tuples, as MsgPack, of a selection, in order."""
+    return (data for piece in pieces(engine, wanted) for data in piece.tuples())
+
+
+def pieces(engine: Engine, wanted: Select) -> Iterator[Piece]:
+    """`select` in pieces, see `reads.pieces`."""
     found = _limits(wanted)
     if found is None:
         return iter(())
     start, stop, reverse = found
-    return reads.entries(
+    return reads.pieces(
         engine,
         wanted.space,
         wanted.index,
@@ -199,18 +203,18 @@ def rows(
 
 def reference(engine: Engine, wanted: Select) -> Iterator[bytes]:
     """The same by the reference engine alone."""
-    return (found for _, found in pairs(engine, wanted))
+    return (found for piece in pairs(engine, wanted) for _, found in piece)
 
 
-def pairs(engine: Engine, wanted: Select) -> Iterator[tuple[bytes, bytes]]:
-    """`reference`, each tuple with its entry."""
+def pairs(engine: Engine, wanted: Select) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+    """`reference` in pieces, each tuple with its entry."""
     limits = _limits(wanted)
     if limits is None:
         return iter(())
     start, stop, reverse = limits
     found = engine.pairs(wanted.space, wanted.index, start, stop, reverse=reverse)
-    end = None if wanted.limit is None else min(wanted.offset + wanted.limit, sys.maxsize)
-    return islice(found, min(wanted.offset, sys.maxsize), end)
+    end = sys.maxsize if wanted.limit is None else wanted.offset + wanted.limit
+    return reads.parted(found, min(wanted.offset, sys.maxsize), min(end, sys.maxsize))
 
 
 def _limits(wanted: Select) -> tuple[bytes, bytes | None, bool] | None:

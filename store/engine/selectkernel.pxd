@@ -3,6 +3,11 @@ from logweir.store.state.layerkernel cimport Scan, Space
 from logweir.store.state.memtablenodes cimport Cursor, Entry
 from logweir.store.schema.packkernel cimport Refusal, Room, Source, u64
 
+cdef enum:
+    # A piece ends when so many entries were passed, for many may be left out; about a millisecond.
+    PIECE_STEPS = 16384
+    PIECE_BYTES = 262144  # of tuples in the answer to a statement; see reads.PIECE_BYTES
+
 cdef struct Walk:
     # Of one layer: the place, the entry at hand, NULL at the end, and how often the layer's map had
     # been changed when that was found.
@@ -33,7 +38,8 @@ cdef class Selector:
     cdef int how  # REFER where the base has an entry that is only for Python
     cdef readonly bint is_whole
     cdef Refusal why
-    cdef Py_ssize_t limit_bytes  # of the answer to a statement
+    cdef u64 steps  # entries that were passed
+    cdef u64 last_step  # a piece ends there
     cdef int one(
         self, Space space, u64 index_id, u64 by, u64 limit, u64 offset, Source key,
         Py_ssize_t size, u64* span
@@ -45,6 +51,7 @@ cdef class Selector:
     cdef int go_on(self, Py_ssize_t room_bytes) except -1
     cdef int exact(self) except -1
     cdef int walk(self, Py_ssize_t room_bytes) except -1
+    cdef void begin_piece(self) noexcept
     cdef int start(self) except -1
     cdef int start_layers(self) except -1
     cdef int check(self) except -1

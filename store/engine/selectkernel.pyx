@@ -57,7 +57,6 @@ cdef class Selector:
         """`out`: where tuples go."""
         self.out = Room() if out is None else out
         self.key, self.bound = Room(), Room()
-        self.limit_bytes = <Py_ssize_t>1 << 60
 
     def __dealloc__(self):
         PyMem_Free(self.walks)
@@ -68,15 +67,16 @@ cdef class Selector:
         Py_ssize_t size, u64* span
     ) except -1:
         """Put the tuples of one selection behind what `out` has, as a MsgPack array (dd and four
-        bytes), and tell where it stands: `DONE`, `REFUSED` or `REFER`, also where it has more than
-        `limit_bytes`."""
+        bytes), and tell where it stands: `DONE`, `REFUSED` or `REFER`, also where it is more than
+        one piece."""
         cdef Py_ssize_t begin = self.out.size
+        self.begin_piece()
         cdef int how = self.begin(space, index_id, by, limit, offset, key, size)
         if how == DONE:
             self.out.need(HEAD_BYTES)
             self.out.size += HEAD_BYTES
-            how = self.go_on(self.limit_bytes)
-            if not self.is_whole or self.out.size - begin - HEAD_BYTES > self.limit_bytes:
+            how = self.go_on(PIECE_BYTES)
+            if not self.is_whole:
                 how = REFER
         self.end()
         if how == DONE:
@@ -92,10 +92,11 @@ cdef class Selector:
     ):
         """Begin the selection that a request has in numbers: see `store.engine.statementkernel`.
 
-        `room_bytes`: a piece ends with the tuple that reaches it.
+        `room_bytes`: a piece ends with the tuple that reaches it, or behind `PIECE_STEPS`.
         """
         cdef int how
         self.out.size = 0
+        self.begin_piece()
         how = self.begin(
             space, index_id, by, limit, offset, <Source>PyBytes_AS_STRING(key),
             PyBytes_GET_SIZE(key))
@@ -108,6 +109,7 @@ cdef class Selector:
         """Begin with the tuples whose entries are in start ≤ entry < stop (None: no end)."""
         self.index = space.plan.find_index(index_id)
         self.out.size = 0
+        self.begin_piece()
         self.is_exact, self.is_back, self.limit, self.offset = False, is_back, limit, offset
         self.given, self.piece, self.is_whole = 0, 0, False
         if self.index < 0:
@@ -123,6 +125,7 @@ cdef class Selector:
     def more(self, Py_ssize_t room_bytes):
         """The next piece."""
         self.out.size = 0
+        self.begin_piece()
         self.piece = 0
         if self.is_whole or self.space is None:
             return DONE
@@ -148,6 +151,10 @@ cdef class Selector:
     def tuples(self):
         """The tuples of the last piece, as MsgPack."""
         return tuples_from(self.out.data, self.out.size, self.piece, self.owed)
+
+    def block(self):
+        """How many these are, and they one behind the other."""
+        return self.piece, PyBytes_FromStringAndSize(<char*>self.out.data, self.out.size)
 
     def rows(self):
         """The same as Python tuples."""
@@ -259,8 +266,11 @@ cdef class Selector:
 
     # --- pieces -----------------------------------------------------------------------------------
     cdef int go_on(self, Py_ssize_t room_bytes) except -1:
-        """Put tuples behind what `out` has: all, or so many that they take `room_bytes`."""
+        """Put tuples behind what `out` has: all, or those of one piece."""
         return self.exact() if self.is_exact else self.walk(room_bytes)
+
+    cdef void begin_piece(self) noexcept:
+        self.last_step = self.steps + PIECE_STEPS
 
     cdef int exact(self) except -1:
         """The tuple whose entry in a unique index is `key`."""
@@ -281,8 +291,9 @@ cdef class Selector:
         cdef Source key, value
         cdef int how = DONE
         while self.given < self.limit and how == DONE and self.how == DONE:
-            if self.out.size - first >= room_bytes:
+            if self.out.size - first >= room_bytes or self.steps >= self.last_step:
                 return DONE
+            self.steps += 1
             number = self.pick()
             if number < 0:
                 break

@@ -12,7 +12,6 @@ COLUMNS: int
 RESULTS: int
 
 class Executor:
-    select_bytes: int
     def execute(
         self,
         data: bytes | bytearray | memoryview,

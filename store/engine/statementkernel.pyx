@@ -52,6 +52,7 @@ cimport logweir.store.schema.kernel as keys
 cimport logweir.wal.kernel as rows
 from logweir.store.engine.conditionkernel cimport (
     EXPECT_ABSENT, EXPECT_COMPUTED, EXPECT_VALUE, HALTED, KEPT, UNMET, check_columns, has_value)
+from logweir.store.engine.selectkernel cimport PIECE_STEPS
 from logweir.store.state.memtablenodes cimport THERE
 from logweir.store.schema.packkernel cimport DONE, REFER, REFUSED, after, items_from
 
@@ -101,15 +102,6 @@ cdef class Executor:
     def __dealloc__(self):
         PyMem_Free(self.changes)
 
-    @property
-    def select_bytes(self):
-        """The tuples of a SELECT have so many bytes at most, else the reference engine is asked."""
-        return self.selector.limit_bytes
-
-    @select_bytes.setter
-    def select_bytes(self, Py_ssize_t limit_bytes):
-        self.selector.limit_bytes = limit_bytes
-
     def execute(
         self, const unsigned char[::1] data, const u64[::1] columns, list spaces, Undo undo not None,
         reference, Py_ssize_t limit_bytes, Computer computer=None
@@ -118,8 +110,9 @@ cdef class Executor:
 
         `reference(number)` executes one that is not known here, or whose space is None, on the same
         layers and with the same `undo`, and returns an `executing.Answer` or raises `RequestError`;
-        what `computer` halts is not done, nor is its transaction, or what is behind it. The last
-        transaction is the one behind which the answers have `limit_bytes`.
+        what `computer` or `reference` halts is not done, nor is its transaction, or what is behind
+        it. The last transaction is the one behind which the answers have `limit_bytes`, or SELECTs
+        have passed `PIECE_STEPS` entries.
 
         Returns the results (array, format "Q"), the bytes in which they point, the numbers of the
         statements that are not done, and the errors that `reference` raised by the numbers of
@@ -137,6 +130,7 @@ cdef class Executor:
         self.data = &data[0] if len(data) else NULL
         self.size, self.computer = len(data), computer
         self.out.size = 0
+        self.selector.steps = 0
         if count:
             results = made
         while i < count:
@@ -168,7 +162,7 @@ cdef class Executor:
             i += 1
             if columns[(i - 1) * WIDTH + LAST]:
                 first, is_broken = i, False
-                if self.out.size >= limit_bytes:
+                if self.out.size >= limit_bytes or self.selector.steps >= PIECE_STEPS:
                     break
         if i < count:
             results = None

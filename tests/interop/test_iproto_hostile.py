@@ -435,15 +435,16 @@ def test_answer_that_is_too_large_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Error 2, and the connection goes on; one row less is given."""
-    monkeypatch.setattr("logweir.replication.iproto.serve.instance.IPROTO_ANSWER_BYTES", 99_951)
+    where = "logweir.replication.iproto.serve.statements.IPROTO_ANSWER_BYTES"
+    monkeypatch.setattr(where, 999_501)
     with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
         serving.log.create_space("t")
-        serving.log.append("t", [(i, "x" * 9_990) for i in range(10)])
-        body = {0x10: 512, 0x12: 10, 0x20: [], 0x14: 2}
-        assert len(client.ask(1, body).body[0x30]) == 10
+        serving.log.append("t", [(i, "x" * 9_990) for i in range(100)])
+        body = {0x10: 512, 0x12: 100, 0x20: [], 0x14: 2}
+        assert len(client.ask(1, body).body[0x30]) == 100
         serving.log.insert("t", (100, "y"))
-        assert int(client.ask(1, {**body, 0x12: 11}).error().code) == 2
-        assert len(client.ask(1, body).body[0x30]) == 10
+        assert int(client.ask(1, {**body, 0x12: 101}).error().code) == 2
+        assert len(client.ask(1, body).body[0x30]) == 100
 
 
 def test_fault_of_the_program_in_a_change_ends_one_connection(

@@ -327,7 +327,7 @@ def test_a_scan_of_a_changed_transaction_is_refused(state: State) -> None:
         for number in range(3000):
             data = pack([str(number), number, None])
             tree.put(*primary.key(data), data)
-        found = reads.entries(engine, SPACE, SPACE.indexes[0], b"", None, reverse=False)
+        found = reads.pieces(engine, SPACE, SPACE.indexes[0], b"", None, reverse=False)
         next(found)
         tree.put(b"\x20x", data)
         with pytest.raises(RuntimeError, match="changed"):

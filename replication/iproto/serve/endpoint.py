@@ -7,7 +7,9 @@ be much larger than the requests, what comes behind the run waits for it. Change
 are jobs by themselves, and so are requests that are merely odd. A SELECT behind a change that is
 not finished runs inside the job, so that a client which sends both at once reads what it wrote,
 and what comes behind that job waits for it; any other runs at once, on a view of what is durable.
-An answer to a change is sent when it is durable.
+One that is more than a piece (`store.engine.select.pieces`) is answered piece by piece, on such a
+view, in several turns, and what comes behind it waits. An answer to a change is sent when it is
+durable.
 
 Order of the checks of one request, as in Tarantool 2.6.0: space (36), read-only (7), access (42),
 then what the store says.
@@ -18,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,6 +28,7 @@ from logweir.errors import ErrorCode, RequestError
 from logweir.limits import (
     IPROTO_PIPELINE_BYTES,
     OUTPUT_LOW_BYTES,
+    TURN_ANSWER_BYTES,
 )
 from logweir.replication.budget import Unanswered
 from logweir.replication.iproto import push
@@ -93,12 +96,14 @@ class IprotoService:
 
 @dataclass(slots=True)
 class _Batch:
-    """Requests that are executed in one job. `goes_first`: what comes behind waits for its end."""
+    """Requests that are executed in one job. `goes_first`: what comes behind waits for its end;
+    `is_definition`: it changes a definition, and by that maybe every tuple of a space."""
 
     events: list[Request | Run] = field(default_factory=list)
     in_streams: list[Request] = field(default_factory=list)
     size_bytes: int = 0
     goes_first: bool = False
+    is_definition: bool = False
 
     def add(self, event: Request | Run, *, goes_first: bool) -> None:
         """One more."""
@@ -246,13 +251,40 @@ class Conversation:
         access = self.check_statement(request)
         is_select = request.type == RowType.SELECT
         if is_select and not self._batch.events and not self._unfinished:
-            with self.shared.log.read_view() as view:
-                body = select_body(view.engine, request, access)
-            self.answer(request, body)
+            if not self.link.in_turns(self._select(request, access), self._selected):
+                self._behind = _Batch()
             return
         self._batch.add(request, goes_first=is_select or request.type in MAY_GROW)
         if not is_select and request.space_id < SYSTEM_END:
+            self._batch.is_definition = True
             self._submit()
+
+    def _select(self, request: Request, access: Access) -> Generator[None, None, None]:
+        """Answer a SELECT step by step."""
+        self.shared.open_views += 1
+        try:
+            with self.shared.log.read_view() as view:
+                parts = yield from select_body(view.engine, request, access)
+        except RequestError as error:
+            self.answer_error(request, error)
+            return
+        finally:
+            self.shared.open_views -= 1
+        size = sum(map(len, parts))
+        if size <= TURN_ANSWER_BYTES:
+            self.answer(request, b"".join(parts))
+            return
+        self.link.flush()
+        self.link.send(self.session.begin_answer(request.sync, size))
+        for part in parts:
+            self.link.send(part)
+            yield
+        self.session.end_answer()
+        self._count_answer(request)
+
+    def _selected(self) -> None:
+        self._behind = None
+        self.go_on()
 
     def _check_space(self, space_id: int, access: Access, wanted: Privilege) -> None:
         """Raise errors 36, 7, 42 where the user may not use a space so."""
@@ -332,7 +364,8 @@ class Conversation:
         def apply(group: Group) -> Outcome:
             return execute_all(group, batch.events, access, version_of)
 
-        self._put_in_line(Job(apply, batch.size_bytes), lambda job: self._deliver(batch, job))
+        job = Job(apply, batch.size_bytes, is_long=batch.is_definition)
+        self._put_in_line(job, lambda job: self._deliver(batch, job))
 
     def _put_in_line(self, job: Job, done: Callable[[Job], None]) -> None:
         def guarded(job: Job) -> None:
@@ -448,9 +481,13 @@ class Conversation:
 
     def answer(self, request: Request, body: bytes) -> None:
         """Answer well. `body`: encoded."""
+        self.session.put_answer(request.sync, body)
+        self._count_answer(request)
+
+    def _count_answer(self, request: Request) -> None:
+        """A request has its answer."""
         self._unanswered.done(request.size_bytes)
         self.shared.metrics.answered("tarantool", 1, 0)
-        self.session.put_answer(request.sync, body)
         if request.stream_id:
             self._streams.answered(request)
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from logweir.limits import IPROTO_ANSWER_BYTES
 from logweir.replication.iproto.serve.functions import Functions
 from logweir.replication.iproto.serve.trial import Trials
 from logweir.replication.iproto.serve.watchers import Events
@@ -57,7 +56,6 @@ class Instance:
         self.joining: set[str] = set()
         self.joins_ended = 0
         self.executor = Executor()
-        self.executor.select_bytes = IPROTO_ANSWER_BYTES
         self.trials = Trials(shared)
         self.events = Events(self)
         self._version_offset = _FIRST_VERSION - shared.log.schema.version

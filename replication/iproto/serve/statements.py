@@ -6,16 +6,20 @@ Each is a transaction of its own: one that fails is undone alone. Who checks wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
-from logweir.errors import RequestError
+from logweir.errors import ErrorCode, RequestError
 from logweir.limits import IPROTO_ANSWER_BYTES, TURN_ANSWER_BYTES
 from logweir.replication.iproto.serve.definitions import execute_checked
 from logweir.replication.iproto.serve.sysview import VIEWS, row_filter
-from logweir.replication.iproto.wire.codec import data_body, encode_answer, encode_error
+from logweir.replication.iproto.wire.codec import (
+    data_body,
+    data_parts,
+    encode_answer,
+    encode_error,
+)
 from logweir.replication.iproto.wire.requests import Request
 from logweir.replication.iproto.wire.runs import Run
 from logweir.replication.service.access import (
@@ -26,9 +30,8 @@ from logweir.store.engine.batches import Answers
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import Executor
 from logweir.store.engine.paging import Walk, entry_at, entry_of
-from logweir.store.engine.reference import bounded
 from logweir.store.engine.request import Request as Change
-from logweir.store.engine.select import Select
+from logweir.store.engine.select import Select, pieces
 from logweir.store.log import Log
 from logweir.store.schema.definition import IndexDef, SpaceDef
 from logweir.store.schema.schema import Schema
@@ -51,7 +54,8 @@ NO_TUPLE: Final = b"\x90"
 @dataclass(slots=True)
 class Outcome:
     """What came of requests: the bytes of the answers, to how many requests they are, how many of
-    these were refused, and the requests that were not executed."""
+    these were refused, and the requests that were not executed: a SELECT that is long, by itself,
+    is one of these."""
 
     answers: bytes
     count: int
@@ -66,7 +70,8 @@ def execute_all(
     schema_version: Callable[[Schema], int],
 ) -> Outcome:
     """Execute requests in a group, each a transaction; one that fails is undone alone. Those behind
-    `limits.TURN_ANSWER_BYTES` of answers are left."""
+    `limits.TURN_ANSWER_BYTES` of answers are left, and those from a SELECT on that is long, or is
+    no part of a run: the group is no place to divide it."""
     parts: list[bytes] = []
     count = refused = size = 0
     for at, event in enumerate(events):
@@ -78,8 +83,10 @@ def execute_all(
             refused += failed
             parts.append(answers)
             if done < event.count:
-                left = [event.behind(done), *events[at + 1 :]]
+                left = [*_left(event, done), *events[at + 1 :]]
                 return Outcome(b"".join(parts), count, refused, left)
+        elif event.type == RowType.SELECT:
+            return Outcome(b"".join(parts), count, refused, events[at:])
         else:
             mark = group.mark()
             count += 1
@@ -99,13 +106,20 @@ def execute_all(
 def read_run(
     log: Log, run: Run, executor: Executor, schema_version: Callable[[Schema], int]
 ) -> Outcome:
-    """Execute SELECTs of a run, as many as `limits.TURN_ANSWER_BYTES` of answers let."""
+    """Execute SELECTs of a run, as many as `limits.TURN_ANSWER_BYTES` of answers let, up to one
+    that is long."""
     done, schema = log.select_batch(
         executor, run.data, run.columns, run.space_ids, TURN_ANSWER_BYTES
     )
     answers = run.answers(done, schema_version(schema))
-    left = [run.behind(done.count)] if done.count < run.count else ()
+    left = _left(run, done.count) if done.count < run.count else ()
     return Outcome(answers, done.count, len(done.refused), left)
+
+
+def _left(run: Run, done: int) -> Sequence[Request | Run]:
+    """What is left of a run of which so many requests were executed: with none it halted at once,
+    at a SELECT that is long."""
+    return [run.behind(done)] if done else run.divided()
 
 
 def _execute_run(
@@ -136,6 +150,8 @@ def _executed(run: Run, execute: Callable[[Run], Answers], version: int) -> tupl
         count += done.count
         refused += len(done.refused)
         size += len(parts[-1])
+        if not done.count:
+            break
     return count, refused, parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -143,7 +159,12 @@ def execute(group: Group, request: Request, access: Access) -> bytes:
     """Run one request in a group. Returns the body of its answer. Raises `RequestError`."""
     kind = request.type
     if kind == RowType.SELECT:
-        return select_body(group.engine, request, access)
+        selecting = select_body(group.engine, request, access)
+        while True:
+            try:
+                next(selecting)
+            except StopIteration as end:
+                return b"".join(end.value)
     ops = request.tuple if kind == RowType.UPDATE else request.ops
     change = Change(
         RowType(kind),
@@ -164,9 +185,11 @@ def execute(group: Group, request: Request, access: Access) -> bytes:
     return _NO_DATA if found is None else data_body((found,))
 
 
-def select_body(engine: Engine, request: Request, access: Access) -> bytes:
-    """The body of the answer to a SELECT; of a system view it has what the user may know. Raises
-    `RequestError`."""
+def select_body(
+    engine: Engine, request: Request, access: Access
+) -> Generator[None, None, list[bytes]]:
+    """Find what a SELECT asks for, piece by piece. Returns the body of the answer, in parts; of a
+    system view it has what the user may know. Raises `RequestError`."""
     view = VIEWS.get(request.space_id)
     shown: Callable[[bytes], bool] | None = None
     space_id = request.space_id
@@ -190,9 +213,36 @@ def select_body(engine: Engine, request: Request, access: Access) -> bytes:
         after=after,
     )
     walk = Walk(engine, wanted)
-    found = bounded(walk, IPROTO_ANSWER_BYTES)
     if shown is not None:
-        upto = request.offset + request.limit
-        found = islice((row for row in found if shown(row)), request.offset, upto)
-    tuples = list(found)
-    return data_body(tuples, walk.position if request.fetch_position and tuples else None)
+        found = _shown(walk, shown, request)
+    elif request.fetch_position:
+        found = ((len(tuples), b"".join(tuples)) for tuples in walk)
+    else:
+        found = (piece.block() for piece in pieces(engine, wanted))
+    parts: list[bytes] = []
+    count = size = 0
+    for number, data in found:
+        parts.append(data)
+        count += number
+        size += len(data)
+        if size > IPROTO_ANSWER_BYTES:
+            text = f"Failed to allocate {size} bytes in iproto for the answer of a select"
+            raise RequestError(ErrorCode.MEMORY_ISSUE, text, hint="ask for less at a time")
+        yield
+    return data_parts(count, parts, walk.position if request.fetch_position and count else None)
+
+
+def _shown(
+    walk: Walk, shown: Callable[[bytes], bool], request: Request
+) -> Iterator[tuple[int, bytes]]:
+    """The tuples of a system view that a user may know: how many, and their bytes, by pieces."""
+    first, last, at = request.offset, request.offset + request.limit, 0
+    for tuples in walk:
+        rows = [row for row in tuples if shown(row)]
+        chosen = rows[max(first - at, 0) : max(last - at, 0)]
+        at += len(rows)
+        if chosen:
+            walk.end_at(chosen[-1])
+        yield len(chosen), b"".join(chosen)
+        if at >= last:
+            return

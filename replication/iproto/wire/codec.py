@@ -63,7 +63,9 @@ __all__ = [
     "IprotoKey",
     "RequestType",
     "Splitter",
+    "answer_head",
     "data_body",
+    "data_parts",
     "decode_answer",
     "decode_ballot",
     "decode_greeting",
@@ -400,31 +402,38 @@ def frame(payload: bytes) -> bytes:
 
 def encode_answer(sync: int, schema_version: int, body: bytes, code: int = 0) -> bytes:
     """An answer with a body that is already encoded. `code`: 0, or 8000 + error number."""
-    return (
-        _ANSWER.pack(
-            0xCE,
-            _ANSWER_HEADER_BYTES + len(body),
-            0x83,
-            0x00,
-            0xCE,
-            code,
-            0x01,
-            0xCF,
-            sync,
-            0x05,
-            0xCE,
-            schema_version & U32_MAX,
-        )
-        + body
+    return answer_head(sync, schema_version, len(body), code) + body
+
+
+def answer_head(sync: int, schema_version: int, body_bytes: int, code: int = 0) -> bytes:
+    """What stands before the body of an answer."""
+    return _ANSWER.pack(
+        0xCE,
+        _ANSWER_HEADER_BYTES + body_bytes,
+        0x83,
+        0x00,
+        0xCE,
+        code,
+        0x01,
+        0xCF,
+        sync,
+        0x05,
+        0xCE,
+        schema_version & U32_MAX,
     )
 
 
-def data_body(tuples: Sequence[bytes], position: str | None = None) -> bytes:
-    """The body of an answer that carries data. `tuples`: values already encoded; `position`: of
-    the last one."""
+def data_body(tuples: Sequence[bytes]) -> bytes:
+    """The body of an answer that carries data. `tuples`: values already encoded."""
+    return b"".join(data_parts(len(tuples), tuples))
+
+
+def data_parts(count: int, parts: Sequence[bytes], position: str | None = None) -> list[bytes]:
+    """The same in parts. `parts`: of the encoded values, of which there are `count`; `position`:
+    of the last one."""
     first = b"\x81" if position is None else b"\x82"
-    data = first + b"\x30\xdd" + len(tuples).to_bytes(4, "big") + b"".join(tuples)
-    return data if position is None else data + b"\x35" + pack(position)
+    behind = b"" if position is None else b"\x35" + pack(position)
+    return [first + b"\x30\xdd" + count.to_bytes(4, "big"), *parts, behind]
 
 
 def encode_error(sync: int, schema_version: int, error: RequestError) -> bytes:

@@ -14,7 +14,9 @@ from typing import Final
 from logweir.errors import RequestError
 from logweir.replication.iproto.wire import kernel
 from logweir.replication.iproto.wire.codec import encode_error
+from logweir.replication.iproto.wire.requests import Request
 from logweir.store.engine.batches import Answers
+from logweir.store.engine.executing import LAST
 from logweir.wal.xrow import RowType
 
 __all__ = ["MAY_GROW", "Run", "take_run"]
@@ -60,6 +62,23 @@ class Run:
         """The requests from one on."""
         columns, syncs = self.columns[number * kernel.WIDTH :], self.syncs[number:]
         return replace(self, columns=columns, syncs=syncs)
+
+    def divided(self) -> list[Request | Run]:
+        """The same, but the first one, a SELECT, as a request by itself."""
+        _, place, index, iterator, start, end = self.columns[:6]
+        limit, offset = self.columns[LAST + 2 : LAST + 4]
+        first = Request(
+            RowType.SELECT,
+            self.syncs[0],
+            size_bytes=self.size_bytes if self.count == 1 else 0,
+            space_id=self.space_ids[place],
+            index_id=index,
+            iterator=iterator,
+            limit=limit,
+            offset=offset,
+            key=self.data[start:end],
+        )
+        return [first] if self.count == 1 else [first, self.behind(1)]
 
     def _use(self, number: int) -> tuple[int, int]:
         """The space of a request, and for what it is used."""

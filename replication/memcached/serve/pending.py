@@ -1,5 +1,6 @@
 """Requests that wait: to a vbucket that is pending, until its state has changed; behind answers of
-more than `limits.TAP_ANSWERS_BYTES`, until the client has taken those."""
+more than `limits.TAP_ANSWERS_BYTES`, until the client has taken those; behind what took long, until
+the others have had their turn."""
 
 from __future__ import annotations
 

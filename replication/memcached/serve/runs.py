@@ -6,13 +6,15 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from logweir.errors import DecodeError, LimitExceeded, RequestError
-from logweir.limits import TAP_ANSWERS_BYTES, TAP_VALUE_BYTES
+from logweir.limits import TAP_ANSWERS_BYTES, TAP_VALUE_BYTES, TURN_SECONDS
 from logweir.replication.bucket import kernel as bucketkernel
 from logweir.replication.bucket.batch import Changes, Looks, Paused
 from logweir.replication.bucket.item import unpack_item
@@ -50,6 +52,7 @@ _SAID_BYTES: Final = 96  # of an answer, without keys and values
 _SAID_ROOM: Final = 512  # so much there has to be for one
 _KEY_BYTES: Final = 250  # limits.TAP_KEY_BYTES
 _ZERO: Final = array("Q", (0,))
+_JOB_SECONDS: Final = 5 * TURN_SECONDS  # a job may cost a sync: that is to be worth while
 
 RUN_MAX: Final = 2048
 """Longer runs are divided, so that the first answers are on their way while others are made."""
@@ -198,7 +201,7 @@ def change_all(
     request that is no part of a run.
 
     Raises `Pending` behind those that were run, with their answers and the rest; also behind
-    answers of `limits.TAP_ANSWERS_BYTES`.
+    answers of `limits.TAP_ANSWERS_BYTES`, and when they have taken long.
     """
 
     def answer(run: RequestRun) -> list[bytes]:
@@ -211,7 +214,7 @@ def change_all(
 
         return Changes(run, items, now, group, one).answer()
 
-    return _execute(requests, answer, ordinary)
+    return _execute(requests, answer, ordinary, _JOB_SECONDS)
 
 
 def look_all(
@@ -220,18 +223,20 @@ def look_all(
     ordinary: Callable[[Packet], bytes],
 ) -> bytes:
     """`change_all` of requests that change nothing. `look`: begins a run of them."""
-    return _execute(requests, lambda run: look(run).answer(), ordinary)
+    return _execute(requests, lambda run: look(run).answer(), ordinary, TURN_SECONDS)
 
 
 def _execute(
     requests: Sequence[Packet | RequestRun],
     answer: Callable[[RequestRun], list[bytes]],
     ordinary: Callable[[Packet], bytes],
+    seconds: float,
 ) -> bytes:
     answers: list[bytes] = []
     room = TAP_ANSWERS_BYTES
+    end = time.thread_time() + seconds if len(requests) > 1 else inf
     for number, request in enumerate(requests):
-        if room <= 0:
+        if room <= 0 or (number and time.thread_time() >= end):
             raise Pending(b"".join(answers), requests[number:])
         try:
             made = answer(request) if isinstance(request, RequestRun) else [ordinary(request)]

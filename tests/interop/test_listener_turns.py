@@ -1,0 +1,219 @@
+"""One request that takes long is divided: others are answered between its parts.
+
+Server and clients share one event loop, and what is asked second is answered first only if the
+server gave the loop up in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+import uuid
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import logweir
+from logweir.limits import TURN_SECONDS
+from logweir.replication.iproto.wire.codec import RequestType
+from logweir.replication.iproto.wire.requests import encode_request
+from logweir.replication.memcached.serve.pending import Pending
+from logweir.replication.memcached.serve.runs import look_all
+from logweir.replication.memcached.wire.codec import Opcode, Packet
+from logweir.replication.protocols import parse_listen_url
+from logweir.replication.server import Server, ServerOptions
+from logweir.wal.mp import unpack
+
+ROWS = 300_000
+GREETING = 128
+ALL = 2
+SPACE = 512
+PING = encode_request(RequestType.PING, 7, {})
+
+
+def select(**how: int) -> bytes:
+    body = {0x10: SPACE, 0x11: 0, 0x12: 2**32 - 1, 0x13: 0, 0x14: ALL, 0x20: []}
+    body |= {{"limit": 0x12, "offset": 0x13}[name]: value for name, value in how.items()}
+    return encode_request(RequestType.SELECT, 1, body)
+
+
+class Peer:
+    """One connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    @classmethod
+    async def to(cls, server: Server) -> Peer:
+        url = server.listener.urls[0]
+        peer = cls(*await asyncio.open_connection(url.host, url.port))
+        await peer.reader.readexactly(GREETING)
+        return peer
+
+    def send(self, *requests: bytes) -> None:
+        self.writer.write(b"".join(requests))
+
+    async def answer(self) -> tuple[int, Any]:
+        """The sync of the next one, and its data; of an error its text."""
+        head = await self.reader.readexactly(5)
+        frame = await self.reader.readexactly(int.from_bytes(head[1:], "big"))
+        header, body = frame[:23], frame[23:]
+        found = unpack(body) if body else {}
+        return unpack(header)[1], found.get(0x30, found.get(0x31))
+
+
+def serve(folder: Path, main: Callable[[Server], Coroutine[Any, Any, None]]) -> None:
+    async def run(log: logweir.Log) -> None:
+        listen = (parse_listen_url("tarantool://127.0.0.1:0"),)
+        server = Server(log, ServerOptions(listen=listen, guest="all"))
+        await server.start()
+        try:
+            async with asyncio.timeout(60):
+                await main(server)
+        finally:
+            await server.stop()
+
+    with logweir.open(folder, durability="write") as log:
+        asyncio.run(run(log))
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a space of many tuples; nobody changes what is in it."""
+    folder = tmp_path_factory.mktemp("turns") / "s"
+    with logweir.open(folder, durability="write") as log:
+        log.create_space("many", format=[("id", "unsigned"), ("text", "string")])
+        rows = [(number, "x") for number in range(ROWS)]
+        log.append("many", rows, one_transaction=False)
+    return folder
+
+
+LONG = {
+    "offset": (select(offset=ROWS - 1), [[ROWS - 1, "x"]]),
+    "large": (select(limit=200_000), [[number, "x"] for number in range(200_000)]),
+}
+
+
+@pytest.mark.parametrize("case", LONG)
+@pytest.mark.parametrize("behind", [False, True], ids=["alone", "behind a change"])
+def test_a_long_select_lets_others_be_answered(many: Path, case: str, behind: bool) -> None:
+    """Also where it stands behind a change, which it reads; what comes behind it waits for it."""
+    request, expected = LONG[case]
+    change = encode_request(RequestType.REPLACE, 5, {0x10: SPACE, 0x21: [0, "x"]})
+
+    async def main(server: Server) -> None:
+        long, other = await Peer.to(server), await Peer.to(server)
+        with closing(long.writer), closing(other.writer):
+            long.send(*[change] * behind, request, select(limit=1))
+            if behind:
+                assert await long.answer() == (5, [[0, "x"]])
+            answering = asyncio.ensure_future(long.answer())
+            other.send(PING)
+            assert await other.answer() == (7, None)
+            assert not answering.done()
+            assert await answering == (1, expected)
+            assert await long.answer() == (1, [[0, "x"]])
+
+    serve(many, main)
+
+
+def test_many_long_selects_of_one_read_do_not_keep_the_loop(many: Path) -> None:
+    """200 SELECTs that pass 300,000 tuples each come together: the other one's PINGs are answered
+    between them, and so is a SELECT of it."""
+
+    async def main(server: Server) -> None:
+        long, other = await Peer.to(server), await Peer.to(server)
+        with closing(long.writer), closing(other.writer):
+            long.send(select(offset=ROWS) * 200)
+            first = asyncio.ensure_future(long.answer())
+            other.send(PING)
+            assert await other.answer() == (7, None)
+            assert not first.done()
+            other.send(select(limit=1))
+            assert await other.answer() == (1, [[0, "x"]])
+            assert [await first] + [await long.answer() for _ in range(3)] == [(1, [])] * 4
+
+    serve(many, main)
+
+
+FOLLOWER = """
+import socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as peer:
+    peer.recv(128)
+    peer.sendall(bytes.fromhex(sys.argv[2]))
+    taken = 0
+    while taken < 65536:
+        taken += len(peer.recv(65536))
+    print(flush=True)
+    while peer.recv(1 << 20):
+        pass
+"""
+
+
+def test_a_fast_follower_does_not_keep_the_loop(many: Path) -> None:
+    """One that takes all it is sent, in a process of its own, catches up while others are
+    answered."""
+    body: dict[int, Any] = {0x24: str(uuid.UUID(int=1)), 0x26: {}, 0x06: 132608, 0x50: True}
+    request = encode_request(RequestType.SUBSCRIBE, 1, body)
+
+    async def main(server: Server) -> None:
+        other = await Peer.to(server)
+        given = str(server.listener.urls[0].port), request.hex()
+        follower = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", FOLLOWER, *given, stdout=asyncio.subprocess.PIPE
+        )
+        with closing(other.writer):
+            assert follower.stdout is not None
+            await follower.stdout.readline()
+            other.send(PING)
+            assert await other.answer() == (7, None)
+        sent = max(link.sent_bytes for link in server.listener.links)
+        follower.kill()
+        await follower.wait()
+        assert sent < ROWS * 20  # of about 40 bytes each
+
+    serve(many, main)
+
+
+def test_an_index_of_a_large_space_is_not_made_in_the_loop(many: Path) -> None:
+    """However little is sent for it."""
+    row = [SPACE, 1, "second", "tree", {"unique": False}, [[1, "string"]]]
+    make = encode_request(RequestType.INSERT, 3, {0x10: 288, 0x21: row})
+    drop = encode_request(RequestType.DELETE, 4, {0x10: 288, 0x11: 0, 0x20: [SPACE, 1]})
+
+    async def main(server: Server) -> None:
+        long, other = await Peer.to(server), await Peer.to(server)
+        with closing(long.writer), closing(other.writer):
+            long.send(make)
+            making = asyncio.ensure_future(long.answer())
+            answered = 0
+            while not making.done():
+                other.send(PING)
+                assert await other.answer() == (7, None)
+                answered += 1
+            assert answered > 5
+            assert await making == (3, [row])
+            long.send(drop)
+            assert await long.answer() == (4, [row])
+
+    serve(many, main)
+
+
+def test_expensive_commands_of_one_read_are_divided() -> None:
+    """Of memcached's commands those behind a turn's work are left, with the answers before them."""
+
+    def burn(packet: Packet) -> bytes:
+        end = time.thread_time() + TURN_SECONDS
+        while time.thread_time() < end:
+            pass
+        return b"x"
+
+    requests = [Packet(Opcode.STAT)] * 20
+    with pytest.raises(Pending) as pending:
+        look_all(requests, pytest.fail, burn)
+    assert 1 <= len(pending.value.answers) < 10
+    assert len(pending.value.rest) == 20 - len(pending.value.answers)
