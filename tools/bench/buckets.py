@@ -1,6 +1,7 @@
 """The bucket cells of `logweir bench statements`: memcached's port and Greenstack's.
 
-`…/get`, `…/set`, pipelined (1x1000) or one request at a time (1x1). memcached keeps nothing; ours
+`…/get`, `…/set`, pipelined (1x1000) or one request at a time, on one connection (1x1) or on each of
+fifty (50x1). memcached keeps nothing; ours
 syncs a SET before it answers. So `/cpu` cells tell the processor time of the serving process for
 each request instead of the time that passes; it has the system's work of a sync in it, of which
 `sync_cpu_us` tells how much as many bytes written and synced by this process take. Greenstack,
@@ -28,9 +29,10 @@ from logweir.tools.bench.servers import Server, logweir_server, memcached_server
 
 __all__ = ["bucket_cells", "run_buckets"]
 
-_SHAPES: Final = {"1x1000": 1000, "1x1": 1}
-_LONE_DIVISOR: Final = 20
-_REQUESTS_MIN: Final = 32
+_SHAPES: Final = {"1x1000": (1, 1000, 1), "1x1": (1, 1, 20), "50x1": (50, 1, 4)}
+"""Connections, requests in flight on each, and which part of the items a round is about."""
+
+_REQUESTS_MIN: Final = 64
 _SYNCED_BYTES: Final = 200
 _SYNCS: Final = 50
 
@@ -41,6 +43,8 @@ def bucket_cells(durability: str) -> list[Cell]:
         ("memcached", "1x1000", RATE),
         ("memcached", "1x1000", TIME),
         ("memcached", "1x1", TIME),
+        ("memcached", "50x1", RATE),
+        ("memcached", "50x1", TIME),
     ]
     told += [("greenstack", "1x1000", TIME), ("greenstack", "1x1", TIME)]
     return [
@@ -130,17 +134,16 @@ class _Side:
     @property
     def count(self) -> int:
         """Requests of a round."""
-        if self.shape == "1x1":
-            return max(self.items // _LONE_DIVISOR, _REQUESTS_MIN)
-        return self.items
+        *_, divisor = _SHAPES[self.shape]
+        return self.items if divisor == 1 else max(self.items // divisor, _REQUESTS_MIN)
 
     def exchange(self, command: str, round: int, depth: int) -> Exchanged:
         """All items once, with the values of that round."""
         wanted = {"command": command, "items": self.items, "count": self.items, "round": round}
-        return self._send(wanted, depth)
+        return self._send(wanted, 1, depth)
 
-    def _send(self, wanted: dict[str, object], depth: int) -> Exchanged:
-        done = self.load.exchange(self.port, self.protocol, wanted, 1, depth)
+    def _send(self, wanted: dict[str, object], connections: int, depth: int) -> Exchanged:
+        done = self.load.exchange(self.port, self.protocol, wanted, connections, depth)
         self.server.settle()
         return done
 
@@ -148,8 +151,9 @@ class _Side:
         """One round: seconds that pass, or of the server's processor time."""
         number = len(self.exchanged)
         wanted = {"command": self.command, "items": self.items, "count": self.count}
+        connections, depth, _ = _SHAPES[self.shape]
         before = self.server.cpu_seconds()
-        done = self._send({**wanted, "round": number}, _SHAPES[self.shape])
+        done = self._send({**wanted, "round": number}, connections, depth)
         self.exchanged.append(done)
         if self.cell.scale == TIME:
             return self.server.cpu_seconds() - before

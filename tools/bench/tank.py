@@ -3,7 +3,8 @@
 Messages are random bytes, which no compression makes smaller. Fetch: stored bundles against
 `sendfile` of a file with the same bytes. Publish: bundles in frames, several under way, against the
 same bytes sent to a process that appends them to a file (without sync), or written and synced
-bundle by bundle on the same disk (with sync). Latency: from the first byte of a publish to the
+bundle by bundle on the same disk (with sync). Lone: bundles of one message, each sent when the one
+before is answered. Latency: from the first byte of a publish to the
 arrival at a consumer that waits. Waiting: what connections that wait cost in memory and processor
 time. Rates depend on what else the machine does; so the processor time of the serving process is
 told too.
@@ -77,13 +78,15 @@ class TankFigures:
     """What was measured. The first of each list of results is the raw machine.
 
     `cpu`: processor time of the raw machine over that of the broker, for the same bytes, both in
-    the serving process; `latency_ms`: by durability.
+    the serving process; `lone_cpu_us`, by durability: of the broker for a bundle of one message,
+    with the system's work of a sync; `latency_ms`: by durability.
     """
 
     fetch: list[Result]
     publish_write: list[Result]
     publish_fsync: list[Result]
     cpu: dict[str, float]
+    lone_cpu_us: dict[str, float]
     latency_ms: dict[str, dict[str, float]]
     waiting: dict[str, float]
 
@@ -319,6 +322,7 @@ def _publish_frame(bundle: bytes) -> bytes:
 class _Published:
     results: list[Result]
     cpu: float
+    lone_cpu_us: float
     latency_ms: dict[str, float]
 
 
@@ -340,6 +344,7 @@ def _publishing(
         write(_WARM_BUNDLES)
         _publish(peer, [frame] * _WARM_BUNDLES)
         latency_ms = _latency(tank, peer)  # before much is written that the system has to store
+        lone_cpu_us = _lone_cpu_us(peer)
         name = "write+fdatasync" if durability == "fsync" else "loopback+write"
         raw = spent.case(name, lambda: write(count), count)
         ours = spent.case("publish", lambda: _publish(peer, [frame] * count), count)
@@ -347,7 +352,7 @@ def _publishing(
         peer.socket.close()
         other.socket.close()
     shutil.rmtree(directory)
-    return _Published(results, spent.ratio(), latency_ms)
+    return _Published(results, spent.ratio(), lone_cpu_us, latency_ms)
 
 
 def _fetching(
@@ -377,12 +382,25 @@ def _fetching(
     return results, spent.ratio(), waiting
 
 
+def _lone_frame() -> bytes:
+    return _publish_frame(encode_bundle([Message(0, 1, None, os.urandom(MESSAGE_BYTES))]))
+
+
+def _lone_cpu_us(peer: _Peer, count: int = 1000) -> float:
+    """Publish single messages, one at a time: the broker's processor time for each."""
+    frame = _lone_frame()
+    before = _Server.cpu_seconds()
+    for _ in range(count):
+        peer.socket.sendall(frame)
+        peer.frame()
+    return (_Server.cpu_seconds() - before) / count * 1e6
+
+
 def _latency(port: int, publisher: _Peer, count: int = 1000) -> dict[str, float]:
     """Publish single messages to a consumer that waits; both here, one after the other."""
     consumer = _Peer(port)
     consumer.skip(_FRAME.size)
-    bundle = encode_bundle([Message(0, 1, None, os.urandom(MESSAGE_BYTES))])
-    publish = _publish_frame(bundle)
+    publish = _lone_frame()
     part = FetchPart("bench", 0, 2**64 - 1, 1 << 20)
     fetch = encode_request(Fetch(1, (("bench", (part,)),), max_wait_ms=10_000))
     took = []
@@ -440,6 +458,7 @@ def run_tank(
             write.results,
             fsync.results,
             {"fetch": fetch_cpu, "publish, durability write": write.cpu},
+            {"write": write.lone_cpu_us, "fsync": fsync.lone_cpu_us},
             {"write": write.latency_ms, "fsync": fsync.latency_ms},
             waiting,
         )
@@ -462,6 +481,7 @@ def to_json(figures: TankFigures) -> dict[str, Any]:
         "publish_write": [each.to_json() for each in figures.publish_write],
         "publish_fsync": [each.to_json() for each in figures.publish_fsync],
         "cpu_ratio": _rounded(figures.cpu),
+        "lone_cpu_us": _rounded(figures.lone_cpu_us),
         "latency_ms": {mode: _rounded(each) for mode, each in figures.latency_ms.items()},
         "waiting": _rounded(figures.waiting),
     }

@@ -205,6 +205,10 @@ def _tank(out: Output, folder: Path, rounds: int) -> None:
         _show(out, "publish", batch, "bundles/s", results)
     for name, ratio in figures.cpu.items():
         out.line(f"processor time of the raw machine over ours, {name}: {ratio:.2f}")
+    for mode, cpu_us in figures.lone_cpu_us.items():
+        out.line(
+            f"bundles of one message, one at a time, durability {mode}: {cpu_us:.1f} us of CPU"
+        )
     for mode, values in figures.latency_ms.items():
         out.line(
             f"one message of {tank.MESSAGE_BYTES} B to a consumer that waits, durability {mode}: "
