@@ -3,8 +3,8 @@
 ===========  =================================  ==================================================
 state        what arrives                       event
 ===========  =================================  ==================================================
-GREETING     128 bytes                          `Greeted`
-READY        the answer to AUTH, to VOTE        `Authenticated`, `Voted`
+GREETING     128 bytes                          `Greeting`
+READY        the answer to AUTH, to VOTE        `Authenticated`, `Ballot`
 INITIAL      OK with a vclock, first            `StreamBegun`: JOIN or FETCH_SNAPSHOT was accepted
 INITIAL      rows without lsn                   `Rows`
 INITIAL      OK with a vclock, second           `StreamEnded`; → FINAL after JOIN, else → READY
@@ -55,14 +55,12 @@ from logweir.wal.vclock import VClock
 __all__ = [
     "Authenticated",
     "ClientSession",
-    "Greeted",
     "Heartbeat",
     "Refused",
     "Rows",
     "StreamBegun",
     "StreamEnded",
     "Subscribed",
-    "Voted",
 ]
 
 SILENCE_SECONDS: Final = 4.0
@@ -72,22 +70,8 @@ RAFT_TYPES: Final = frozenset((30, 31, 32))
 
 
 @dataclass(frozen=True, slots=True)
-class Greeted:
-    """The server has said who it is."""
-
-    greeting: Greeting
-
-
-@dataclass(frozen=True, slots=True)
 class Authenticated:
     """AUTH was accepted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Voted:
-    """The answer to VOTE."""
-
-    ballot: Ballot
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +123,9 @@ class Refused:
 
 
 Event = (
-    Greeted
+    Greeting
     | Authenticated
-    | Voted
+    | Ballot
     | StreamBegun
     | StreamEnded
     | Subscribed
@@ -223,7 +207,7 @@ class ClientSession(BaseSession[Event]):
         greeting = decode_greeting(data[:GREETING_BYTES])
         self._salt = greeting.salt
         self._state = _State.READY
-        events.append(Greeted(greeting))
+        events.append(greeting)
         return data[GREETING_BYTES:]
 
     def _read(self, data: bytes, events: list[Event]) -> None:
@@ -275,7 +259,7 @@ class ClientSession(BaseSession[Event]):
         elif state == _State.VOTE:
             self._state = _State.READY
             try:
-                events.append(Voted(decode_ballot(answer.body)))
+                events.append(decode_ballot(answer.body))
             except RequestError as error:
                 raise RemoteProtocolError(f"malformed ballot: {error.message}") from error
         else:

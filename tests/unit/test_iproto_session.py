@@ -193,7 +193,7 @@ def test_garbage_ends_the_connection_or_is_answered(data: bytes) -> None:
 def replica() -> ClientSession:
     session = ClientSession(0.0)
     events = session.receive_data(codec.encode_greeting(UUID, NOISE), 0.0)
-    assert isinstance(events[0], follower.Greeted)
+    assert isinstance(events[0], codec.Greeting)
     return session
 
 

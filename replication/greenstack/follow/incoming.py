@@ -67,13 +67,6 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotBegins:
-    """See the module's text."""
-
-    position: VClock
-
-
-@dataclass(frozen=True, slots=True)
 class Rows:
     """See the module's text."""
 
@@ -83,24 +76,26 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotEnds:
-    """See the module's text."""
+class _Reached:
+    """Where the log stands there."""
 
     position: VClock
 
 
-@dataclass(frozen=True, slots=True)
-class CaughtUp:
+class SnapshotBegins(_Reached):
     """See the module's text."""
 
-    position: VClock
 
-
-@dataclass(frozen=True, slots=True)
-class Alive:
+class SnapshotEnds(_Reached):
     """See the module's text."""
 
-    position: VClock
+
+class CaughtUp(_Reached):
+    """See the module's text."""
+
+
+class Alive(_Reached):
+    """See the module's text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,8 @@ from logweir.replication.iproto.client_session import (
     Authenticated,
     ClientSession,
     Event,
-    Greeted,
     Refused,
     Rows,
-    Voted,
 )
 from logweir.replication.iproto.wire.codec import Ballot, Greeting
 from logweir.replication.link import Link
@@ -151,7 +149,7 @@ async def connect(
     """Connect, authenticate, vote. The connection is closed at the end of the context."""
     link, upstream = await dial_with(url, lambda link: Upstream(link, url, on_data))
     try:
-        greeting = (await upstream.expect(Greeted)).greeting
+        greeting = await upstream.expect(Greeting)
         if url.user:
             upstream.session.authenticate(url.user, url.secret())
             link.flush()
@@ -163,8 +161,8 @@ async def connect(
             ballot = Ballot()
         elif isinstance(event, Refused):
             raise upstream.refusal(event)
-        elif isinstance(event, Voted):
-            ballot = event.ballot
+        elif isinstance(event, Ballot):
+            ballot = event
         else:
             raise RemoteProtocolError(f"{url}: {type(event).__name__} came instead of a ballot")
         yield upstream, greeting, ballot

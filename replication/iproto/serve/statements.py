@@ -26,7 +26,6 @@ from logweir.replication.service.access import (
     Access,
 )
 from logweir.store.commit.group import Group
-from logweir.store.engine.batches import Answers
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import Executor
 from logweir.store.engine.paging import Walk, entry_at, entry_of
@@ -125,27 +124,19 @@ def _left(run: Run, done: int) -> Sequence[Request | Run]:
 def _execute_run(
     group: Group, run: Run, schema_version: Callable[[Schema], int]
 ) -> tuple[int, int, bytes]:
-    """See `_executed`."""
-
-    def execute(rest: Run) -> Answers:
-        return group.execute_batch(
-            rest.data, rest.columns, rest.space_ids, limit_bytes=TURN_ANSWER_BYTES
-        )
-
-    return _executed(run, execute, schema_version(group.schema))
-
-
-def _executed(run: Run, execute: Callable[[Run], Answers], version: int) -> tuple[int, int, bytes]:
     """How many requests of a run were executed, how many of these were refused, and the answers.
 
     It stops at `limits.TURN_ANSWER_BYTES` of these, where they may be much larger than the
     requests.
     """
+    version = schema_version(group.schema)
     count = refused = size = 0
     parts: list[bytes] = []
     while count < run.count and (size <= TURN_ANSWER_BYTES or not run.may_grow):
         rest = run.behind(count) if count else run
-        done = execute(rest)
+        done = group.execute_batch(
+            rest.data, rest.columns, rest.space_ids, limit_bytes=TURN_ANSWER_BYTES
+        )
         parts.append(rest.answers(done, version))
         count += done.count
         refused += len(done.refused)

@@ -60,7 +60,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from types import NoneType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -379,13 +379,6 @@ _DEPTH: Final = MSGPACK_DEPTH - 1
 """Of a row: it stands in a tuple."""
 
 
-def _packer() -> Callable[[Any], bytes]:
-    made: Callable[[Any], bytes] = msgpack.Packer(
-        use_bin_type=True, unicode_errors="surrogatepass"
-    ).pack
-    return made
-
-
 def _depth(value: Value) -> int:
     depth, level = 0, [value]
     while level := [one for one in level if isinstance(one, list | dict)]:
@@ -412,7 +405,7 @@ def encode_value(value: Value) -> bytes:
     try:
         if _depth(value) > _DEPTH:
             raise ValueError(f"it is nested deeper than {_DEPTH}")
-        packed = _packer()(value)
+        packed: bytes = msgpack.packb(value, unicode_errors="surrogatepass")
         if len(packed) > SYNAPSE_ROW_BYTES:
             raise ValueError(f"it has {len(packed)} bytes, {SYNAPSE_ROW_BYTES} are the most")
     except (ValueError, TypeError, OverflowError) as error:

@@ -52,6 +52,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from logweir.errors import DecodeError, LimitExceeded
@@ -198,11 +199,6 @@ def _decode_partitions(reader: Reader) -> Partitions:
     return Partitions(request_id, topic, tuple(item[0] for item in U16.iter_unpack(data)))
 
 
-def _decode_create(reader: Reader) -> Create:
-    request_id, topic, partitions = reader.u32(), reader.text(), reader.u16()
-    return Create(request_id, topic, partitions, reader.take(reader.varint()))
-
-
 def decode_request(kind: int, payload: Buffer) -> Request:
     """What a client asks. Raises `DecodeError`: unknown type, cut field, bytes left over."""
     if kind in (_PUBLISH, _PUBLISH_AT) and (
@@ -223,7 +219,8 @@ def decode_request(kind: int, payload: Buffer) -> Request:
         case MessageType.PARTITIONS:
             request = _decode_partitions(reader)
         case MessageType.CREATE:
-            request = _decode_create(reader)
+            head = reader.u32(), reader.text(), reader.u16()
+            request = Create(*head, reader.take(reader.varint()))
         case MessageType.RELOAD:
             request = Reload(reader.u32(), reader.text(), reader.u16())
         case MessageType.STATUS:
@@ -438,8 +435,7 @@ def _decode_fetch_answer(payload: Buffer) -> FetchAnswer:
     parts = []
     for part, size in found:
         if size:
-            fields = {name: getattr(part, name) for name in FetchedPart.__slots__}
-            part = FetchedPart(**fields | {"chunk": chunks.take(size)})
+            part = replace(part, chunk=chunks.take(size))
         parts.append(part)
     chunks.finish()
     return FetchAnswer(request_id, tuple(parts))

@@ -109,43 +109,45 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class Reload:
-    """Read the configuration of a partition anew."""
+class _Numbered:
+    """A request, or the answer to the request of that number."""
 
     request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reload(_Numbered):
+    """Read the configuration of a partition anew."""
+
     topic: str
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(_Numbered):
     """How is the broker."""
 
-    request_id: int
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Topics:
+class Topics(_Numbered):
     """Which topics are there."""
 
-    request_id: int
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
+class Topology(_Numbered):
     """Which brokers make up the cluster."""
 
-    request_id: int
+    __slots__ = ()
 
 
 Request = Ping | Publish | Fetch | Partitions | Create | Reload | Status | Topics | Topology
 
 
 @dataclass(frozen=True, slots=True)
-class PublishAnswer:
+class PublishAnswer(_Numbered):
     """The result bytes, one after the other (see `codec.publish_results`)."""
 
-    request_id: int
     raw: bytes
 
 
@@ -168,10 +170,9 @@ class FetchedPart:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchAnswer:
+class FetchAnswer(_Numbered):
     """What came for every partition asked, in the order of the request."""
 
-    request_id: int
     parts: tuple[FetchedPart, ...]
 
 
@@ -186,38 +187,34 @@ class PartitionState:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionsAnswer:
+class PartitionsAnswer(_Numbered):
     """All or the chosen partitions; none at all: the topic is unknown."""
 
-    request_id: int
     topic: str
     partitions: tuple[PartitionState, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class CreateAnswer:
+class CreateAnswer(_Numbered):
     """Outcome of a `Create`."""
 
-    request_id: int
     topic: str
     error: CreateError
 
 
 @dataclass(frozen=True, slots=True)
-class ReloadAnswer:
+class ReloadAnswer(_Numbered):
     """Outcome of a `Reload`."""
 
-    request_id: int
     topic: str
     partition: int
     error: ReloadError
 
 
 @dataclass(frozen=True, slots=True)
-class StatusAnswer:
+class StatusAnswer(_Numbered):
     """How the broker is. `start_time`: Unix seconds; `version`: 400 for 4.0."""
 
-    request_id: int
     topics: int
     partitions: int
     open_partitions: int
@@ -227,18 +224,16 @@ class StatusAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicsAnswer:
+class TopicsAnswer(_Numbered):
     """(name, enabled, partitions) of each topic."""
 
-    request_id: int
     topics: tuple[tuple[str, bool, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyAnswer:
+class TopologyAnswer(_Numbered):
     """There is no cluster."""
 
-    request_id: int
+    __slots__ = ()
 
 
 Answer = (
