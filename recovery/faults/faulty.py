@@ -2,7 +2,8 @@
 
 Calls are counted by kind (`KINDS`). A `Fault` says which kinds count, the number of the call that
 fails, with which error, and how: a failing `write` may leave a part of its bytes in the file, as a
-full disk does; a failing `sync` on a `SimFileSystem` makes what was to be synced doubtful.
+full disk does; a failing `sync` on a `SimFileSystem` makes what was to be synced doubtful. A `read`
+can also be made with one bit wrong in what it gives (bit rot), which no error tells of.
 
 `every_fault` is the loop that every durable operation is put through: fail call 1, look; fail call
 2, look; … until the scenario passes without any call having failed.
@@ -23,7 +24,7 @@ from logweir.errors import LogweirError
 from logweir.recovery.faults.sim import SimFile
 from logweir.wal.filesystem import AppendFile, FileSystem, ReadFile
 
-__all__ = ["KINDS", "WRITING", "Fault", "FaultyFileSystem", "Run", "every_fault"]
+__all__ = ["KINDS", "WRITING", "Fault", "FaultyFileSystem", "Run", "every_fault", "flipped"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -56,13 +57,15 @@ _CALLS_MAX: Final = 100_000
 class Fault:
     """Which call fails. `at`: its number among the calls of `kinds`, from 1; `errno`: with what;
     `part`: how much of a failing write reaches the file, 0.0 … 1.0; `lasts`: whether all calls of
-    these kinds fail from then on."""
+    these kinds fail from then on; `bit`: a `read` does not fail but gives that bit of its bytes
+    flipped, counted from the first and again from there behind the last; None: it fails."""
 
     at: int
     kinds: Collection[str] = WRITING
     errno: int = errno.EIO
     part: float = 0.0
     lasts: bool = False
+    bit: int | None = None
 
 
 class FaultyFileSystem:
@@ -70,13 +73,22 @@ class FaultyFileSystem:
 
     def __init__(self, inner: FileSystem, fault: Fault | None = None) -> None:
         self.inner = inner
-        self.fault = fault
         self.counts: dict[str, int] = dict.fromkeys(sorted(KINDS), 0)
         """Calls so far, by kind."""
         self.failed = ""
         """The first call that failed, such as "write …/0.xlog", "" while none has."""
-        self._counted = 0
         self._whole = self  # that counts: this one also for the one in a folder that is held
+        self.fault = fault
+
+    @property
+    def fault(self) -> Fault | None:
+        """Which call fails, of those that come once it is set."""
+        return self._fault
+
+    @fault.setter
+    def fault(self, fault: Fault | None) -> None:
+        self._fault = fault
+        self._counted = 0
 
     def open_read(self, path: Path) -> ReadFile:
         """As `FileSystem.open_read`."""
@@ -147,17 +159,28 @@ class FaultyFileSystem:
             held.inner = inner
             yield held
 
-    def call(self, kind: str, path: Path) -> None:
-        """Count a call; raise `OSError` if it is the one to fail."""
+    def call(self, kind: str, path: Path) -> int | None:
+        """Count a call; raise `OSError` if it is the one to fail. Returns which bit of what it
+        gives has to be flipped, None: none."""
         whole = self._whole
         whole.counts[kind] += 1
         fault = whole.fault
         if fault is None or kind not in fault.kinds:
-            return
+            return None
         whole._counted += 1
         if whole._counted == fault.at or (fault.lasts and whole._counted > fault.at):
             whole.failed = whole.failed or f"{kind} {path}"
+            if fault.bit is not None and kind == "read":
+                return fault.bit
             raise OSError(fault.errno, os.strerror(fault.errno), str(path))
+        return None
+
+
+def flipped(data: bytes, bit: int) -> bytes:
+    """`data`, which is not empty, with one bit wrong: number `bit`, counted round and round."""
+    wrong = bytearray(data)
+    wrong[bit // 8 % len(data)] ^= 1 << bit % 8
+    return bytes(wrong)
 
 
 class _FaultyReadFile:
@@ -171,8 +194,11 @@ class _FaultyReadFile:
         return self._inner.size()
 
     def read(self, count: int, offset: int) -> bytes:
-        self._filesystem.call("read", self.path)
-        return self._inner.read(count, offset)
+        bit = self._filesystem.call("read", self.path)
+        data = self._inner.read(count, offset)
+        if bit is None or not data:
+            return data
+        return flipped(data, bit)
 
     def close(self) -> None:
         self._inner.close()

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from logweir.errors import DirectoryLocked
-from logweir.recovery.faults.surviving import Dice, Disk, Folder, Inode, Node
+from logweir.recovery.faults.surviving import Dice, Disk, Folder, Inode, Node, settled
 from logweir.wal.filesystem import AppendFile, FileSystem, FolderGone, ReadFile
 
 __all__ = ["SimFileSystem"]
@@ -286,6 +286,11 @@ class SimFileSystem:
     def contents(self, path: Path) -> bytes:
         """What programs see in a file."""
         return bytes(self._file(path).seen)
+
+    def files(self, folder: Path) -> list[tuple[str, bytes | None]]:
+        """What programs see below a folder: path and contents, None for a folder; folders first."""
+        with self.mutex:
+            return list(settled(self._folder(folder)))
 
     def put(self, path: Path, data: bytes) -> None:
         """Set a file's contents, stable at once; its folders are made, and stable too."""

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.forking import error_of, in_child
 
 import logweir
 from logweir import aio
@@ -26,6 +25,7 @@ from logweir.store.commit.queue import Job
 from logweir.store.engine.executing import Executor
 from logweir.store.engine.request import Request
 from logweir.store.engine.statements import put_request
+from logweir.testing.forking import error_of, in_child
 from logweir.wal.mp import unpack
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from support.interrupting import Interrupter
 
 import logweir
+from logweir.testing.interrupting import Interrupter
 
 # One that is raised while a generator is collected is only reported.
 pytestmark = [
@@ -20,6 +20,7 @@ pytestmark = [
 
 FORMAT = [("id", "unsigned"), ("value", "string")]
 WAIT_SECONDS = 20
+STORE = Path(logweir.__file__).parent / "store"
 
 
 def opened(folder: Path) -> logweir.Log:
@@ -83,7 +84,7 @@ def test_an_interrupted_read_leaves_nothing_behind(name: str, waits: bool, tmp_p
                 log.replace("kv", (1, "x"))
         else:
             log.change_base(lambda txn: None)
-        interrupter = Interrupter(at)
+        interrupter = Interrupter(at, STORE)
         was_interrupted = interrupter.run(lambda: READS[name](log))
         log.replace("kv", (1, "x"))
         assert log.count("kv") == 20, interrupter.where
@@ -141,7 +142,7 @@ def test_an_interrupted_change_hangs_nobody(
             before = log.transaction().__enter__()
             before.replace("kv", (1, "x"))
             before.leave(None)
-        interrupter = Interrupter(at)
+        interrupter = Interrupter(at, STORE)
         was_interrupted = interrupter.run(partial(make, log))
         seen = values(log)
         for found in (outcome(partial(log.replace, "kv", (3, "x"))), here(log)):
@@ -175,7 +176,7 @@ def test_an_interrupted_first_change_leaves_a_store_that_can_be_closed(tmp_path:
         at += 7
         log = logweir.open(folder, durability="write")
         before = log.select("kv", limit=3)[1:]
-        interrupter = Interrupter(at)
+        interrupter = Interrupter(at, STORE)
         was_interrupted = interrupter.run(partial(change, log))
         found = outcome(partial(log.replace, "kv", (3, "x")))
         assert not found or found.startswith("LogStopped"), interrupter.where

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.broken import broken
 
 from interop import gsraw
 from interop.kvclient import KvClient, store
@@ -35,6 +34,7 @@ from logweir.replication.memcached.wire.messages import (
     encode_tap,
 )
 from logweir.replication.protocols import parse_listen_url
+from logweir.testing.damage import damaged
 from logweir.wal.vclock import VClock
 
 SEED = 11213
@@ -57,7 +57,7 @@ class Chance(random.Random):
             (self._change, self._change, self._look, self._vbucket, self._connect, self._message)
         )
         data = make()
-        return broken(data, self) if self.random() < 0.05 else data
+        return damaged(data, self) if self.random() < 0.05 else data
 
     def _key(self) -> bytes:
         return self.choice(KEYS)
@@ -134,7 +134,7 @@ class Chance(random.Random):
                 {**lane, **frame.flex},
             )  # fmt: skip
         data = encode_frame(frame) * self.choice((1, 1, 4))
-        return broken(data, self) if self.random() < 0.03 else data
+        return damaged(data, self) if self.random() < 0.03 else data
 
     def _flags(self) -> int:
         return self.choice((0, 0, Flag.QUIET, Flag.MORE, Flag.FENCE, Flag.MORE | Flag.QUIET))

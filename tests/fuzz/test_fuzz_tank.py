@@ -9,7 +9,6 @@ import os
 import random
 
 import pytest
-from support.broken import broken
 
 from interop.tankmodel import Broker, MemoryTopics, captures, frames
 from logweir.errors import DecodeError, LimitExceeded
@@ -17,6 +16,7 @@ from logweir.replication.tank.wire.codec import decode_answer, decode_request
 from logweir.replication.tank.wire.framing import FrameBuffer
 from logweir.replication.tank.wire.messages import FetchStatus, PublishResult
 from logweir.replication.topic.bundle import check_bundle, decode_bundle
+from logweir.testing.damage import damaged
 
 SEED = 11011
 ROUNDS = int(os.environ.get("FUZZ_ROUNDS", "20"))
@@ -29,7 +29,7 @@ def test_broken_frames_give_a_value_or_our_error(side: str) -> None:
     decode = decode_request if side == "c2s" else decode_answer
     for name, item in captures().items():
         for round_number in range(ROUNDS):
-            found, _ = FrameBuffer().feed(broken(item[side], chance))
+            found, _ = FrameBuffer().feed(damaged(item[side], chance))
             for kind, payload in found:
                 try:
                     decode(kind, payload)
@@ -49,7 +49,7 @@ def test_broken_clients_never_get_a_byte_outside_the_tables() -> None:
                 topics.create(name, 2)
             broker = Broker(topics)
             session = broker.connect()
-            data = broken(item["c2s"], chance)
+            data = damaged(item["c2s"], chance)
             sent = b"".join(broker.feed(session, data[i : i + 9]) for i in range(0, len(data), 9))
             sent += broker.advance(session, 4000.0)
             for kind, payload in frames(sent):
@@ -69,7 +69,7 @@ def test_broken_bundles_give_messages_or_our_error() -> None:
                 bundles.append(payload[43:])
     for data in bundles:
         for _ in range(ROUNDS * 5):
-            each = broken(data, chance)
+            each = damaged(data, chance)
             try:
                 count = len(decode_bundle(each))
             except (DecodeError, LimitExceeded):

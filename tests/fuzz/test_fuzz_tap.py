@@ -9,7 +9,6 @@ import os
 import random
 
 import pytest
-from support.broken import broken
 from support.tapmodel import Server, Users, captures, sent
 
 from logweir.errors import LogweirError
@@ -23,6 +22,7 @@ from logweir.replication.memcached.wire.messages import (
     decode_filter,
     decode_tap,
 )
+from logweir.testing.damage import damaged
 
 SEED = 11210
 ROUNDS = int(os.environ.get("FUZZ_ROUNDS", "20"))
@@ -35,7 +35,7 @@ def test_broken_packets_give_a_value_or_our_error(side: str) -> None:
     for name in captures():
         data = sent(name, side)
         for round_number in range(ROUNDS):
-            found, _ = PacketBuffer().feed(broken(data, chance))
+            found, _ = PacketBuffer().feed(damaged(data, chance))
             for packet in found:
                 for decode in (decode_connect, decode_filter, decode_tap):
                     try:
@@ -53,7 +53,7 @@ def test_broken_clients_get_whole_packets_only() -> None:
     for name in captures():
         for _ in range(ROUNDS):
             server = Server(credentials=mechanisms)
-            data = broken(sent(name, "c2s"), chance)
+            data = damaged(sent(name, "c2s"), chance)
             out = b"".join(server.feed(data[i : i + 9]) for i in range(0, len(data), 9))
             if data[:1] < b"\x80":  # it has become text
                 assert not out or out.endswith(b"\r\n")
@@ -71,7 +71,7 @@ def test_broken_servers_end_or_go_on() -> None:
     for name in captures():
         for _ in range(ROUNDS):
             session = ClientSession(Connect(b"n", Option.SUPPORT_ACK))
-            data = broken(sent(name, "s2c"), chance)
+            data = damaged(sent(name, "s2c"), chance)
             for at in range(0, len(data), 100):
                 session.receive_data(data[at : at + 100], 0.0)
             session.acknowledge()
@@ -90,8 +90,8 @@ def test_broken_logins_come_to_an_end(mechanism: str) -> None:
         server = Server(credentials=Users(mechanism), must_login=True)
         for _ in range(6):
             asked = session.data_to_send()
-            answered = server.feed(broken(asked, chance) if chance.random() < 0.3 else asked)
-            answered = broken(answered, chance) if chance.random() < 0.2 else answered
+            answered = server.feed(damaged(asked, chance) if chance.random() < 0.3 else asked)
+            answered = damaged(answered, chance) if chance.random() < 0.2 else answered
             session.receive_data(answered, 0.0)
             if session.close_reason or server.session.close_reason:
                 break
@@ -107,7 +107,7 @@ def test_broken_tuples_are_items_or_refused() -> None:
     whole = pack_item(Item(b"key", 3, b"value", 1, 2, 3, 4, 5, "6", b"meta", 7))
     good = 0
     for _ in range(200 * ROUNDS):
-        data = broken(whole, chance)
+        data = damaged(whole, chance)
         try:
             item = unpack_item(data)
         except (LogweirError, TypeError):

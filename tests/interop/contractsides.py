@@ -1,7 +1,7 @@
 """The five protocols that can be followed, with the same face to the tests of what all keep to.
 
 A server of ours is the upstream, in this process; the follower is a process of its own
-(`support.followprocess`), and a valve stands between them (`support.valve`).
+(`support.followprocess`), and a valve stands between them (`logweir.testing.valve`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 import pytest
 from support.followprocess import Follower, content_of, digest
 from support.tankserving import ordinary
-from support.valve import Valve
 
 import logweir
 from interop.kvclient import KvClient
@@ -41,6 +40,7 @@ from logweir.replication.tank.wire.messages import PublishPart, PublishResult
 from logweir.replication.topic.spaces import TOPIC_SPACE
 from logweir.replication.urls import Url
 from logweir.store import Log
+from logweir.testing.valve import Valve
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import Key, RowType
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 from support.followprocess import Follower
-from support.valve import Valve
 from support.waiting import until
 
 import logweir
 from interop.contractsides import SIDES, Changing, Side
 from interop.serving import Serving
 from logweir.replication.protocols import parse_listen_url
+from logweir.testing.valve import Valve
 from logweir.wal.vclock import VClock
 
 pytestmark = pytest.mark.kill

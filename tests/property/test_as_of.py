@@ -17,12 +17,12 @@ from property.test_key_history import STEPS, Told
 from property.test_settled_rows import commit
 from property.test_synchronous_rows import decision, prepared, replace_row
 from samples import sample
-from support.forking import error_of, in_child
 
 import logweir
 from logweir.errors import ChainGap, PositionUnavailable, RecoveryRefused, RequestError
 from logweir.store.past import as_of
 from logweir.store.schema.definition import SYSTEM_ID_MAX
+from logweir.testing.forking import error_of, in_child
 from logweir.wal.mp import pack
 from logweir.wal.reader import read_meta
 from logweir.wal.snapshot import read_snapshot

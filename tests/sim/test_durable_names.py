@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from sim.recording import Recorder
 from sim.writing import FOLDER, fresh_disk
 from support.logs import INSTANCE, insert, transaction
 
@@ -22,6 +21,7 @@ from logweir.pipeline.parts import Part, PartWriter, SinkLayout
 from logweir.pipeline.publish import Target, publish
 from logweir.recovery import examine, repair, restore
 from logweir.recovery.faults import SimFileSystem
+from logweir.recovery.faults.cuts import Recorder
 from logweir.replication.iproto.follow.join import join
 from logweir.wal.filesystem import AppendFile, FileSystem, FolderGone, make_folders
 from logweir.wal.mp import pack

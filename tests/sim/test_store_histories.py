@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from sim.recording import Image, Recorder
 
 import logweir
 from logweir.recovery import examine
 from logweir.recovery.faults import SimFileSystem
+from logweir.recovery.faults.cuts import Image, Recorder
 from logweir.wal.filesystem import FileSystem
 
 FORMAT = [("id", "unsigned"), ("value", "string")]

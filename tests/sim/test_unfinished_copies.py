@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from disk.test_failpoints import forked, kill
-from sim.recording import Recorder
 from sim.test_failing_calls import FOLDER, prepared_disk
 from sim.writing import rows_of
 from support.logs import INSTANCE, SPACE_ROW, forget_end, insert, transaction, write_snapshot
@@ -21,6 +20,7 @@ import logweir
 from logweir.errors import ConfigError, CorruptFile, DirectoryLocked, RecoveryRefused
 from logweir.recovery import examine, plan, repair, restore
 from logweir.recovery.faults import FaultyFileSystem, SimFileSystem
+from logweir.recovery.faults.cuts import Recorder
 from logweir.recovery.unfinished import UNFINISHED_NAME
 from logweir.tools.cli.main import app
 from logweir.wal import failpoint

@@ -63,6 +63,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "damaged_samples",
             "examine",
             "kill_loop",
+            "testing_*",
         ),
         *("memory", "recovery_*", "repair_restore", "replay", "power_cut"),
     ),

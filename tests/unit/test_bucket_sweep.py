@@ -18,20 +18,18 @@ from logweir.replication.bucket.sweep import Sweeper
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.server import Server, ServerOptions
 from logweir.store.log import Log
+from logweir.testing import SimClock
 
 NOW = 1_795_000_000.0
 
 
-class Clock:
-    """Unix seconds that stand still, and pauses that end when they are told to."""
+class Clock(SimClock):
+    """With pauses that end when they are told to."""
 
     def __init__(self) -> None:
-        self.now = NOW
+        super().__init__(NOW)
         self.pauses: asyncio.Queue[float] = asyncio.Queue()
         self._go_on = asyncio.Event()
-
-    def __call__(self) -> float:
-        return self.now
 
     async def pause(self, seconds: float) -> None:
         await self.pauses.put(seconds)

@@ -27,6 +27,7 @@ FLOORS: dict[str, float] = {
     "replication": 4,
     "pipeline": 4.2,  # beside replication, but for the clients that reach running servers
     "tools": 5,
+    "testing": 6,
 }
 FACE = 4.5
 """Floor of the package's own `__init__` and what else stands at the root: below `tools` only."""

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.forking import in_child
 
 from logweir.store.state import base
 from logweir.store.state.memtable import Memtable
+from logweir.testing.forking import in_child
 
 NAMES = [
     name for name in ("logweir.store.state.lmdbkernel", "lmdb") if importlib.util.find_spec(name)

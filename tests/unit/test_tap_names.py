@@ -11,23 +11,14 @@ from logweir.limits import TAP_KEEPALIVE_SECONDS, TAP_STREAMS
 from logweir.replication.memcached.push.names import STREAMS_SPACE, NamedStreams
 from logweir.replication.metrics import Metrics
 from logweir.replication.stream.retention import Retention
-
-
-class Clock:
-    """Unix seconds that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1_795_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
+from logweir.testing import SimClock
 
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_registered_name_is_kept_until_it_deregisters(tmp_path: Path, restarts: bool) -> None:
     """Through any time and a restart, its logs too; another one for the keepalive time, and not
     while somebody uses it."""
-    clock = Clock()
+    clock = SimClock()
     with logweir.open(tmp_path / "s") as log:
         names = NamedStreams(log, Retention(log, metrics=Metrics()), clock)
         for name, is_registered in ((b"plain", False), (b"registered", True), (b"used", False)):
@@ -53,7 +44,7 @@ def test_a_registered_name_is_kept_until_it_deregisters(tmp_path: Path, restarts
 
 def test_names_are_bounded(tmp_path: Path) -> None:
     """Above the limit the one that is away longest goes; one that is in use never."""
-    clock = Clock()
+    clock = SimClock()
     with logweir.open(tmp_path / "s") as log:
         names = NamedStreams(log, Retention(log, metrics=Metrics()), clock)
         names.claim("b", b"0").owner = log

@@ -6,15 +6,18 @@ import os
 import select
 import signal
 from collections.abc import Callable
+from typing import Final
 
-CHILD_SECONDS = 60
+__all__ = ["error_of", "in_child"]
+
+CHILD_SECONDS: Final = 60
 
 
 def in_child(call: Callable[[], object]) -> str:
     """What `call` returned in a child of this process, as text, or the error it raised there.
 
-    The child ends at once then, without leaving anything in order. One that hangs is killed, and
-    the test fails.
+    The child ends at once then, without leaving anything in order. One that hangs is killed: raises
+    `AssertionError` then, as where it ends by itself.
     """
     out, into = os.pipe()
     pid = os.fork()

@@ -15,11 +15,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Final
 
-import logweir
+__all__ = ["Interrupter"]
 
-PLACES = (str(Path(logweir.__file__).resolve().parent / "store"), "contextlib.py", "threading.py")
+_LIBRARY: Final = ("contextlib.py", "threading.py")
+"""Of Python itself: where locks are taken and given back."""
 
 
 @functools.cache
@@ -40,15 +41,17 @@ def _exits(code: CodeType) -> frozenset[int]:
 
 
 class Interrupter:
-    """Raises KeyboardInterrupt at the `at`-th place that is passed. `where`: which that was."""
+    """Raises KeyboardInterrupt at the `at`-th place that is passed, in the modules of the folder
+    `within` and below, and in the locks and contexts that they use. `where`: which that was."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, within: Path) -> None:
         self.at = at
+        self._within = str(within.resolve())
         self.passed = 0
         self.where = ""
 
     def run(self, call: Callable[[], object]) -> bool:
-        """Whether `call` was interrupted."""
+        """Whether `call`, in this thread, was interrupted. Raises what it raises besides."""
         sys.setprofile(self._profile)
         sys.settrace(self._trace)
         try:
@@ -78,9 +81,8 @@ class Interrupter:
             raise KeyboardInterrupt
 
     def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if not frame.f_code.co_filename.endswith(PLACES[1:]) and not (
-            frame.f_code.co_filename.startswith(PLACES[0])
-        ):
+        file = frame.f_code.co_filename
+        if not file.endswith(_LIBRARY) and not file.startswith(self._within):
             return None
         if frame.f_lasti <= 0 or not frame.f_code.co_flags & inspect.CO_GENERATOR:
             self._pass(frame, "entered")  # and where a generator goes on: its next line
@@ -92,5 +94,5 @@ class Interrupter:
         return self._lines
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
-        if event == "c_return" and frame.f_code.co_filename.startswith(PLACES[0]):
+        if event == "c_return" and frame.f_code.co_filename.startswith(self._within):
             self._pass(frame, "call returned")

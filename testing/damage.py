@@ -1,12 +1,14 @@
-"""Bytes with faults in them, for the tests of decoders."""
+"""Bytes with faults in them, as a disk, a network or a hostile peer makes them."""
 
 from __future__ import annotations
 
 import random
 
+__all__ = ["damaged"]
 
-def broken(data: bytes, chance: random.Random) -> bytes:
-    """`data` with a few bytes changed, removed, doubled or put elsewhere."""
+
+def damaged(data: bytes, chance: random.Random) -> bytes:
+    """`data` with one to four faults: a few bytes changed, removed, doubled or put in."""
     out = bytearray(data)
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(len(out) + 1)

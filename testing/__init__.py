@@ -1,0 +1,61 @@
+"""Crash tests in a program's own test suite; see docs/testing.md.
+
+Nothing here needs pytest: `plugin` is for it, and is loaded by it. `strategies` needs Hypothesis.
+Names are imported when they are first used, so that the plug-in costs nothing in a suite that does
+not use it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from logweir.recovery.faults import Fault, FaultyFileSystem, SimFileSystem, every_fault
+    from logweir.testing.clock import SimClock
+    from logweir.testing.damage import damaged
+    from logweir.testing.forking import in_child
+    from logweir.testing.interrupting import Interrupter
+    from logweir.testing.programs import crash_program
+    from logweir.testing.store import CrashStore
+    from logweir.testing.valve import Valve
+    from logweir.wal.failpoint import arm, disarm
+
+__all__ = [
+    "CrashStore",
+    "Fault",
+    "FaultyFileSystem",
+    "Interrupter",
+    "SimClock",
+    "SimFileSystem",
+    "Valve",
+    "arm",
+    "crash_program",
+    "damaged",
+    "disarm",
+    "every_fault",
+    "in_child",
+]
+
+_HOMES: Final = {
+    "CrashStore": "logweir.testing.store",
+    "Fault": "logweir.recovery.faults",
+    "FaultyFileSystem": "logweir.recovery.faults",
+    "Interrupter": "logweir.testing.interrupting",
+    "SimClock": "logweir.testing.clock",
+    "SimFileSystem": "logweir.recovery.faults",
+    "Valve": "logweir.testing.valve",
+    "arm": "logweir.wal.failpoint",
+    "crash_program": "logweir.testing.programs",
+    "damaged": "logweir.testing.damage",
+    "disarm": "logweir.wal.failpoint",
+    "every_fault": "logweir.recovery.faults",
+    "in_child": "logweir.testing.forking",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A name of `__all__` that is not loaded yet."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'logweir.testing' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
