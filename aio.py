@@ -45,15 +45,7 @@ from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.store.cursor import LogCursor
 from logweir.store.engine.request import Request
-from logweir.store.engine.statements import (
-    Row,
-    as_row,
-    delete_request,
-    put_request,
-    stored,
-    update_request,
-    upsert_request,
-)
+from logweir.store.engine.statements import Row, answered, request_for
 from logweir.store.log import Log
 from logweir.store.schema.schema import Schema
 from logweir.store.transaction import Transaction
@@ -122,15 +114,22 @@ class _AsyncStatements(ABC):
     async def execute(self, request: Request) -> bytes | None:
         """Make one change given in MsgPack bytes."""
 
+    async def _make(self, kind: RowType, space: int | str, first: Value, *rest: Any) -> Row | None:
+        """See `Statements._make`."""
+        request = request_for(kind, self.schema, space, first, *rest)
+        return answered(await self.execute(request), request, first)
+
     async def insert(self, space: int | str, tuple: Sequence[Value]) -> Row:
         """As `Log.insert`."""
-        request = put_request(RowType.INSERT, self.schema, space, tuple)
-        return stored(await self.execute(request), request, tuple)
+        made = await self._make(RowType.INSERT, space, tuple)
+        assert made is not None
+        return made
 
     async def replace(self, space: int | str, tuple: Sequence[Value]) -> Row:
         """As `Log.replace`."""
-        request = put_request(RowType.REPLACE, self.schema, space, tuple)
-        return stored(await self.execute(request), request, tuple)
+        made = await self._make(RowType.REPLACE, space, tuple)
+        assert made is not None
+        return made
 
     async def update(
         self,
@@ -141,17 +140,17 @@ class _AsyncStatements(ABC):
         index: int | str = 0,
     ) -> Row | None:
         """As `Log.update`."""
-        return as_row(await self.execute(update_request(self.schema, space, key, ops, index)))
+        return await self._make(RowType.UPDATE, space, key, ops, index)
 
     async def delete(self, space: int | str, key: Value, *, index: int | str = 0) -> Row | None:
         """As `Log.delete`."""
-        return as_row(await self.execute(delete_request(self.schema, space, key, index)))
+        return await self._make(RowType.DELETE, space, key, None, index)
 
     async def upsert(
         self, space: int | str, tuple: Sequence[Value], ops: Iterable[Sequence[Value]]
     ) -> None:
         """As `Log.upsert`."""
-        await self.execute(upsert_request(self.schema, space, tuple, ops))
+        await self._make(RowType.UPSERT, space, tuple, ops)
 
 
 class AsyncLog(_AsyncStatements):
@@ -438,6 +437,11 @@ class AsyncTransaction(_AsyncStatements):
         """As `Transaction.execute`."""
         found: bytes | None = await self._run(self._transaction.execute, request)
         return found
+
+    async def _make(self, kind: RowType, space: int | str, first: Value, *rest: Any) -> Row | None:
+        """As `Transaction._make`."""
+        made: Row | None = await self._run(self._transaction._make, kind, space, first, *rest)
+        return made
 
     async def get(self, space: int | str, key: Value, *, index: int | str = 0) -> Row | None:
         """As `Transaction.get`."""

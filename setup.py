@@ -36,6 +36,7 @@ KERNELS = {
     "logweir.store.state.basekernel": "store/state/basekernel.pyx",
     "logweir.store.engine.tuplekernel": "store/engine/tuplekernel.pyx",
     "logweir.store.engine.statementkernel": "store/engine/statementkernel.pyx",
+    "logweir.store.engine.draftkernel": "store/engine/draftkernel.pyx",
     "logweir.store.commit.rowkernel": "store/commit/rowkernel.pyx",
     "logweir.store.engine.selectkernel": "store/engine/selectkernel.pyx",
     "logweir.store.state.pagekernel": "store/state/pagekernel.py",

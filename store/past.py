@@ -11,7 +11,7 @@ from pathlib import Path
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.cursor import LogCursor
-from logweir.store.engine.statements import key_bytes
+from logweir.store.engine.request import key_bytes
 from logweir.store.recover.earlier import earlier
 from logweir.store.recover.history import Change, history
 from logweir.store.recover.upkeep import position_of

@@ -20,8 +20,8 @@ from logweir.store.engine.computing import Computer
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import Executor
 from logweir.store.engine.reads import GET
+from logweir.store.engine.request import key_bytes
 from logweir.store.engine.select import numbers
-from logweir.store.engine.statements import key_bytes
 from logweir.store.recover.checkpoint import Checkpoints
 from logweir.store.recover.upkeep import position_of
 from logweir.store.schema.definition import SpaceDef

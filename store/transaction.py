@@ -15,11 +15,11 @@ from logweir.store.commit.marks import Outcome
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
 from logweir.store.engine.select import rows
-from logweir.store.engine.statements import Statements
+from logweir.store.engine.statements import Row, Statements
 from logweir.store.schema.schema import Schema
 from logweir.store.state.state import StateError, explained
-from logweir.store.view import get
-from logweir.wal.mp import Value, unpack
+from logweir.wal.mp import Value
+from logweir.wal.xrow import RowType
 
 if TYPE_CHECKING:
     from logweir.store.log import Log
@@ -148,6 +148,21 @@ class Transaction(Statements):
             if group.txn.undo.is_early:
                 self._hold()
 
+    def _make(
+        self,
+        kind: RowType,
+        space: int | str,
+        first: Value,
+        ops: Iterable[Sequence[Value]] | None = None,
+        index: int | str = 0,
+    ) -> Row | None:
+        group = self._open()
+        try:
+            return group.make(kind, space, first, ops, index)
+        finally:
+            if group.txn.undo.is_early:
+                self._hold()
+
     def define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
         """Changes of definitions as part of this transaction."""
         requests, result = plan(self._open().engine)
@@ -168,16 +183,9 @@ class Transaction(Statements):
         finally:
             self._hold()
 
-    def get(
-        self, space: int | str, key: Value, *, index: int | str = 0
-    ) -> tuple[Value, ...] | None:
+    def get(self, space: int | str, key: Value, *, index: int | str = 0) -> Row | None:
         """As `Log.get`, this transaction's changes included."""
-        engine = self._open().engine
-        try:
-            found = get(engine, space, key, index=index)
-        finally:
-            self._hold()
-        return None if found is None else tuple(unpack(found))
+        return self._make(RowType.SELECT, space, key, None, index)
 
     def select(
         self, space: int | str, key: Value = None, **options: Any
@@ -206,7 +214,11 @@ class Transaction(Statements):
 
     def _open(self) -> Group:
         group = self._group
-        if group is None or self._thread not in (get_ident(), self._loop) or self._log.is_foreign:
+        if (
+            group is None
+            or (self._thread != get_ident() and self._loop is None)
+            or self._log.is_foreign
+        ):
             self._log.check_process()
             raise RequestError(
                 ErrorCode.NO_TRANSACTION,

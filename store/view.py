@@ -13,11 +13,12 @@ from logweir.store.engine.computing import Computer
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import COLUMNS, Answer, Executor
 from logweir.store.engine.reference import kept, selected
+from logweir.store.engine.request import key_bytes
 from logweir.store.engine.select import rows
-from logweir.store.engine.statements import Row, as_row, key_bytes
+from logweir.store.engine.statements import Row
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.schema import Schema
-from logweir.wal.mp import Value
+from logweir.wal.mp import Value, unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
@@ -40,7 +41,8 @@ class View:
 
     def get(self, space: int | str, key: Value, *, index: int | str = 0) -> Row | None:
         """As `Log.get`."""
-        return as_row(get(self.engine, space, key, index=index))
+        found = get(self.engine, space, key, index=index)
+        return None if found is None else tuple(unpack(found))
 
     def select(
         self,

@@ -7,7 +7,7 @@ reference engine, one at a time, on the same layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from logweir.errors import ErrorCode, RequestError
@@ -27,7 +27,7 @@ if TYPE_CHECKING or COMPILED:
     from logweir.store.commit.rowkernel import apply_rows as apply_columns
     from logweir.store.state.layerkernel import Space
 
-__all__ = ["APPLIED", "RefusedRow", "apply_row", "apply_rows", "compiled_space"]
+__all__ = ["APPLIED", "RefusedRow", "apply_row", "apply_rows", "check_new", "compiled_space"]
 
 APPLIED: Final = frozenset(
     (RowType.INSERT, RowType.REPLACE, RowType.UPDATE, RowType.DELETE, RowType.UPSERT)
@@ -77,6 +77,21 @@ def apply_rows(
         space = engine.schema.space(columns.space_id[row])
         error = refusal(space, code, one, other, columns.ops_bytes(row) or b"")
     return RefusedRow(row, mark, error)
+
+
+def check_new(columns: RowColumns, first: int, last: int, known: Sequence[int]) -> None:
+    """Raise `RequestError` where a row of a transaction whose end is new is here already, or
+    comes out of order: taken again its lsn would stand in the log twice. `known`: the last lsns."""
+    lsns = list(known)
+    rows = slice(first, last)
+    for replica_id, lsn in zip(columns.replica_id[rows], columns.lsn[rows], strict=True):
+        if lsn <= lsns[replica_id]:
+            raise RequestError(
+                ErrorCode.INVALID_MSGPACK,
+                f"a transaction has lsn {lsn} of replica {replica_id}, which is here already, "
+                "and goes on with rows that are not",
+            )
+        lsns[replica_id] = lsn
 
 
 def _one_by_one(

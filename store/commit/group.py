@@ -13,23 +13,23 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from functools import partial
+from types import NotImplementedType
 from typing import TYPE_CHECKING, Final
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import SYNCHRO_QUEUE_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONENTS
-from logweir.store.commit.applying import RefusedRow, apply_row, apply_rows
+from logweir.store.commit.applying import RefusedRow, apply_row, apply_rows, check_new
 from logweir.store.commit.marks import Large, Mark, Outcome, Spoiled
-from logweir.store.commit.rows import COMPILED, Draft, Rows
-from logweir.store.engine import ddl
+from logweir.store.commit.rows import COMPILED, Rows
+from logweir.store.engine import ddl, reads
 from logweir.store.engine.batches import Answers
 from logweir.store.engine.computing import KEPT, MADE, Computer
 from logweir.store.engine.engine import Engine, Plans
-from logweir.store.engine.executing import COLUMNS, DONE, LAST, RESULTS, UNMET, Answer, Executor
-from logweir.store.engine.reads import compiled
+from logweir.store.engine.executing import COLUMNS, DONE, LAST, UNMET, Answer, Drafts, Executor
 from logweir.store.engine.reference import COMPUTED, found_by, is_expected, request_of, selected
-from logweir.store.engine.refusal import refusal
-from logweir.store.engine.request import Request, encode_body
+from logweir.store.engine.request import Request, encode_body, key_bytes
 from logweir.store.engine.sequence import fill_sequence
+from logweir.store.engine.statements import Row, answered, request_for
 from logweir.store.engine.synchro import DECISIONS, Decision, Entry, SynchroQueue
 from logweir.store.schema.definition import SYSTEM_ID_MAX, SpaceDef, SystemSpace
 from logweir.store.schema.schema import Schema, check_cluster_row
@@ -38,6 +38,7 @@ from logweir.store.state.layered import LayeredTxn
 from logweir.store.state.references import values_of
 from logweir.wal.block import Pieces
 from logweir.wal.columns import RowColumns
+from logweir.wal.mp import Value, unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
@@ -47,10 +48,7 @@ if TYPE_CHECKING or COMPILED:
 __all__ = ["Group"]
 
 _BY_KEY: Final = (RowType.UPDATE, RowType.DELETE)
-_REFUSED: Final = 1
-_REFERRED: Final = 2
 _NOTHING: Final = (0, 0, 0)
-_BODY_END: Final = 9
 
 
 class Group(Outcome):
@@ -80,13 +78,17 @@ class Group(Outcome):
         self.changed_schema = False
         self._executor = executor
         self._rows = Rows(vclock, replica_id, now)
-        self._pending: list[Draft] = []
-        self._pending_bytes = 0
-        self._borders: list[int] = []  # in `_pending`: where transactions end
+        self._drafts = Drafts(executor, TRANSACTION_BYTES)  # of the open transaction
+        self._borders: list[int] = []  # in its rows: where transactions end
+        self._places: dict[int | str, Space] = {}  # by names and ids of
+        self._placed: Schema | None = None
         self._numbered = 0
         self._large: list[Large] = []
-        self.touched = False
+
+    @property
+    def touched(self) -> bool:
         """Whether anything changed, logged or not."""
+        return self._drafts.touched
 
     @property
     def schema(self) -> Schema:
@@ -101,9 +103,51 @@ class Group(Outcome):
     @property
     def last_lsn(self) -> int:
         """Ours of the last row so far, where no row of the open transaction is local."""
-        return self._rows.lsns[self.replica_id] + len(self._pending)
+        return self._rows.lsns[self.replica_id] + len(self._drafts.rows)
 
     # --- statements -------------------------------------------------------------------------------
+
+    def make(
+        self,
+        kind: RowType,
+        space: int | str,
+        first: Value,
+        ops: Iterable[Sequence[Value]] | None = None,
+        index: int | str = 0,
+    ) -> Row | None:
+        """Make one statement in Python values as part of the open transaction, as `request_for`
+        takes them, or SELECT the tuple with a full key. Returns the tuple as it is stored then, of
+        a DELETE the old one; None where there is none, and for UPSERT.
+
+        Raises `RequestError` with nothing done.
+        """
+        place = self._places.get(space) if self._placed is self.engine.schema else None
+        if place is None:
+            place = self._place(space)
+        if not isinstance(index, int):
+            index = self.schema.index(self.schema.space(space), index).id
+        if place is not None:
+            made = self._drafts.make(place, kind, first, ops, index)
+            if not isinstance(made, NotImplementedType):
+                return made
+        if kind is RowType.SELECT:
+            found = self.schema.space(space)
+            data = reads.one(self.engine, found, self.schema.index(found, index), key_bytes(first))
+            return None if data is None else tuple(unpack(data))
+        request = request_for(kind, self.schema, space, first, ops, index)
+        old, new = self._execute_referred(request)
+        return answered(request.told(old, new), request, first)
+
+    def _place(self, space: int | str) -> Space | None:
+        """A space as the executor wants it, kept while the definitions stay; None where the
+        reference engine has to look at each statement. Raises `RequestError`."""
+        schema = self.engine.schema
+        if self._placed is not schema:
+            self._places, self._placed = {}, schema
+        found = self._compiled(schema.space(space))
+        if found is not None:
+            self._places[space] = found
+        return found
 
     def execute(self, request: Request) -> tuple[bytes | None, bytes | None]:
         """Apply one request as part of the open transaction.
@@ -111,37 +155,20 @@ class Group(Outcome):
         Returns the tuple before and after it. Raises `RequestError` with nothing of it done.
         """
         kind, space_id, other, first, ops, index_id, index_base = request
-        space = self._compiled(self.engine.schema.get(space_id))
         if kind in _BY_KEY:
             first, other = other, first
-        if space is None or first is None or other is not None:
-            return self._execute_referred(request)
-        definition = space.plan.source
-        mark, count, size = self.txn.mark(), len(self._pending), self._pending_bytes
-        try:
-            status, old, new, body, why = self._executor.one(
-                kind, index_id, index_base, first, ops, space
-            )
-            if status == DONE:
-                if body is not None and not definition.is_temporary:
-                    self._draft(kind, body, definition)
-                self.touched = True
-                return old, new
-        except BaseException:  # also an interrupt: what is logged is what was done
-            self.txn.rollback(mark)
-            del self._pending[count:]
-            self._pending_bytes = size
-            raise
-        if status == _REFERRED:
-            return self._execute_referred(request)
-        raise refusal(definition, *why, ops or b"")
+        if first is not None and other is None:
+            place = self._places.get(space_id) if self._placed is self.engine.schema else None
+            place = place or self._place(space_id)
+            if place is not None:
+                made = self._drafts.execute(place, kind, first, ops, index_id, index_base)
+                if not isinstance(made, NotImplementedType):
+                    return made
+        return self._execute_referred(request)
 
     def answer(self, request: Request) -> bytes | None:
         """`execute`. Returns the new tuple, of a DELETE the old one, of an UPSERT nothing."""
-        old, new = self.execute(request)
-        if request.type is RowType.UPSERT:
-            return None
-        return old if request.type is RowType.DELETE else new
+        return request.told(*self.execute(request))
 
     def _execute_referred(self, request: Request) -> tuple[bytes | None, bytes | None]:
         """`execute` by the reference engine alone."""
@@ -150,11 +177,11 @@ class Group(Outcome):
             old, new, body = self._refer(request)
             space = self.schema.space(request.space_id)
             if not space.is_temporary:
-                self._draft(int(request.type), body, space)
+                self._drafts.add(int(request.type), body, space)
         except BaseException:
             self.rollback(mark)
             raise
-        self.touched = True
+        self._drafts.touched = True
         return old, new
 
     def compute(
@@ -163,23 +190,20 @@ class Group(Outcome):
         """Apply a REPLACE whose tuple the computer makes (`store.engine.computing`) as part of the
         open transaction. `given`, `how`, `number`: what it is told. Returns what came of it; unless
         its status is `DONE` nothing is done. Raises `RequestError`, then also."""
-        mark, space = self.mark(), self._compiled(self.engine.schema.get(space_id))
-        request = Request(RowType.REPLACE, space_id, tuple=given)
+        place = self._place(space_id)
+        if place is not None:
+            answer = self._drafts.compute(place, given, computer, how, number)
+            if not isinstance(answer, NotImplementedType):
+                return answer
+        mark, definition = self.mark(), self.schema.space(space_id)
         try:
-            answer: Answer = _REFERRED, None, None, None, _NOTHING
-            if space is not None:
-                which = (request.type, 0, 0, given, None, space)
-                answer = self._executor.one(*which, computer, how, number)
-            definition = self.schema.space(space_id)
-            if answer[0] == _REFUSED:
-                raise refusal(definition, *answer[4], b"")
-            if answer[0] == _REFERRED:
-                found = found_by(self.engine, definition, request)
-                answer = self._computed(request, found, computer, how, number)
+            request = Request(RowType.REPLACE, space_id, tuple=given)
+            found = found_by(self.engine, definition, request)
+            answer = self._computed(request, found, computer, how, number)
             if answer[3] is not None:
                 if not definition.is_temporary:
-                    self._draft(request.type, answer[3], definition)
-                self.touched = True
+                    self._drafts.add(request.type, answer[3], definition)
+                self._drafts.touched = True
         except BaseException:  # also an interrupt: what is logged is what was done
             self.rollback(mark)
             raise
@@ -234,7 +258,7 @@ class Group(Outcome):
         statement."""
         if space is None or not self.replica_id or self.waiting:
             return None
-        return compiled(self.engine, space)
+        return reads.compiled(self.engine, space)
 
     def _referred(
         self,
@@ -297,13 +321,12 @@ class Group(Outcome):
 
     def _log_batch(self, answers: Answers, *, is_open: bool, is_inside: bool) -> None:
         """Log what is done of a batch."""
-        if not any(answers.results[_BODY_END::RESULTS]):
+        if not answers.changes:
             return
-        self.touched = True
+        self._drafts.touched = True
         if is_inside:
-            rows = answers.logged()
-            self._draft_bytes(sum([len(body) for _, body, _ in rows]))
-            self._pending += rows
+            for row in answers.logged():
+                self._drafts.add(*row)
             return
         spaces = [space for space in answers.spaces if space is not None]
         is_local, are_alike = spaces[0].is_local, COMPILED
@@ -319,7 +342,7 @@ class Group(Outcome):
             space = answers.space(number)
             body = answers.body(number)
             if body and number not in refused and not space.is_temporary:
-                self._draft(answers.kind(number), body, space)
+                self._drafts.add(answers.kind(number), body, space)
             if answers.columns[number * COLUMNS + LAST] and not (
                 is_open and number == answers.count - 1
             ):
@@ -340,16 +363,6 @@ class Group(Outcome):
         if not (self.replica_id or space.is_local or space.is_temporary):
             raise _anonymous()
 
-    def _draft(self, kind: int, body: bytes, space: SpaceDef) -> None:
-        self._draft_bytes(len(body))
-        self._pending.append((kind, body, space))
-
-    def _draft_bytes(self, more: int) -> None:
-        if (size := self._pending_bytes + more) > TRANSACTION_BYTES:
-            hint = "divide it into several transactions"
-            raise LimitExceeded("TRANSACTION_BYTES", TRANSACTION_BYTES, size, hint=hint)
-        self._pending_bytes = size
-
     def _number(self, count: int) -> None:
         """So many rows have got their lsns: what was done until now cannot be undone alone."""
         if count:
@@ -359,8 +372,8 @@ class Group(Outcome):
     def log(self, kind: RowType, body: bytes, space: SpaceDef) -> None:
         """Log a row whose effect is applied by somebody else, as part of the open transaction."""
         self._check_change(space)
-        self.touched = True
-        self._draft(int(kind), body, space)
+        self._drafts.touched = True
+        self._drafts.add(int(kind), body, space)
 
     def mark(self) -> Mark:
         """A place in the open transaction to roll back to."""
@@ -368,8 +381,8 @@ class Group(Outcome):
             self.txn.mark(),
             self._numbered,
             self.schema,
-            len(self._pending),
-            self._pending_bytes,
+            len(self._drafts.rows),
+            self._drafts.size_bytes,
             len(self._borders),
             tuple(self.waiting) if self.waiting else (),
             tuple(self.waiting.undone),
@@ -382,10 +395,10 @@ class Group(Outcome):
         self._end_trial()
         self.txn.rollback(mark.txn)
         self.waiting = SynchroQueue(mark.waiting, mark.undone)
-        self.engine.schema = mark.schema
-        del self._pending[mark.rows :]
+        self.engine.schema, self._placed = mark.schema, None
+        del self._drafts.rows[mark.rows :]
         del self._borders[mark.borders :]
-        self._pending_bytes = mark.bytes
+        self._drafts.size_bytes = mark.bytes
 
     def add_replicated(self, columns: RowColumns, ends: Sequence[int]) -> int:
         """Apply transactions of other instances and log their rows as they are.
@@ -442,7 +455,7 @@ class Group(Outcome):
             raise RequestError(ErrorCode.INVALID_MSGPACK, text)
         if lsn <= self._rows.lsns[replica_id]:
             return False
-        self._check_new(columns, first, last)
+        check_new(columns, first, last, self._rows.lsns)
         if columns.type[last - 1] in DECISIONS:
             self._decide(Decision.of(columns, last - 1))
         elif self.waiting or any(map(self.schema.is_synchronous, columns.space_id[first:last])):
@@ -452,24 +465,10 @@ class Group(Outcome):
         self._take_replicated(columns, first, last)
         return True
 
-    def _check_new(self, columns: RowColumns, first: int, last: int) -> None:
-        """Raise `RequestError` where a row of a transaction whose end is new is here already, or
-        comes out of order: taken again its lsn would stand in the log twice."""
-        lsns = list(self._rows.lsns)
-        rows = slice(first, last)
-        for replica_id, lsn in zip(columns.replica_id[rows], columns.lsn[rows], strict=True):
-            if lsn <= lsns[replica_id]:
-                raise RequestError(
-                    ErrorCode.INVALID_MSGPACK,
-                    f"a transaction has lsn {lsn} of replica {replica_id}, which is here already, "
-                    "and goes on with rows that are not",
-                )
-            lsns[replica_id] = lsn
-
     def _take_replicated(self, columns: RowColumns, first: int, last: int) -> None:
         self._rows.add_columns(columns, first, last)
         self._number(last - first)
-        self.touched = True
+        self._drafts.touched = True
 
     def _apply_all(self, columns: RowColumns, first: int, last: int) -> RefusedRow | None:
         """Apply rows, up to one that is refused."""
@@ -497,6 +496,7 @@ class Group(Outcome):
                 rows = other.columns()
                 self._try(trial, rows, 0, len(rows))
         self._try(trial, columns, first, last)
+        self._placed = None  # nothing can be changed here until that is decided
         self.waiting.hold(entry)
 
     def _try(self, trial: Engine, columns: RowColumns, first: int, last: int) -> None:
@@ -544,22 +544,22 @@ class Group(Outcome):
             self._decide(decision)
             self._rows.decide(kind, owner, decision.lsn)
             self._number(1)
-            self.touched = True
+            self._drafts.touched = True
         return count
 
     # --- transactions -----------------------------------------------------------------------------
 
     def divide(self) -> None:
         """What follows is another transaction. Both can still be rolled back together."""
-        self._borders.append(len(self._pending))
+        self._borders.append(len(self._drafts.rows))
 
     def end_transaction(self) -> None:
         """Give the rows since the last call their lsns; they can no longer be rolled back alone."""
-        rows, borders = self._pending, self._borders
-        if not rows:
+        drafts, borders = self._drafts, self._borders
+        if not drafts.rows:
             borders.clear()
             return
-        self._pending, self._pending_bytes, self._borders = [], 0, []
+        rows, drafts.rows, drafts.size_bytes, self._borders = drafts.rows, [], 0, []
         start = 0
         for border in (*borders, len(rows)):
             if border > start:
@@ -577,7 +577,7 @@ class Group(Outcome):
         self.txn.set_all(space.id, keys, places)
         self._large.append(Large(space.id, keys, places, tuples, blocks))
         self._number(len(tuples))
-        self.touched = True
+        self._drafts.touched = True
 
     def written(self) -> None:
         """The log has the blocks: to large tuples that it holds as they are the layer refers."""

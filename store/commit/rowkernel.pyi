@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from logweir.errors import RequestError
 from logweir.store.engine.statementkernel import Executor
+from logweir.store.schema.definition import SpaceDef
 from logweir.store.state.layerkernel import Space, Undo
 
 def encode_rows(
@@ -20,13 +21,11 @@ def encode_rows(
     target_bytes: int,
 ) -> tuple[list[bytes], int]: ...
 def encode_transaction(
-    kinds: list[int],
-    local: list[bool],
-    bodies: list[bytes],
+    drafts: list[tuple[int, bytes, SpaceDef | None]],
     lsns: list[int],
     replica_id: int,
     timestamp_bits: int,
-) -> bytes: ...
+) -> tuple[bytes, bool]: ...
 def apply_rows(
     executor: Executor,
     data: bytes,

@@ -5,7 +5,7 @@
 `store.engine.statementkernel` says what the numbers of a statement are, `wal.kernel` those of a row.
 """
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memcpy, memset
 
 from logweir.errors import RequestError
@@ -81,41 +81,56 @@ def encode_rows(
 
 
 def encode_transaction(
-    list kinds not None, list local not None, list bodies not None, list lsns not None,
-    u64 replica_id, u64 timestamp_bits
+    list drafts not None, list lsns not None, u64 replica_id, u64 timestamp_bits
 ):
-    """The rows of one transaction, as they stand in the log, at least one.
+    """The rows of one transaction, as they stand in the log, at least one, and whether it changes a
+    synchronous space.
 
-    `local`: whether the space of each is; `lsns`: the last one of each component of the vclock,
-    which they move. The rest as for `encode_rows`. The transaction has the lsn of its first row
-    that is not local, else of its first.
+    `drafts`: type, body and definition of the space of each, None for a row of none; `lsns`: the
+    last one of each component of the vclock, which they move. The rest as for `encode_rows`. The
+    transaction has the lsn of its first row that is not local, else of its first; behind a last one
+    that is local, where others are not, comes a NOP that is not.
     """
-    cdef Py_ssize_t count = len(kinds), i, size
+    cdef Py_ssize_t count = len(drafts), i, size = 0
     cdef u64[7] fields
     cdef u64 component, first
-    cdef bint is_local
-    cdef bytes body
+    cdef bint is_local = False, has_own = False, is_sync = False, is_closed
+    cdef object space = drafts  # which is none
+    cdef bytes body = None
     cdef Room out = Room()
-    if not count or len(local) != count or len(bodies) != count:
-        raise ValueError("each row has a kind, a space and a body")
+    if not count:
+        raise ValueError("a transaction has a row")
     if replica_id >= <u64>len(lsns):
         raise ValueError("each component of the vclock has a last lsn")
+    for _, _, other in drafts:
+        if other is not space:
+            space = other
+            is_local = space is not None and space.is_local
+            is_sync = is_sync or space is not None and space.is_sync
+            has_own = has_own or not is_local
+    is_closed = is_local and has_own
     fields[4] = timestamp_bits
-    first = lsns[0 if all(local) else replica_id] + 1
-    for i in range(count):
-        is_local = local[i]
-        body = bodies[i]
-        size = len(body)
+    first = lsns[replica_id if has_own else 0] + 1
+    space = drafts
+    for i in range(count + is_closed):
+        if i == count:
+            fields[0], size, is_local = rows.NOP, 0, False
+        else:
+            fields[0], body, other = drafts[i]
+            size = PyBytes_GET_SIZE(body)
+            if other is not space:
+                space = other
+                is_local = space is not None and space.is_local
         component = 0 if is_local else replica_id
-        fields[0], fields[1], fields[2] = kinds[i], component, GROUP_LOCAL if is_local else 0
+        fields[1], fields[2] = component, GROUP_LOCAL if is_local else 0
         fields[3] = lsns[component] + 1
         lsns[component] = fields[3]
-        fields[5], fields[6] = first, i == count - 1
+        fields[5], fields[6] = first, i == count + is_closed - 1
         out.need(rows.HEADER_BYTES + size)
         out.size = rows.put_header(out.data, out.size, fields, 0)
         memcpy(out.data + out.size, <Source><char*>body, size)
         out.size += size
-    return PyBytes_FromStringAndSize(<char*>out.data, out.size)
+    return PyBytes_FromStringAndSize(<char*>out.data, out.size), is_sync
 
 
 cdef int statement_of(

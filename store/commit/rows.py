@@ -39,8 +39,8 @@ _BITS: Final = struct.Struct("Q")
 _DOUBLE: Final = struct.Struct("d")
 _WIDER_FROM: Final = (1 << 7, 1 << 8, 1 << 16, 1 << 32, 1 << 64)  # a MsgPack uint takes more bytes
 
-Draft = tuple[int, bytes, SpaceDef]
-"""A row without its lsn: type, body, space."""
+Draft = tuple[int, bytes, SpaceDef | None]
+"""A row without its lsn: type, body, space; None: of none."""
 
 
 class Rows:
@@ -61,31 +61,18 @@ class Rows:
         """The state after all of them."""
         return VClock.of_lsns(self.lsns)
 
-    def end(self, rows: Sequence[Draft]) -> None:
+    def end(self, rows: list[Draft]) -> None:
         """Take the rows of a transaction, at least one."""
-        kinds = [kind for kind, _, _ in rows]
-        bodies = [body for _, body, _ in rows]
-        spaces = {id(space): space for _, _, space in rows}
-        is_local = {number: space.is_local for number, space in spaces.items()}
-        local = [is_local[id(space)] for _, _, space in rows]
-        if local[-1] and not all(local):
-            kinds.append(RowType.NOP)
-            bodies.append(b"")
-            local.append(False)
-        self._add(kinds, local, bodies)
-        if any([space.is_sync for space in spaces.values()]):
+        made, is_sync = encode_transaction(rows, self.lsns, self.replica_id, self._now_bits)
+        self._open.append(made)
+        self._open_bytes += len(made)
+        if is_sync:
             self.decide(RowType.CONFIRM, self.replica_id, self.lsns[self.replica_id])
         self._seal_full()
 
     def decide(self, kind: RowType, owner: int, lsn: int) -> None:
         """A CONFIRM or ROLLBACK of ours, a transaction."""
-        self._add([kind], [False], [encode_decision(owner, lsn)])
-
-    def _add(self, kinds: list[int], local: list[bool], bodies: list[bytes]) -> None:
-        """The rows of a transaction. `local`: of which spaces."""
-        made = encode_transaction(kinds, local, bodies, self.lsns, self.replica_id, self._now_bits)
-        self._open.append(made)
-        self._open_bytes += len(made)
+        self.end([(kind, encode_decision(owner, lsn), None)])
 
     def add_statements(self, answers: Answers, *, is_local: bool, is_open: bool) -> int:
         """Take what is done of a batch; how many rows that are.
@@ -183,32 +170,34 @@ class Rows:
 
 
 def _encode_plain(
-    kinds: list[int],
-    local: list[bool],
-    bodies: list[bytes],
-    lsns: list[int],
-    replica_id: int,
-    timestamp_bits: int,
-) -> bytes | bytearray:
+    drafts: list[Draft], lsns: list[int], replica_id: int, timestamp_bits: int
+) -> tuple[bytes | bytearray, bool]:
     """See `encode_transaction` in `rowkernel.pyx`."""
+    local = [space is not None and space.is_local for _, _, space in drafts]
+    is_sync = any([space is not None and space.is_sync for _, _, space in drafts])
+    rows = [(kind, body) for kind, body, _ in drafts]
+    if local[-1] and not all(local):
+        rows.append((RowType.NOP, b""))
+        local.append(False)
     replicas = [0 if is_local else replica_id for is_local in local]
     given = []
     for component in replicas:
         lsns[component] += 1
         given.append(lsns[component])
-    ends = list(accumulate(map(len, bodies)))
-    return encode_columns(
-        type=kinds,
+    ends = list(accumulate([len(body) for _, body in rows]))
+    made = encode_columns(
+        type=[kind for kind, _ in rows],
         replica_id=replicas,
         group_id=[GROUP_LOCAL if is_local else 0 for is_local in local],
         lsn=given,
         timestamp_bits=timestamp_bits,
         tsn=given[local.index(False) if False in local else 0],
-        flags=[*[0] * (len(kinds) - 1), FLAG_COMMIT],
-        source=b"".join(bodies),
+        flags=[*[0] * (len(rows) - 1), FLAG_COMMIT],
+        source=b"".join([body for _, body in rows]),
         starts=[0, *ends[:-1]],
         stops=ends,
     )
+    return made, is_sync
 
 
 def _large_blocks(

@@ -49,6 +49,11 @@ class Answers:
         """How many statements were executed."""
         return len(self.results) // RESULTS
 
+    @property
+    def changes(self) -> bool:
+        """Whether anything of them is to be logged."""
+        return any(self.results[_BODY + 1 :: RESULTS])
+
     def error(self, number: int) -> RequestError:
         """Why a statement is not done."""
         found = self.failures.get(number)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from logweir.errors import RequestError
+from logweir.errors import LimitExceeded, RequestError
 from logweir.store.state.undo import PlainUndo
 
 __all__ = [
@@ -21,7 +21,9 @@ __all__ = [
     "RESULTS",
     "UNMET",
     "Answer",
+    "Drafts",
     "Executor",
+    "PlainDrafts",
     "PlainExecutor",
 ]
 
@@ -45,7 +47,7 @@ HALTED: Final = 5
 _UNDONE: Final = 3
 
 try:
-    from logweir.store.engine import statementkernel
+    from logweir.store.engine import draftkernel, statementkernel  # noqa: F401
 except ImportError:
     COMPILED = False
 else:
@@ -109,13 +111,36 @@ class PlainExecutor:
             first = end
         return results, bytes(out), refused, failures
 
-    def one(self, *statement: object) -> Answer:
+
+class PlainDrafts:
+    """Leaves every statement to the reference engine. See `draftkernel.pyx`."""
+
+    def __init__(self, executor: PlainExecutor, most_bytes: int) -> None:
+        del executor
+        self.rows: list[tuple[int, bytes, object]] = []
+        self.size_bytes = 0
+        self.touched = False
+        self._most_bytes = most_bytes
+
+    def add(self, kind: int, body: bytes, definition: object) -> None:
+        """Take a row. Raises `LimitExceeded` where they are too many bytes."""
+        size = self.size_bytes + len(body)
+        if size > self._most_bytes:
+            hint = "divide it into several transactions"
+            raise LimitExceeded("TRANSACTION_BYTES", self._most_bytes, size, hint=hint)
+        self.rows.append((kind, body, definition))
+        self.size_bytes = size
+
+    def make(self, *statement: object) -> Any:
         """Tells that the reference engine must execute it."""
         del statement
-        return 2, None, None, None, (0, 0, 0)
+        return NotImplemented
+
+    execute = compute = make
 
 
 if TYPE_CHECKING or COMPILED:
+    from logweir.store.engine.draftkernel import Drafts
     from logweir.store.engine.statementkernel import Executor
 else:
-    Executor = PlainExecutor
+    Drafts, Executor = PlainDrafts, PlainExecutor

@@ -8,7 +8,7 @@ are not zero; the operations of an UPDATE stand under key 21, of an UPSERT under
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -16,12 +16,24 @@ from logweir.errors import ErrorCode, RequestError
 from logweir.wal.mp import Value, encode_uint, pack
 from logweir.wal.xrow import Key, RowType
 
-__all__ = ["ITERATORS", "Done", "Request", "encode_body", "pack_value", "packing"]
+__all__ = [
+    "ITERATORS",
+    "UNPACKABLE",
+    "Done",
+    "Request",
+    "cannot_store",
+    "encode_body",
+    "key_bytes",
+    "listed",
+    "pack_value",
+    "packing",
+]
 
 ITERATORS: Final = ("EQ", "REQ", "ALL", "LT", "LE", "GE", "GT")
 """Which tuples a selection takes, each by its number; see `store.engine.select`."""
 
-_UNPACKABLE: Final = (TypeError, ValueError, OverflowError)
+UNPACKABLE: Final = (TypeError, ValueError, OverflowError)
+"""What `wal.mp.pack` raises."""
 
 
 @contextlib.contextmanager
@@ -29,11 +41,12 @@ def packing(what: str) -> Iterator[None]:
     """Around the packing of a program's values: what has no MsgPack form is ILLEGAL_PARAMS."""
     try:
         yield
-    except _UNPACKABLE as error:
-        raise _cannot_store(what, error) from error
+    except UNPACKABLE as error:
+        raise cannot_store(what, error) from error
 
 
-def _cannot_store(what: str, error: Exception) -> RequestError:
+def cannot_store(what: str, error: Exception) -> RequestError:
+    """The error for a program's value that has no MsgPack form."""
     return RequestError(
         ErrorCode.ILLEGAL_PARAMS,
         f"{what} cannot be stored: {error}",
@@ -46,8 +59,25 @@ def pack_value(value: Value, what: str) -> bytes:
     stored."""
     try:  # a context manager costs as much as to pack
         return pack(value)
-    except _UNPACKABLE as error:
-        raise _cannot_store(what, error) from error
+    except UNPACKABLE as error:
+        raise cannot_store(what, error) from error
+
+
+def key_bytes(key: Value) -> bytes:
+    """A key as MsgPack: a list or tuple holds its parts, anything else is its only part."""
+    return pack_value(key if isinstance(key, list | tuple) else [key], "the key")
+
+
+def listed(ops: Iterable[Iterable[Value]]) -> list[list[Value]]:
+    """Operations as lists. Raises `RequestError` ILLEGAL_PARAMS."""
+    try:
+        return [list(op) for op in ops]
+    except TypeError as error:
+        raise RequestError(
+            ErrorCode.ILLEGAL_PARAMS,
+            f"the operations are no list of lists: {error}",
+            hint='write them as [["=", "name", "x"], ["+", 2, 1]]',
+        ) from error
 
 
 class Request(NamedTuple):
@@ -68,6 +98,13 @@ class Request(NamedTuple):
     def size_bytes(self) -> int:
         """About how many bytes of log it makes."""
         return len(self.key or b"") + len(self.tuple or b"") + len(self.ops or b"") + 64
+
+    def told(self, old: bytes | None, new: bytes | None) -> bytes | None:
+        """What it is answered with: the new tuple, a DELETE with the old one, an UPSERT with
+        none."""
+        if self.type is RowType.UPSERT:
+            return None
+        return old if self.type is RowType.DELETE else new
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,7 @@ from logweir.errors import ErrorCode, RequestError
 from logweir.store.engine import reads
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.reads import ALL, Piece, Row
-from logweir.store.engine.request import ITERATORS
-from logweir.store.engine.statements import key_bytes
+from logweir.store.engine.request import ITERATORS, key_bytes
 from logweir.store.schema.definition import IndexDef, IndexType, SpaceDef
 from logweir.store.schema.keys import search_key
 from logweir.store.schema.schema import Schema

@@ -33,7 +33,6 @@ cdef class Executor:
     cdef Updater updater
     cdef Selector selector
     cdef Room out  # the answers' bytes
-    cdef Room given  # of a statement by itself
     cdef Room made  # what was computed
     cdef Computer computer  # of the batch
     cdef Room key  # the primary key
@@ -58,7 +57,6 @@ cdef class Executor:
     cdef int refer(
         self, Undo undo, Py_ssize_t number, reference, dict failures, u64* result
     ) except -1
-    cdef object part(self, const u64* span)
     cdef int copy_out(self, bytes value, u64* span) except -1
     cdef int append(self, Source value, Py_ssize_t size, u64* span) except -1
     cdef int swap(self, Space space, Found* old, Source new, Py_ssize_t new_size) except -1

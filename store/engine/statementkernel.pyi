@@ -22,15 +22,3 @@ class Executor:
         limit_bytes: int,
         computer: Computer | None = None,
     ) -> tuple[array[int], bytes, Sequence[int], dict[int, RequestError]]: ...
-    def one(
-        self,
-        kind: int,
-        index: int,
-        base: int,
-        first: bytes,
-        ops: bytes | None,
-        space: Space,
-        computer: Computer | None = None,
-        how: int = 0,
-        number: int = 0,
-    ) -> Answer: ...

@@ -93,7 +93,7 @@ cdef class Executor:
     def __cinit__(self):
         self.updater = Updater()
         self.out, self.key, self.other, self.entries = Room(), Room(), Room(), Room()
-        self.given, self.made = Room(), Room()
+        self.made = Room()
         self.selector = Selector(self.out)
         self.changes = <Change*>PyMem_Calloc(INDEXES, sizeof(Change))
         if self.changes == NULL:
@@ -168,41 +168,6 @@ cdef class Executor:
             results = None
             del made[i * RESULT_WIDTH:]
         return made, PyBytes_FromStringAndSize(<char*>self.out.data, self.out.size), refused, failures
-
-    def one(
-        self, u64 kind, u64 index, u64 base, bytes first not None, bytes ops, Space space not None,
-        Computer computer=None, u64 how=0, u64 number=0
-    ):
-        """Execute one statement, but no SELECT, as part of an open transaction.
-
-        `first`: the tuple, of UPDATE and DELETE the key; `computer`, `how`, `number`: makes the
-        tuple of a REPLACE, FIELD and VALUE. Returns an `executing.Answer`, also with status 1, 2.
-        """
-        cdef u64[WIDTH] column
-        cdef u64[RESULT_WIDTH] result
-        cdef Py_ssize_t size = len(first), ops_size = 0 if ops is None else len(ops)
-        memset(column, 0, sizeof(column))
-        memset(result, 0, sizeof(result))
-        self.given.size = self.out.size = 0
-        self.given.need(size + ops_size)
-        memcpy(self.given.data, <Source><char*>first, size)
-        column[KIND], column[INDEX], column[BASE] = kind, index, base
-        column[FIRST_END] = 0 if kind == SELECT else size
-        if ops is not None:
-            memcpy(self.given.data + size, <Source><char*>ops, ops_size)
-            column[OPS], column[OPS_END] = size, size + ops_size
-        if computer is not None:
-            column[EXPECT], column[FIELD], column[VALUE] = EXPECT_COMPUTED, how, number
-        self.data, self.size, self.computer = self.given.data, size + ops_size, computer
-        self.statement(space, column, result)
-        return (
-            result[STATUS], self.part(&result[OLD]), self.part(&result[NEW]),
-            self.part(&result[BODY]), (result[CODE], result[WHY_A], result[WHY_B]))
-
-    cdef object part(self, const u64* span):
-        if span[1] == 0:
-            return None
-        return PyBytes_FromStringAndSize(<char*>self.out.data + span[0], span[1] - span[0])
 
     cdef int refer(
         self, Undo undo, Py_ssize_t number, reference, dict failures, u64* result

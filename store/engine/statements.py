@@ -10,111 +10,53 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from logweir.errors import ErrorCode, RequestError
 from logweir.store.engine import definitions
 from logweir.store.engine.engine import Engine
-from logweir.store.engine.request import Request, pack_value
+from logweir.store.engine.request import Request, key_bytes, listed, pack_value
 from logweir.store.schema.schema import Schema
 from logweir.wal.mp import Value, unpack
 from logweir.wal.xrow import RowType
 
-__all__ = [
-    "Row",
-    "Statements",
-    "as_row",
-    "delete_request",
-    "key_bytes",
-    "put_request",
-    "stored",
-    "update_request",
-    "upsert_request",
-]
+__all__ = ["Row", "Statements", "answered", "request_for"]
 
 Row = tuple[Value, ...]
 
 _PLAIN: Final = frozenset((int, str, bytes, float, bool, type(None)))
 """What comes out of MsgPack as it went in."""
 
-
-def key_bytes(key: Value) -> bytes:
-    """A key as MsgPack: a list or tuple holds its parts, anything else is its only part."""
-    return pack_value(key if isinstance(key, list | tuple) else [key], "the key")
-
-
-def _pack_ops(ops: Iterable[Sequence[Value]]) -> bytes:
-    try:
-        return pack_value([list(op) for op in ops], "the operations")
-    except TypeError as error:
-        raise RequestError(
-            ErrorCode.ILLEGAL_PARAMS,
-            f"the operations are no list of lists: {error}",
-            hint='write them as [["=", "name", "x"], ["+", 2, 1]]',
-        ) from error
+_BY_KEY: Final = (RowType.UPDATE, RowType.DELETE)
+_INSERT: Final = RowType.INSERT  # a member of an enumeration takes longer to find
+_REPLACE: Final = RowType.REPLACE
+_UPDATE: Final = RowType.UPDATE
+_DELETE: Final = RowType.DELETE
+_UPSERT: Final = RowType.UPSERT
 
 
-def as_row(data: bytes | None) -> Row | None:
-    """A tuple's MsgPack as a Python tuple."""
-    return None if data is None else tuple(unpack(data))
-
-
-def stored(data: bytes | None, request: Request, given: Sequence[Value]) -> Row:
-    """The same, of the tuple that a request of `given` values leaves, which mostly has these."""
-    assert data is not None
-    if data == request.tuple and _PLAIN.issuperset(map(type, given)):
-        return tuple(given)
-    return tuple(unpack(data))
-
-
-def _space_id(schema: Schema, space: int | str) -> int:
-    return space if isinstance(space, int) else schema.space(space).id
-
-
-def _index_id(schema: Schema, space: int | str, index: int | str) -> int:
-    return index if isinstance(index, int) else schema.index(schema.space(space), index).id
-
-
-def put_request(kind: RowType, schema: Schema, space: int | str, tuple: Sequence[Value]) -> Request:
-    """INSERT or REPLACE of Python values."""
-    return Request(kind, _space_id(schema, space), None, pack_value(tuple, "the tuple"))
-
-
-def update_request(
+def request_for(
+    kind: RowType,
     schema: Schema,
     space: int | str,
-    key: Value,
-    ops: Iterable[Sequence[Value]],
-    index: int | str,
+    first: Value,
+    ops: Iterable[Sequence[Value]] | None = None,
+    index: int | str = 0,
 ) -> Request:
-    """UPDATE in Python values."""
-    return Request(
-        RowType.UPDATE,
-        _space_id(schema, space),
-        key=key_bytes(key),
-        ops=_pack_ops(ops),
-        index_id=_index_id(schema, space, index),
-    )
+    """A change given in Python values. `first`: the tuple; of UPDATE and DELETE the key. Raises
+    `RequestError`."""
+    space_id = space if isinstance(space, int) else schema.space(space).id
+    packed = None if ops is None else pack_value(listed(ops), "the operations")
+    if kind not in _BY_KEY:
+        return Request(kind, space_id, None, pack_value(first, "the tuple"), packed)
+    index_id = index if isinstance(index, int) else schema.index(schema.space(space), index).id
+    return Request(kind, space_id, key_bytes(first), None, packed, index_id)
 
 
-def delete_request(schema: Schema, space: int | str, key: Value, index: int | str) -> Request:
-    """DELETE in Python values."""
-    return Request(
-        RowType.DELETE,
-        _space_id(schema, space),
-        key=key_bytes(key),
-        index_id=_index_id(schema, space, index),
-    )
-
-
-def upsert_request(
-    schema: Schema, space: int | str, tuple: Sequence[Value], ops: Iterable[Sequence[Value]]
-) -> Request:
-    """UPSERT in Python values."""
-    return Request(
-        RowType.UPSERT,
-        _space_id(schema, space),
-        tuple=pack_value(tuple, "the tuple"),
-        ops=_pack_ops(ops),
-    )
+def answered(data: bytes | None, request: Request, first: Value) -> Row | None:
+    """The tuple that a request of a `first` value was answered with; mostly it has its values."""
+    if data is None:
+        return None
+    if data == request.tuple and _PLAIN.issuperset(map(type, first)):
+        return tuple(first)
+    return tuple(unpack(data))
 
 
 class Statements(ABC):
@@ -133,15 +75,30 @@ class Statements(ABC):
     def define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
         """Ask `plan` for changes, make them as one transaction, return its second result."""
 
+    def _make(
+        self,
+        kind: RowType,
+        space: int | str,
+        first: Value,
+        ops: Iterable[Sequence[Value]] | None = None,
+        index: int | str = 0,
+    ) -> Row | None:
+        """Make one change given in Python values, as `request_for` takes them. Returns the tuple as
+        it is stored then; of a DELETE the old one; None where there is none, and for UPSERT."""
+        request = request_for(kind, self.schema, space, first, ops, index)
+        return answered(self.execute(request), request, first)
+
     def insert(self, space: int | str, tuple: Sequence[Value]) -> Row:
         """Add a tuple. Returns it as stored. Raises TUPLE_FOUND where its key is taken."""
-        request = put_request(RowType.INSERT, self.schema, space, tuple)
-        return stored(self.execute(request), request, tuple)
+        made = self._make(_INSERT, space, tuple)
+        assert made is not None
+        return made
 
     def replace(self, space: int | str, tuple: Sequence[Value]) -> Row:
         """Add a tuple, in the place of the one with the same primary key. Returns it as stored."""
-        request = put_request(RowType.REPLACE, self.schema, space, tuple)
-        return stored(self.execute(request), request, tuple)
+        made = self._make(_REPLACE, space, tuple)
+        assert made is not None
+        return made
 
     def update(
         self,
@@ -155,18 +112,18 @@ class Statements(ABC):
 
         Operators: = + - & | ^ : ! #. Returns the new tuple, None if there is none with that key.
         """
-        return as_row(self.execute(update_request(self.schema, space, key, ops, index)))
+        return self._make(_UPDATE, space, key, ops, index)
 
     def delete(self, space: int | str, key: Value, *, index: int | str = 0) -> Row | None:
         """Remove the tuple with that key. Returns it, None if there was none."""
-        return as_row(self.execute(delete_request(self.schema, space, key, index)))
+        return self._make(_DELETE, space, key, None, index)
 
     def upsert(
         self, space: int | str, tuple: Sequence[Value], ops: Iterable[Sequence[Value]]
     ) -> None:
         """Insert `tuple`, or apply `ops` to the one with its primary key, leaving out operations
         that fail because of what is stored there."""
-        self.execute(upsert_request(self.schema, space, tuple, ops))
+        self._make(_UPSERT, space, tuple, ops)
 
     # --- definitions ------------------------------------------------------------------------------
 

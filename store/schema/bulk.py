@@ -10,7 +10,6 @@ those that fail a check go the ordinary way, one by one, through `store.schema.f
 from __future__ import annotations
 
 import importlib.util
-import sys
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +27,13 @@ from logweir.store.schema.keys import index_keys
 from logweir.store.schema.values import LargeTuple, invalid_msgpack, read_array
 from logweir.wal import kernel as rows_kernel
 from logweir.wal.mp import Value, packer
+
+try:
+    from logweir.store.schema.packkernel import pack_rows
+except ImportError:
+    COMPILED = False
+else:
+    COMPILED = True
 
 __all__ = ["KeyPlan", "Keys", "pack_tuples", "split_tuples"]
 
@@ -66,26 +72,12 @@ def pack_tuples(tuples: Sequence[Sequence[Value]]) -> tuple[bytes, Bounds]:
     Raises what `wal.mp.pack` raises for a value that has no form, and `RequestError` 20 for one
     that is nested too deep.
     """
-    rows = list(tuples)
-    ends = array("Q", bytes(8 * (len(rows) + 1)))
-    packed, row = b"", 0
-    if kernel.COMPILED and sys.byteorder == "little":
-        out = bytearray(_FIRST_ROOM + 64 * len(rows))
-        box = array("d", (0.0,))
-        image = memoryview(box).cast("B")
-        how = kernel.NO_ROOM
-        while how == kernel.NO_ROOM:
-            row, how = divmod(kernel.pack_rows(rows, row, out, ends, box, image), 4)
-            if how == kernel.NO_ROOM:
-                out.extend(bytes(len(out)))
-        packed = bytes(memoryview(out)[: ends[row]])
-        if how == kernel.DONE:
-            return packed, ends
-    # Where there is one value that the kernel does not know, there are more, mostly in each row.
-    rest = _pack_any(rows[row:])
-    bounds = split_tuples(rest, is_array=True)
-    kernel.join_bounds(bounds, ends, row)
-    return packed + rest[bounds[0] :], ends
+    if COMPILED:
+        return pack_rows(list(tuples))
+    packed = _pack_any(list(tuples))
+    bounds = split_tuples(packed, is_array=True)
+    start = bounds[0]
+    return packed[start:], array("Q", [bound - start for bound in bounds])
 
 
 def _pack_any(value: Value) -> bytes:

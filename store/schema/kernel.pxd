@@ -5,12 +5,9 @@ cimport logweir.wal.kernel as rows
 ctypedef unsigned long long u64
 
 cdef u64 ONES, SIGN, FRACTION, INFINITE, QUIET, EXACT_END
-cdef long long LARGEST, HALF
 cdef Py_ssize_t NIL, UINT, INT, STR, BIN, ARRAY, MAP, BOOL, FLOAT, DOUBLE, EXT
 cdef Py_ssize_t UNSIGNED, INTEGER, EXT_UUID
 cdef Py_ssize_t _PLACES, _ABSENT_BIT, _COLLATED, PLAN_FIELDS, PART_BYTES
-cdef u64 REPLACE, COMMIT, PLAIN
-cdef Py_ssize_t SECTOR_BYTES, _HEAD_BYTES, _LONE_BYTES
 cdef unsigned char KEY_NIL, KEY_BOOL, KEY_NEGATIVE, KEY_POSITIVE, KEY_NUMBER
 cdef unsigned char KEY_STRING, KEY_BINARY, KEY_UUID
 cdef bytes _kinds
@@ -76,22 +73,3 @@ cdef Py_ssize_t put_bytes(
 
 @cython.locals(row=Py_ssize_t, start=u64, end=u64, size=u64, raw="const char*", found=list)
 cpdef list parts(bytes packed, u64[::1] bounds)
-
-@cython.locals(raw="unsigned char*", room=Py_ssize_t, count=Py_ssize_t, at=Py_ssize_t)
-cpdef Py_ssize_t pack_rows(
-    list tuples, Py_ssize_t row, bytearray out, u64[::1] ends, double[::1] box,
-    const unsigned char[::1] image) except? -2
-
-@cython.locals(count=Py_ssize_t, i=Py_ssize_t)
-cdef Py_ssize_t pack_row(
-    object fields, unsigned char* out, Py_ssize_t at, Py_ssize_t room, double[::1] box,
-    const unsigned char[::1] image) except? -2
-
-cdef Py_ssize_t put_signed(unsigned char* out, Py_ssize_t at, long long value) noexcept
-
-@cython.locals(size=Py_ssize_t)
-cdef Py_ssize_t put_sized(
-    bytes data, unsigned char* out, Py_ssize_t at, Py_ssize_t room, Py_ssize_t first) noexcept
-
-@cython.locals(count=Py_ssize_t, row=Py_ssize_t, more=u64, less=u64)
-cpdef Py_ssize_t join_bounds(u64[::1] bounds, u64[::1] out, Py_ssize_t at) except? -2

@@ -31,7 +31,7 @@ is too short, or whose numbers contradict one another, is an `IndexError`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import logweir.wal.kernel as rows
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from array import array
 
     Table = array[int] | memoryview
-    Floats = array[float]
 
 # How a loop over tuples ended.
 DONE = 0
@@ -74,17 +73,8 @@ KEY_UUID = 0x60
 
 EXT_UUID = 2
 
-REPLACE = 3
-COMMIT = 1
-PLAIN = 0xAB  # the last byte of wal.block.MAGIC_PLAIN
-SECTOR_BYTES = 512
-_HEAD_BYTES = 19  # wal.block.FIXHEADER_BYTES
-_LONE_BYTES = 19 + 81  # and rows.HEADER_ROOM
-
 # Parts of the 64 bits of a float.
 ONES = 2**64 - 1
-LARGEST = 2**63 - 1
-HALF = 2**31 - 1
 SIGN = 2**63
 FRACTION = 2**52 - 1
 INFINITE = 0x7FF << 52
@@ -414,140 +404,6 @@ def parts(packed: bytes, bounds: Table) -> list[bytes]:
         found.append(raw[start:end])
         start = end
     return found
-
-
-def pack_rows(
-    tuples: list[Any], row: int, out: bytearray, ends: Table, box: Floats, image: Table
-) -> int:
-    """Write tuples as MsgPack, one behind the other, from `row` on.
-
-    Tuple r is to stand in out[ends[r]:ends[r + 1]]; `ends` has one number more than there are
-    tuples. `box`: one float, whose bytes in memory, the lowest first, are `image`. Returns four
-    times the row reached, and how it ended: `DONE`, `NO_ROOM`, or `ODD` at a row that holds other
-    things than None, booleans, integers of 64 bits with a sign, floats, texts and bytes.
-    """
-    if row < 0 or not len(box) or len(image) < 8:
-        raise IndexError("pack_rows: a table is too short")
-    raw = out
-    room = len(out)
-    count = min(len(tuples), len(ends) - 1)
-    while row < count:
-        at = ends[row]
-        try:
-            at = pack_row(tuples[row], raw, at, room, box, image) if 0 <= at <= room else -1
-        except (OverflowError, UnicodeEncodeError):
-            return 4 * row + ODD
-        if at < 0:
-            return 4 * row + (NO_ROOM if at == -1 else ODD)
-        row += 1
-        ends[row] = at
-    return 4 * count + DONE
-
-
-def pack_row(fields: Any, out: bytearray, at: int, room: int, box: Floats, image: Table) -> int:
-    """One tuple of `pack_rows`. Where it ends; -1: no room, -3: odd."""
-    kind = type(fields)
-    if kind is not tuple and kind is not list:
-        return -3
-    count = len(fields)
-    if count > 0xFFFF:
-        return -3
-    if room - at < 3:
-        return -1
-    if count < 16:
-        out[at] = 0x90 | count
-        at += 1
-    else:
-        out[at] = 0xDC
-        at = rows.put_number(out, at + 1, count, 2)
-    for item in fields:
-        if room - at < 9:
-            return -1
-        kind = type(item)
-        if kind is int:
-            at = put_signed(out, at, item)
-            if at < 0:
-                return at
-        elif kind is str:
-            at = put_sized(item.encode(), out, at, room, 0xD9)
-            if at < 0:
-                return at
-        elif kind is float:
-            box[0] = item
-            out[at] = 0xCB
-            for i in range(8):
-                out[at + 1 + i] = image[7 - i]
-            at += 9
-        elif item is None:
-            out[at] = 0xC0
-            at += 1
-        elif kind is bool:
-            out[at] = 0xC3 if item is True else 0xC2
-            at += 1
-        elif kind is bytes:
-            at = put_sized(item, out, at, room, 0xC4)
-            if at < 0:
-                return at
-        else:
-            return -3
-    return at
-
-
-def put_signed(out: bytearray, at: int, value: int) -> int:
-    """Write an integer of 64 bits with a sign in its shortest form. Where it ends; -3: it is none.
-    Unchecked."""
-    if value >= 0:
-        return rows.put_uint(out, at, value) if value <= LARGEST else -3
-    if value >= -32:
-        out[at] = value & 0xFF
-        return at + 1
-    if value >= -0x80:
-        out[at] = 0xD0
-        return rows.put_number(out, at + 1, value, 1)
-    if value >= -0x8000:
-        out[at] = 0xD1
-        return rows.put_number(out, at + 1, value, 2)
-    if value >= -HALF - 1:
-        out[at] = 0xD2
-        return rows.put_number(out, at + 1, value, 4)
-    out[at] = 0xD3
-    return rows.put_number(out, at + 1, value, 8) if value >= -LARGEST - 1 else -3
-
-
-def put_sized(data: bytes, out: bytearray, at: int, room: int, first: int) -> int:
-    """Write a text (`first`: d9) or bytes (c4) with its length. Where it ends; -1: no room.
-
-    There must be room for a length.
-    """
-    size = len(data)
-    if size < 32 and first == 0xD9:
-        out[at] = 0xA0 | size
-        at += 1
-    elif size < 0x100:
-        out[at] = first
-        at = rows.put_number(out, at + 1, size, 1)
-    elif size < 0x10000:
-        out[at] = first + 1
-        at = rows.put_number(out, at + 1, size, 2)
-    elif size >> 32 == 0:
-        out[at] = first + 2
-        at = rows.put_number(out, at + 1, size, 4)
-    else:
-        return -3
-    return rows.copy(data, 0, size, out, at) if size <= room - at else -1
-
-
-def join_bounds(bounds: Table, out: Table, at: int) -> int:
-    """Write boundaries of items behind those of others, whose last is out[at], as if the items
-    followed theirs. Returns where the last was written; -1 where `out` is too short."""
-    count = len(bounds) - 1
-    if at < 0 or count < 0 or count >= len(out) - at:
-        return -1
-    more = out[at] - bounds[0] if out[at] >= bounds[0] else 0
-    less = bounds[0] - out[at] if bounds[0] > out[at] else 0
-    for row in range(1, count + 1):
-        out[at + row] = bounds[row] + more - less
-    return at + count
 
 
 COMPILED = "put_bytes" not in globals()  # compiled, it is a C function that Python does not see

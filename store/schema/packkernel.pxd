@@ -30,3 +30,7 @@ cdef Py_ssize_t after(Source data, Py_ssize_t at, Py_ssize_t end, Py_ssize_t* ow
 cdef Py_ssize_t items_from(Source data, Py_ssize_t size, u64* count) noexcept
 cdef Py_ssize_t text_at(Source data, Py_ssize_t at, Py_ssize_t* size) noexcept
 cdef Py_ssize_t put_items(Target out, Py_ssize_t at, u64 count) noexcept
+cdef Py_ssize_t put_sized(Room out, Source data, Py_ssize_t size, int first) except -1
+cdef int put_value(Room out, object value, int deep) except -1
+cdef int put_row(Room out, object values) except -1
+cdef int put_items_of(Room out, object values, int deep) except -1

@@ -1,11 +1,27 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: language_level=3
-"""MsgPack for the store's kernels: where values end, headers, and bytes that grow."""
+"""MsgPack for the store's kernels: where values end, headers, Python values, and bytes that grow."""
 
+from array import array
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.exc cimport PyErr_Clear
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from libc.string cimport memcpy
+
+from logweir.store.schema.values import invalid_msgpack
+from logweir.wal.mp import pack
 
 cimport logweir.store.schema.kernel as keys
 cimport logweir.wal.kernel as rows
+
+cdef extern from "Python.h":
+    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size)
+    long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
+
+cdef enum:
+    NESTED = 16  # deep stand values in one another; what is nested deeper `wal.mp.pack` writes
+    LONGEST = 0xFFFFFFFF
 
 
 cdef class Room:
@@ -74,3 +90,124 @@ cdef Py_ssize_t put_items(Target out, Py_ssize_t at, u64 count) noexcept:
         return rows.put_number(out, at + 1, count, 2)
     out[at] = 0xDD
     return rows.put_number(out, at + 1, count, 4)
+
+
+cdef Py_ssize_t put_integer(Target out, Py_ssize_t at, long long value) noexcept:
+    """Write an integer in its shortest form. Returns where it ends."""
+    if value >= 0:
+        return rows.put_uint(out, at, value)
+    if value >= -32:
+        out[at] = value & 0xFF
+        return at + 1
+    if value >= -0x80:
+        out[at] = 0xD0
+        return rows.put_number(out, at + 1, value, 1)
+    if value >= -0x8000:
+        out[at] = 0xD1
+        return rows.put_number(out, at + 1, value, 2)
+    if value >= -<long long>0x80000000:
+        out[at] = 0xD2
+        return rows.put_number(out, at + 1, value, 4)
+    out[at] = 0xD3
+    return rows.put_number(out, at + 1, value, 8)
+
+
+cdef Py_ssize_t put_sized(Room out, Source data, Py_ssize_t size, int first) except -1:
+    """Write a text (`first`: d9) or bytes (c4) of up to `LONGEST` with its length."""
+    cdef int wider = 0 if size < 0x100 else 1 if size < 0x10000 else 2
+    out.need(5 + size)
+    if size < 32 and first == 0xD9:
+        out.data[out.size] = <unsigned char>(0xA0 | size)
+        out.size += 1
+    else:
+        out.data[out.size] = <unsigned char>(first + wider)
+        out.size = rows.put_number(out.data, out.size + 1, size, 1 << wider)
+    memcpy(out.data + out.size, data, size)
+    out.size += size
+    return 0
+
+
+cdef int put_value(Room out, object value, int deep) except -1:
+    """Write a value as `wal.mp.pack` does, which is asked for what is not known here, and raises
+    what that raises. `deep`: in how many others it may hold values."""
+    cdef int overflow = 0
+    cdef Py_ssize_t size = 0
+    cdef long long whole
+    cdef double number
+    cdef u64 bits
+    cdef const char* text
+    out.need(9)
+    if type(value) is int:
+        whole = PyLong_AsLongLongAndOverflow(value, &overflow)
+        if not overflow:
+            out.size = put_integer(out.data, out.size, whole)
+            return 0
+    elif type(value) is str:
+        text = PyUnicode_AsUTF8AndSize(value, &size)
+        if text != NULL and size <= LONGEST:
+            return put_sized(out, <Source>text, size, 0xD9)
+        PyErr_Clear()  # it has lone surrogates
+    elif value is None or value is True or value is False:
+        out.data[out.size] = 0xC0 if value is None else 0xC3 if value is True else 0xC2
+        out.size += 1
+        return 0
+    elif type(value) is float:
+        number = value
+        memcpy(&bits, &number, 8)
+        out.data[out.size] = 0xCB
+        out.size = rows.put_number(out.data, out.size + 1, bits, 8)
+        return 0
+    elif type(value) is bytes and PyBytes_GET_SIZE(value) <= LONGEST:
+        return put_sized(out, <Source>PyBytes_AS_STRING(value), PyBytes_GET_SIZE(value), 0xC4)
+    elif deep and (type(value) is list or type(value) is tuple):
+        return put_items_of(out, value, deep - 1)
+    packed = pack(value)
+    size = PyBytes_GET_SIZE(packed)
+    out.need(size)
+    memcpy(out.data + out.size, <Source>PyBytes_AS_STRING(packed), size)
+    out.size += size
+    return 0
+
+
+cdef int put_items_of(Room out, object values, int deep) except -1:
+    """Write a list or tuple. What changes it meanwhile leaves something malformed."""
+    out.need(5)
+    out.size = put_items(out.data, out.size, len(values))
+    for value in values:
+        put_value(out, value, deep)
+    return 0
+
+
+cdef int put_row(Room out, object values) except -1:
+    """Write a tuple. Returns whether its values come out of MsgPack as they went in."""
+    cdef bint is_plain = True
+    if type(values) is not tuple and type(values) is not list:
+        put_value(out, values, NESTED)
+        return False
+    out.need(5)
+    out.size = put_items(out.data, out.size, len(values))
+    for value in values:
+        put_value(out, value, NESTED)
+        is_plain = is_plain and (
+            type(value) is int or type(value) is str or type(value) is float or value is None
+            or type(value) is bytes or type(value) is bool)
+    return is_plain
+
+
+def pack_rows(list tuples not None):
+    """Tuples in MsgPack, one behind the other, and their bounds. See `store.schema.bulk`."""
+    cdef Room out = Room()
+    cdef Py_ssize_t[512] owed
+    cdef Py_ssize_t i, count = len(tuples), start
+    cdef u64[::1] ends
+    made = array("Q", bytes(8 * (count + 1)))
+    ends = made
+    for i in range(count):
+        start = out.size
+        if not put_row(out, tuples[i]) and rows.skip_value(
+            out.data, start, out.size, owed, 0
+        ) != out.size:
+            raise invalid_msgpack()
+        ends[i + 1] = out.size
+    ends = None
+    return PyBytes_FromStringAndSize(<char*>out.data, out.size), made

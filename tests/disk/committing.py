@@ -109,7 +109,7 @@ def jobs(logweir: Any, folder: Path, commit: Commit) -> None:
     from logweir.store.commit.append import append_tuples
     from logweir.store.commit.queue import Job
     from logweir.store.engine.batches import puts
-    from logweir.store.engine.statements import put_request
+    from logweir.store.engine.statements import request_for
     from logweir.store.schema.definition import TOPIC_FIELDS
     from logweir.store.schema.values import LargeTuple
     from logweir.wal.mp import pack
@@ -151,7 +151,7 @@ def jobs(logweir: Any, folder: Path, commit: Commit) -> None:
         commit(
             "future",
             lambda mark: log.submit(
-                put_request(RowType.REPLACE, log.schema, "t", (2, mark))
+                request_for(RowType.REPLACE, log.schema, "t", (2, mark))
             ).result(30),
         )
         commit("referred", referred)

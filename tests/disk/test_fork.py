@@ -24,7 +24,7 @@ from logweir.replication.server import Server, ServerOptions
 from logweir.store.commit.queue import Job
 from logweir.store.engine.executing import Executor
 from logweir.store.engine.request import Request
-from logweir.store.engine.statements import put_request
+from logweir.store.engine.statements import request_for
 from logweir.testing.forking import error_of, in_child
 from logweir.wal.mp import unpack
 from logweir.wal.snapshot import SnapshotWriter
@@ -80,7 +80,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
     """Every public name of `Log`, used."""
-    request = put_request(RowType.INSERT, log.schema, "kv", (10**6, "by a child"))
+    request = request_for(RowType.INSERT, log.schema, "kv", (10**6, "by a child"))
     job = Job(lambda group: None)
     arguments: dict[str, tuple[object, ...]] = {
         "alter_space": ("kv",),

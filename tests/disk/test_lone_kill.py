@@ -25,7 +25,7 @@ WRITER = """
 import os, sys
 import logweir
 from logweir.store.state import layers
-from logweir.store.engine.statements import put_request
+from logweir.store.engine.statements import request_for
 from logweir.wal.xrow import RowType
 layers.LAYER_SECONDS = 0.005  # the state takes them again and again
 folder, way, changes = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -35,7 +35,7 @@ for number in range(1, changes + 1):
     if way == "one":
         log.replace("t", row)
     elif way == "submitted":
-        log.submit(put_request(RowType.REPLACE, log.schema, "t", row)).result()
+        log.submit(request_for(RowType.REPLACE, log.schema, "t", row)).result()
     else:
         with log.transaction() as tx:
             tx.replace("t", row)

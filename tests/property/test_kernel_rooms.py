@@ -16,7 +16,7 @@ from logweir.replication.iproto.wire import kernel as iproto
 from logweir.replication.topic import kernel as topic
 from logweir.store.schema import kernel as store
 from logweir.store.schema import largekernel
-from logweir.store.schema.bulk import KeyPlan, interpreted
+from logweir.store.schema.bulk import KeyPlan
 from logweir.store.state import pagekernel
 from logweir.wal import fillerkernel
 from logweir.wal import kernel as wal
@@ -275,34 +275,6 @@ def test_keys_are_written_whole_or_not_at_all(kernel: Any, number: int) -> None:
 
 
 @both(store)
-def test_values_are_written_whole_or_not_at_all(kernel: Any) -> None:
-    """Of every kind and length of head."""
-    tuples: list[Any] = [[None, True, 2**62, -(2**63), 1.5, "x" * 31, b"y" * 300], ["z" * 40] * 16]
-    if not kernel.COMPILED:
-        kernel = interpreted(store)
-    box = array("d", [0.0])
-    image = memoryview(box).cast("B")
-
-    def call(out: bytearray, ends: Any = None, box: Any = box, image: Any = image) -> Any:
-        ends = array("Q", [0] * 3) if ends is None else ends
-        made = kernel.pack_rows(tuples, 0, out, ends, box, image)
-        assert made & 3 in (kernel.DONE, kernel.NO_ROOM)
-        return bytes(out[: ends[2]]) if made & 3 == kernel.DONE else None
-
-    every_room(call, 1300)
-    with said("pack_rows"):
-        call(bytearray(1300), image=image[:7])
-    with said("pack_rows"):
-        call(bytearray(1300), box=array("d"))
-    with said("pack_rows"):
-        kernel.pack_rows(tuples, -1, bytearray(1300), array("Q", [0] * 3), box, image)
-    for wrong in (ONES, 2**63, 2**62):
-        room = Room(1300)
-        assert call(room.data, array("Q", [wrong, 0, 0])) is None
-        room.check()
-
-
-@both(store)
 def test_places_of_values_are_in_their_buffers(kernel: Any) -> None:
     """As far as there is room for them."""
     for size in range(1, 5):
@@ -316,11 +288,6 @@ def test_places_of_values_are_in_their_buffers(kernel: Any) -> None:
         kernel.split(b"\1\2\3", 0, 3, array("Q"))
     with said("boundaries"):
         kernel.parts(b"", array("Q"))
-    for at in (0, 1, -1, 2**62, 2**63 - 1):
-        table = Table([0] * 3)
-        made = kernel.join_bounds(array("Q", [0, 1, 2]), table.view, at)
-        assert made == (2 if at == 0 else -1)
-        table.check()
 
 
 @both(largekernel)

@@ -200,8 +200,8 @@ def test_tuples_are_packed_as_msgpack_packs_them(monkeypatch: pytest.MonkeyPatch
             expected = type(error)
         else:
             done += 1
-        for module in (kernel, plain):
-            monkeypatch.setattr(bulk, "kernel", module)
+        for is_compiled in {bulk.COMPILED, False}:
+            monkeypatch.setattr(bulk, "COMPILED", is_compiled)
             found: object
             try:
                 packed, bounds = pack_tuples(rows)
@@ -211,45 +211,6 @@ def test_tuples_are_packed_as_msgpack_packs_them(monkeypatch: pytest.MonkeyPatch
                 found = [packed[start:end] for start, end in pairwise(bounds)]
             assert found == expected
     assert done > ROUNDS // 6
-
-
-def test_rows_without_room_are_told() -> None:
-    """No byte is written behind the room there is; what was packed before stays."""
-    rows = [(1, "abc", 2.5), (2, "x" * 300, b"y" * 70_000)]
-    whole, bounds = pack_tuples(rows)
-    for module in (kernel, plain):
-        box = array("d", (0.0,))
-        for room in (0, 2, 10, bounds[1], bounds[1] + 5, 350, bounds[2] - 1):
-            out = bytearray(room)
-            ends = array("Q", bytes(24))
-            row, how = divmod(
-                module.pack_rows(rows, 0, out, ends, box, memoryview(box).cast("B")), 4
-            )
-            assert how == kernel.NO_ROOM
-            assert out[: ends[row]] == whole[: bounds[row]]
-            assert len(out) == room
-
-
-def test_joining_is_the_same_compiled_and_not() -> None:
-    """Boundaries go on where others end; no room is told."""
-    random = Random(11)
-    for _ in range(300):
-        sizes = [[random.randrange(9) for _ in range(random.randrange(1, 9))] for _ in range(3)]
-        starts = [random.randrange(50) for _ in sizes]
-        wanted = array("Q", (0,))
-        for size in (size for own in sizes for size in own):
-            wanted.append(wanted[-1] + size)
-        for module in (kernel, plain):
-            out = array("Q", bytes(8 * len(wanted)))
-            at = 0
-            for start, own in zip(starts, sizes, strict=True):
-                bounds = array("Q", (start,))
-                for size in own:
-                    bounds.append(bounds[-1] + size)
-                at = module.join_bounds(bounds, out, at)
-            assert out == wanted
-            assert module.join_bounds(array("Q", (0, 1)), out, at) == -1
-            assert module.join_bounds(wanted, array("Q", (0,)), 0) == -1
 
 
 @pytest.mark.parametrize(

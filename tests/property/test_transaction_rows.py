@@ -9,32 +9,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from logweir.store.commit import rows
-from logweir.wal.xrow import RowType
+from logweir.store.schema.definition import SpaceDef
+from logweir.wal.xrow import GROUP_LOCAL, RowType
 
 encode_rows = pytest.importorskip("logweir.store.commit.rowkernel").encode_transaction
 
 KINDS = st.sampled_from([RowType.INSERT, RowType.REPLACE, RowType.DELETE])
 LSNS = st.integers(0, 2**40)
-ROWS = st.lists(st.tuples(KINDS, st.booleans(), st.binary(max_size=300)), min_size=1, max_size=6)
+SPACES = st.sampled_from(
+    [
+        None,
+        SpaceDef(600, 1, "a"),
+        SpaceDef(601, 1, "here", group_id=GROUP_LOCAL),
+        SpaceDef(602, 1, "everywhere", is_sync=True),
+    ]
+)
+DRAFTS = st.lists(st.tuples(KINDS, st.binary(max_size=300), SPACES), min_size=1, max_size=6)
 
 
-@given(ROWS, LSNS, LSNS, st.integers(1, 31), st.floats(0, 4e9))
+@given(DRAFTS, LSNS, LSNS, st.integers(1, 31), st.floats(0, 4e9))
 def test_both_encoders_agree(
-    drafts: list[tuple[RowType, bool, bytes]], local: int, own: int, replica_id: int, now: float
+    drafts: list[rows.Draft], local: int, own: int, replica_id: int, now: float
 ) -> None:
-    """Bytes, and the lsns that they leave."""
+    """Bytes, whether it is synchronous, and the lsns that they leave."""
     (bits,) = struct.unpack("Q", struct.pack("d", now))
-    kinds, are_local, bodies = (list(column) for column in zip(*drafts, strict=True))
     lsns = [local, *[0] * 31]
     lsns[replica_id] = own
     plain_lsns = list(lsns)
-    made = encode_rows(kinds, are_local, bodies, lsns, replica_id, bits)
-    assert made == rows._encode_plain(kinds, are_local, bodies, plain_lsns, replica_id, bits)
+    made = encode_rows(drafts, lsns, replica_id, bits)
+    assert made == rows._encode_plain(drafts, plain_lsns, replica_id, bits)
     assert lsns == plain_lsns
 
 
-def test_columns_of_other_lengths_are_refused() -> None:
+def test_what_is_no_transaction_is_refused() -> None:
     """Before a byte is read."""
-    for columns in (([], [], []), ([2], [], [b""]), ([2, 2], [False, False], [b""])):
-        with pytest.raises(ValueError, match="a kind, a space and a body"):
-            encode_rows(*columns, [0] * 32, 1, 0)
+    with pytest.raises(ValueError, match="a transaction has a row"):
+        encode_rows([], [0] * 32, 1, 0)
+    with pytest.raises(ValueError, match="has a last lsn"):
+        encode_rows([(2, b"", None)], [0], 1, 0)

@@ -20,6 +20,7 @@ from logweir.store.engine.select import Select, reference
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.schema import Schema
 from logweir.store.state.layered import LayeredTxn
+from logweir.wal.mp import pack, unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
@@ -92,7 +93,7 @@ class Compiled:
 
     def spaces(self) -> list[Any]:
         """The spaces as a batch sees them now."""
-        return [self.group._compiled(space_id) for space_id in self.ids]
+        return [self.group._compiled(self.schema.get(space_id)) for space_id in self.ids]
 
     def apply_layers(self) -> None:
         """Bring what the layers hold into the base."""
@@ -124,7 +125,23 @@ class Compiled:
             old, new = self.group.execute(request)
         except RequestError as error:
             return told(error)
-        return ("done", old, new, self.group._pending[-1][1])
+        return ("done", old, new, self.group._drafts.rows[-1][1])
+
+    def make_one(self, request: Request) -> Outcome:
+        """The same of one whose values were given in Python: the tuple that it tells, packed."""
+        first = request.key if request.tuple is None else request.tuple
+        ops = None if request.ops is None else unpack(request.ops)
+        try:
+            told_row = self.group.make(
+                request.type, request.space_id, unpack(first or b""), ops, request.index_id
+            )
+        except RequestError as error:
+            return told(error)
+        return (
+            "done",
+            None if told_row is None else pack(told_row),
+            self.group._drafts.rows[-1][1],
+        )
 
     def select(self, wanted: list[Wanted]) -> list[Outcome]:
         """What selections give."""

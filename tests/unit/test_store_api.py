@@ -16,12 +16,13 @@ from logweir.errors import (
     ConfigError,
     CorruptBlock,
     ErrorCode,
+    LimitExceeded,
     PositionUnavailable,
     RequestError,
 )
 from logweir.store import CheckpointOptions
 from logweir.store.commit.queue import Job
-from logweir.store.engine.statements import put_request
+from logweir.store.engine.statements import request_for
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 
@@ -294,7 +295,7 @@ def test_reading_without_a_store(log: Log) -> None:
 
 def test_a_submitted_change_is_told_how_it_went(log: Log) -> None:
     """Futures and jobs of programs that must not wait."""
-    insert = put_request(RowType.INSERT, log.schema, "kv", (1, "a"))
+    insert = request_for(RowType.INSERT, log.schema, "kv", (1, "a"))
     assert log.submit(insert).result(20) == pack((1, "a"))
     with pytest.raises(RequestError):
         log.submit(insert).result(20)
@@ -324,3 +325,26 @@ def test_a_threshold_below_nothing_is_refused(tmp_path: Path) -> None:
     """Of a library caller, who makes the options."""
     with pytest.raises(ConfigError):
         CheckpointOptions(log_bytes=-1)
+
+
+def test_a_statement_without_room_leaves_the_transaction_as_it_was(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is seen, in any way to give it; what was there before is made."""
+    monkeypatch.setattr("logweir.store.commit.group.TRANSACTION_BYTES", 200)
+    large = "x" * 200
+    with log.transaction() as tx:
+        tx.insert("kv", (1, "a"))
+        for make in (
+            lambda: tx.insert("kv", (2, large)),
+            lambda: tx.replace("kv", (1, large)),
+            lambda: tx.update("kv", 1, [["=", 1, large]]),
+            lambda: tx.upsert("kv", (2, large), [["=", 1, "b"]]),
+            lambda: tx.execute(request_for(RowType.INSERT, tx.schema, "kv", (2, large))),
+        ):
+            with pytest.raises(LimitExceeded, match="TRANSACTION_BYTES"):
+                make()
+        assert tx.select("kv") == [(1, "a")]
+        assert tx.get("kv", 2) is None
+    assert log.select("kv") == [(1, "a")]
+    assert list(log.rows())[-1].rows[-1].body.endswith(pack([1, "a"]))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from logweir.recovery.report import vclock_json
-from logweir.store.engine.statements import key_bytes
+from logweir.store.engine.request import key_bytes
 from logweir.store.recover.history import BEGIN, Change, folder_history
 from logweir.tools.cli.common import FolderArgument, existing, given_vclock, utc_text
 from logweir.tools.cli.output import Output

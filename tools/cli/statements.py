@@ -9,12 +9,7 @@ from typing import Annotated
 import typer
 
 from logweir.errors import ConfigError
-from logweir.store.engine.statements import (
-    delete_request,
-    put_request,
-    update_request,
-    upsert_request,
-)
+from logweir.store.engine.statements import request_for
 from logweir.store.schema.named import Named
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.spaces import (
@@ -160,7 +155,8 @@ def update(
     """
     wanted, operations = given_key(key), _ops(ops)
     with open_space(where, space) as opened:
-        request = update_request(opened.schema, opened.space.id, wanted, operations, _index(index))
+        change = (RowType.UPDATE, opened.schema, opened.space.id, wanted)
+        request = request_for(*change, operations, _index(index))
         return _show(out, opened, opened.execute(request), names)
 
 
@@ -175,7 +171,8 @@ def upsert(
     operations = _ops(ops)
     with open_space(where, space) as opened:
         values = given_row(opened.space, row)
-        opened.execute(upsert_request(opened.schema, opened.space.id, values, operations))
+        change = (RowType.UPSERT, opened.schema, opened.space.id, values)
+        opened.execute(request_for(*change, operations))
     return 0
 
 
@@ -190,14 +187,15 @@ def delete(
     """Remove the tuple with a key and print it. Exit code 1 if there is none."""
     wanted = given_key(key)
     with open_space(where, space) as opened:
-        request = delete_request(opened.schema, opened.space.id, wanted, _index(index))
+        change = (RowType.DELETE, opened.schema, opened.space.id, wanted)
+        request = request_for(*change, index=_index(index))
         return _show(out, opened, opened.execute(request), names)
 
 
 def _put(out: Output, kind: RowType, where: str, space: str, row: str, names: bool) -> int:
     with open_space(where, space) as opened:
         values = given_row(opened.space, row)
-        request = put_request(kind, opened.schema, opened.space.id, values)
+        request = request_for(kind, opened.schema, opened.space.id, values)
         return _show(out, opened, opened.execute(request), names)
 
 
