@@ -75,7 +75,8 @@ class Ahead:
             finally:
                 self._wait(group)
         finally:
-            self._wait(group)  # an interrupt may have stopped the first
+            if not group.done:
+                self._wait(group)  # an interrupt may have stopped the first
         if group.error is not None:
             raise group.error
 
@@ -147,7 +148,8 @@ class Ahead:
                 raise
         finally:
             for group in told:
-                group.finish()
+                if group.finished is not None:
+                    group.finish()
 
     def published(self, groups: Sequence[Group]) -> None:
         """They are; the caller holds the guard."""

@@ -247,16 +247,15 @@ class Committer(Fails, OfProcess):
     def begin(self) -> Group:
         """A group on a layer of its own, over those that have ended, to be ended by its
         `txn.abort`. The caller holds `lock`."""
-        waiting = self.viewers.begin_waiting()
-        try:
-            self.layers.admit()
-        finally:
-            self.viewers.end_waiting(waiting)
+        if not self.layers.admits:
+            with self.viewers.waiting():
+                self.layers.admit()
         look = self.viewers.look()
         try:
             with self._view_guard:
                 ahead = self.ahead.groups
-                txn = self.layers.begin(look, write=True, early=self.ahead.layers)
+                early = self.ahead.layers if ahead else ()
+                txn = self.layers.begin(look, write=True, early=early)
                 tip: Committer | Group = ahead[-1] if ahead else self
                 schema, vclock, entries = tip.schema, tip.vclock, tip.waiting
             group = Group(
@@ -316,12 +315,13 @@ class Committer(Fails, OfProcess):
     def _commit_once(self, jobs: Sequence[Job]) -> None:
         group: Group | None = None
         try:
-            if self.ahead.is_in_the_way:
+            if self.ahead.groups and self.ahead.is_in_the_way:
                 self.ahead.drain()
             group = self.begin()
             for job in jobs:
                 self._apply(group, job)
-            self._hold(group, jobs)
+            if group.txn.undo.is_early:
+                self._hold(group, jobs)
             self.ahead.commit(group, partial(self.ahead.end, group))
         finally:
             if group is not None:

@@ -380,7 +380,7 @@ class Group(Outcome):
         return Mark(
             self.txn.mark(),
             self._numbered,
-            self.schema,
+            self.engine.schema,
             len(self._drafts.rows),
             self._drafts.size_bytes,
             len(self._borders),
@@ -392,7 +392,7 @@ class Group(Outcome):
         """Undo the statements since `mark`. Raises `Spoiled` where only all can be undone."""
         if self._numbered != mark.numbered:
             raise Spoiled
-        self._end_trial()
+        self._trial = None
         self.txn.rollback(mark.txn)
         self.waiting = SynchroQueue(mark.waiting, mark.undone)
         self.engine.schema, self._placed = mark.schema, None
@@ -504,7 +504,7 @@ class Group(Outcome):
         refer = partial(apply_row, trial, columns)
         refused = apply_rows(self._executor, trial, columns, first, last, refer=refer)
         if refused is not None:
-            self._end_trial()
+            self._trial = None
             raise refused.error
 
     def _check_owner(self, entry: Entry) -> None:
@@ -520,16 +520,12 @@ class Group(Outcome):
 
     def _decide(self, decision: Decision) -> None:
         """Apply what a CONFIRM or ROLLBACK lets go on."""
-        self._end_trial()
+        self._trial = None
         for entry in self.waiting.decide(decision, lambda space: self.schema.is_synchronous(space)):
             columns = entry.columns()
             refused = self._apply_all(columns, 0, len(columns))
             if refused is not None:
                 raise refused.error
-
-    def _end_trial(self) -> None:
-        """What was applied on trial is forgotten."""
-        self._trial = None
 
     def end_waiting(self, kind: RowType) -> int:
         """Decide ourselves about all that waits, as part of no transaction; a row of ours says so.
@@ -587,7 +583,7 @@ class Group(Outcome):
 
     def blocks(self) -> list[bytes | bytearray | Pieces]:
         """The row bytes of all transactions ended so far, a block each."""
-        self._end_trial()
+        self._trial = None
         return self._rows.blocks()
 
 

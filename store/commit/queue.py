@@ -114,7 +114,8 @@ class CommitQueue(OfProcess):
             finally:
                 self._leave(job)
         finally:
-            self._leave(job)  # an interrupt may have stopped the first
+            if self._leader is job or not job.done:
+                self._leave(job)  # an interrupt may have stopped the first
         if job.error is not None:
             raise job.error
 
@@ -192,7 +193,9 @@ class CommitQueue(OfProcess):
     def _pass_on(self) -> None:
         """Wake who leads next, and only then, should an interrupt come between, name it: until then
         it can be done again."""
-        leader = next((job for job in self._line if job.waiter is not None), None)
+        leader = None
+        if self._line:
+            leader = next((job for job in self._line if job.waiter is not None), None)
         if leader is not None and leader.waiter is not None:
             leader.waiter.set()  # it finds itself not done, and leads
         elif self._line:

@@ -68,7 +68,8 @@ class Rows:
         self._open_bytes += len(made)
         if is_sync:
             self.decide(RowType.CONFIRM, self.replica_id, self.lsns[self.replica_id])
-        self._seal_full()
+        if self._open_bytes >= BLOCK_TARGET_BYTES:
+            self._seal()
 
     def decide(self, kind: RowType, owner: int, lsn: int) -> None:
         """A CONFIRM or ROLLBACK of ours, a transaction."""
@@ -99,8 +100,8 @@ class Rows:
         for part in parts:
             self._open.append(part)
             self._open_bytes += len(part)
-            if not is_open:
-                self._seal_full()
+            if not is_open and self._open_bytes >= BLOCK_TARGET_BYTES:
+                self._seal()
         return count
 
     def add_columns(self, columns: RowColumns, first: int, last: int) -> None:
@@ -126,7 +127,8 @@ class Rows:
             )
             self._open.append(made)
             self._open_bytes += len(made)
-            self._seal_full()
+            if self._open_bytes >= BLOCK_TARGET_BYTES:
+                self._seal()
             start = end
         ids, lsns = columns.replica_id[first:last], columns.lsn[first:last]
         for replica_id, lsn in zip(ids, lsns, strict=True):
@@ -156,10 +158,6 @@ class Rows:
         """The row bytes of all of them, a block each."""
         self._seal()
         return self._blocks
-
-    def _seal_full(self) -> None:
-        if self._open_bytes >= BLOCK_TARGET_BYTES:
-            self._seal()
 
     def _seal(self) -> None:
         """What comes next is in another block."""

@@ -122,7 +122,7 @@ class SynchroQueue:
         self._entries = deque(entries)
         self.undone = list(undone)
         """The rows that were rolled back."""
-        self.size_bytes = sum([len(entry.rows) for entry in self._entries])
+        self.size_bytes = sum([len(entry.rows) for entry in self._entries]) if self._entries else 0
         """Bytes of all their rows."""
 
     def __len__(self) -> int:

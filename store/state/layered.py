@@ -314,9 +314,15 @@ class LayeredTxn:
         """What compiled statements and selections of a space need of this transaction."""
         found = self.spaces.get(plan.space_id)
         if found is None or found.plan is not plan:
-            trees = [self.tree(plan.space_id, index_id) for index_id in plan.index_ids]
+            tables: list[Sequence[Memtable]] = []
+            bases: list[Base] = []
+            early: list[int] = []
+            for index_id in plan.index_ids:
+                tree = self.tree(plan.space_id, index_id)
+                tables.append(() if tree is None else tree.tables)
+                bases.append(Base() if tree is None or tree.base is None else state_base(tree.base))
+                early.append(0 if tree is None else tree.early)
             undo = None if self.layer is None else self.undo
-            tables, bases, early = _below(trees)
             found = Space(plan, tables, bases, undo, early)
             self.spaces[plan.space_id] = found
         return found
@@ -378,14 +384,3 @@ class LayeredTxn:
                 self.base.abort()
             finally:
                 self._look.end()
-
-
-def _below(
-    trees: Sequence[LayeredTree | None],
-) -> tuple[list[Sequence[Memtable]], list[Base], list[int]]:
-    """The memtables of each index, what lies below them, and how many are not durable yet."""
-    return (
-        [() if tree is None else tree.tables for tree in trees],
-        [Base() if tree is None or tree.base is None else state_base(tree.base) for tree in trees],
-        [0 if tree is None else tree.early for tree in trees],
-    )

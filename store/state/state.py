@@ -305,7 +305,8 @@ class State(OfProcess):
         if self._check is not None:
             self._check.join()
             self._check = None
-        self._check_whole()
+        if self._damage:
+            self._check_whole()
 
     def _break_seal(self) -> None:
         """Before the first change: note that the file is no longer what was closed in order."""
@@ -437,9 +438,10 @@ class State(OfProcess):
         raw: Any = None
         if write and self._seal is not None:
             self._break_seal()
-        self._check_whole()
+        if self._damage:
+            self._check_whole()
         try:
-            raw = self._environment.begin(write=write)
+            raw = (self._env or self._environment).begin(write=write)
             return Txn(self, raw, write=write)
         except StateError as error:
             raise explained(error, self.directory) from error
