@@ -372,7 +372,7 @@ keep up. Source: Synapse 1.12.4, 1.21.2, 1.66.0, observed."""
 SYNAPSE_PARK_SECONDS: Final = 1.0
 """A follower that waits for so long until it can be sent more has no file open meanwhile."""
 
-SYNAPSE_STEP_BYTES: Final = 128 * 1024
+SYNAPSE_STEP_BYTES: Final = 64 * 1024
 """Of the log that is read at once for a follower that is behind the others."""
 
 SYNAPSE_OUTPUT_HIGH_BYTES: Final = 512 * 1024

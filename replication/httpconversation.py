@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from logweir.replication.httpsession import JSON, HttpSession, Request
@@ -24,7 +23,7 @@ class Answer(NamedTuple):
 class HttpConversation:
     """See the module's text. `respond`: the answer to a request."""
 
-    def __init__(self, link: Link, respond: Callable[[Request], Answer]) -> None:
+    def __init__(self, link: Link, respond: Callable[[Request], Awaitable[Answer]]) -> None:
         self.session = HttpSession(link.time())
         self._link = link
         self._respond = respond
@@ -43,9 +42,8 @@ class HttpConversation:
         """Answer what waits; after each the others have their turn. Nothing is read meanwhile."""
         try:
             while self._waiting and self._link.is_open:
-                self.session.answer(*self._respond(self._waiting.popleft()))
+                self.session.answer(*await self._respond(self._waiting.popleft()))
                 self._link.flush()
-                await asyncio.sleep(0)
                 await self._link.drained()
         finally:
             self._is_answering = False

@@ -52,7 +52,7 @@ class MetricsService:
         del reason
         return b""
 
-    def respond(self, request: Request) -> Answer:
+    async def respond(self, request: Request) -> Answer:
         """The answer to a request."""
         page = self._pages.get(request.target.partition("?")[0])
         if page is None:

@@ -10,7 +10,9 @@ name,
   The writer is `logweir`, the token of a transaction its signature (the sum of the vclock behind
   it), which rises row by row. A row is ``[op, key, tuple]``, for `update` and `upsert` ``[op, key,
   tuple or null, operations]``: `op` is `insert`, `replace`, `update`, `upsert` or `delete`; key and
-  tuple are JSON arrays. JSON has no binary, NaN or extensions: see `codec.row_json`.
+  tuple are JSON arrays. What operations made is not in the log: the tuple is then what stands under
+  the key when the row is read, null if nothing does; what came in between follows. JSON has no
+  binary, NaN or extensions: see `codec.row_json`.
 
 The rows of a transaction are one unit: `batch` but for the last. D1 has no writers: of a relayed
 stream it gets the rows of the main process only. A stream whose tokens began anew is told with a
@@ -19,12 +21,14 @@ POSITION of 0 before its next row; rows of earlier epochs are no longer served.
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from logweir.errors import RequestError
 from logweir.limits import SYNAPSE_CATCH_UP_BYTES, SYNAPSE_CATCH_UP_ROWS, SYNAPSE_LINE_BYTES
 from logweir.replication.logs import get_logger
 from logweir.replication.stream import positions
@@ -79,6 +83,7 @@ _OPS: Final = {
     RowType.UPSERT: "upsert",
     RowType.DELETE: "delete",
 }
+_BY_OPERATIONS: Final = frozenset((RowType.UPDATE, RowType.UPSERT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,12 @@ class _Reached:
     """How far a run of the log was read: lsn per replica id, and the signature."""
 
     lsns: dict[int, int]
-    signature: int = 0
+    signature: int
+
+    @classmethod
+    def at(cls, start: VClock) -> _Reached:
+        """That position."""
+        return cls(dict(start), start.signature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,39 +316,27 @@ class Streams:
     # --- rows of the log --------------------------------------------------------------------------
 
     def deliveries(
-        self, start: VClock, blocks: Iterable[Block], *, divided: bool = False
+        self, start: VClock, blocks: Iterable[Block], only: Stream | None = None
     ) -> list[Delivery]:
-        """The units of a run of the log that begins behind `start`.
-
-        `divided`: each transaction by itself; otherwise what belongs to one stream is together.
-        """
-        found: list[Delivery] = []
-        gathered = _Gathered()
-        reached = _Reached({replica_id: start.lsn(replica_id) for replica_id in start})
-        reached.signature = start.signature
+        """The units of the log behind `start`, those of a stream together. `only`: of that one."""
+        gathered, reached, table = _Gathered(), _Reached.at(start), self._wanted(only)
         for block in blocks:
-            if not divided and self._take_run(block.columns, reached, gathered):
+            if self._take_run(block.columns, reached, gathered, table):
                 continue
-            for signature, columns, first, last in self._new(reached, block):
-                self._gather(columns, first, last, signature, gathered, self._table())
-                if divided:
-                    found += self._gathered(gathered)
-                    gathered = _Gathered()
-        found += self._gathered(gathered)
-        return found
+            for signature, columns, first, last in _new(reached, block, table):
+                self._gather(columns, first, last, signature, gathered, table)
+        return list(self._gathered(gathered))
 
-    def _new(self, reached: _Reached, block: Block) -> Iterator[tuple[int, RowColumns, int, int]]:
-        """Transactions that may be for us: signature, and where their rows are."""
-        table, lsns = self._table(), reached.lsns
-        columns = block.columns
-        spaces, lsn, who = columns.space_id, columns.lsn, columns.replica_id
-        for first, last in columns.transactions():
-            for i in range(first, last):
-                reached.signature += lsn[i] - lsns.get(who[i], 0)
-                lsns[who[i]] = lsn[i]
-            if last - first == 1 and spaces[first] not in table:
-                continue
-            yield reached.signature, columns, first, last
+    def units(
+        self, start: VClock, blocks: Iterable[Block], only: Stream | None = None
+    ) -> Iterator[Delivery]:
+        """The same, each transaction by itself."""
+        reached, table = _Reached.at(start), self._wanted(only)
+        for block in blocks:
+            for signature, columns, first, last in _new(reached, block, table):
+                gathered = _Gathered()
+                self._gather(columns, first, last, signature, gathered, table)
+                yield from self._gathered(gathered)
 
     def _gather(
         self,
@@ -358,6 +356,10 @@ class Streams:
             if not stream.relayed:
                 space = self._log.schema.space(stream.space_id)
                 op, key, ops = columns.type[i], columns.key_bytes(i), columns.ops_bytes(i)
+                if op in _BY_OPERATIONS:
+                    if key is None and packed is not None and space.primary is not None:
+                        key = key_of(space.primary, packed)
+                    packed = self._stands(space.id, key)
                 text = _change_text(_OPS[RowType(op)], space, key, packed, ops)
                 changes.setdefault(stream.name, []).append(text)
             elif columns.type[i] == RowType.INSERT:
@@ -367,7 +369,23 @@ class Streams:
             unit = self._delivery(name, OWN_INSTANCE, 1, signature, signature, texts)
             gathered.spaces.setdefault(name, []).append(unit)
 
-    def _take_run(self, columns: RowColumns, reached: _Reached, gathered: _Gathered) -> bool:
+    def _stands(self, space_id: int, key: bytes | None) -> bytes | None:
+        """The tuple that stands under a key now."""
+        with contextlib.suppress(RequestError), self._log.read_view() as view:
+            return None if key is None else view.get(space_id, unpack(key))
+        return None  # the space is another one, or gone
+
+    def _wanted(self, only: Stream | None) -> Mapping[int, Stream]:
+        table = self._table()
+        return {i: one for i, one in table.items() if only is None or i == only.space_id}
+
+    def _take_run(
+        self,
+        columns: RowColumns,
+        reached: _Reached,
+        gathered: _Gathered,
+        table: Mapping[int, Stream],
+    ) -> bool:
         """A block that goes on where the one before ended, all its rows in compiled loops; False
         where it does not."""
         if not len(columns):
@@ -376,7 +394,7 @@ class Streams:
         before = reached.lsns.get(replica_id, 0)
         if lsn != before + 1 or not is_run(columns):
             return False
-        table, ends = self._table(), columns.transaction_ends()
+        ends = columns.transaction_ends()
         missing = reached.signature - before
         for space_id in set(columns.space_id.tolist()) & table.keys():
             stream = table[space_id]
@@ -401,6 +419,7 @@ class Streams:
         assert primary is not None
         fields = array("Q", (part.field_no for part in primary.parts))
         is_plain = not any(part.steps for part in primary.parts)
+        is_plain = is_plain and _BY_OPERATIONS.isdisjoint(columns.type)
         head = self._head(stream.name, OWN_INSTANCE).encode()
         units = gathered.spaces.setdefault(stream.name, [])
         at = 0
@@ -528,6 +547,21 @@ class Streams:
     def row_line(self, stream: Stream, token: int | None, text: str) -> bytes:
         """RDATA of a space. Raises `LimitExceeded` where it is too long."""
         return encode(Rdata(stream.name, OWN_INSTANCE, token, text), self.dialect)
+
+
+def _new(
+    reached: _Reached, block: Block, table: Mapping[int, Stream]
+) -> Iterator[tuple[int, RowColumns, int, int]]:
+    """Transactions that may be for us: signature, and where their rows are."""
+    lsns, columns = reached.lsns, block.columns
+    spaces, lsn, who = columns.space_id, columns.lsn, columns.replica_id
+    for first, last in columns.transactions():
+        for i in range(first, last):
+            reached.signature += lsn[i] - lsns.get(who[i], 0)
+            lsns[who[i]] = lsn[i]
+        if last - first == 1 and spaces[first] not in table:
+            continue
+        yield reached.signature, columns, first, last
 
 
 def _stream_of(space: SpaceDef) -> Stream:

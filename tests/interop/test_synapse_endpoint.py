@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -112,12 +113,45 @@ def test_any_space_is_a_stream(tmp_path: Path) -> None:
             assert client.until("POSITION") == [
                 f'{head} {end - 3} ["insert",[1],[1,"caf\\u00e9\\n"]]',
                 f'{head} batch ["replace",[2],[2,[{{"$bin":"AA=="}},null]]]',
-                f'{head} batch ["update",[1],null,[["=",1,"x"]]]',
+                f'{head} batch ["update",[1],[1,"x"],[["=",1,"x"]]]',
                 f'{head} {end} ["delete",[2],null]',
                 f"POSITION my%20space {end}",
             ]
             serving.log.insert("my space", [7, None])
             assert client.line() == f'{head} {end + 1} ["insert",[7],[7,null]]'
+
+
+def test_a_copy_is_kept_by_the_tuples_alone(tmp_path: Path) -> None:
+    """Rows of updates and upserts have the tuple that stands there, whether they are caught up with
+    or come as they are made; of one that is gone by then none, and its delete follows."""
+
+    def keep(copy: dict[str, Any], lines: Sequence[str]) -> None:
+        for line in lines:
+            _, key, made, *_ = json.loads(line.split(" ", 3)[3])
+            copy[str(key)] = made
+
+    def stands(copy: dict[str, Any]) -> list[Any]:
+        return sorted(made for made in copy.values() if made is not None)
+
+    with Serving(tmp_path, listen=[parse_listen_url("synapse://:0")]) as serving:
+        log = serving.log
+        start = log.vclock.signature
+        log.create_space("s", [("id", "unsigned"), ("n", "unsigned")], primary=["id"])
+        for number in range(3):
+            log.upsert("s", [number, number], [("+", 1, 10)])
+            log.upsert("s", [number, number], [("+", 1, 10)])
+        log.update("s", 1, [("=", 1, 99)])
+        log.delete("s", 1)
+        copy: dict[str, Any] = {}
+        with Client(serving.port) as client:
+            client.send(f"REPLICATE s {start}")
+            caught_up = client.until("POSITION")
+            keep(copy, caught_up[:-1])
+            assert stands(copy) == [list(row) for row in log.select("s")] == [[0, 10], [2, 12]]
+            log.update("s", 0, [("+", 1, 5)])
+            log.upsert("s", [7, 7], [("=", 1, 0)])
+            keep(copy, [client.line(), client.line()])
+            assert stands(copy) == [list(row) for row in log.select("s")]
 
 
 def test_token_older_than_the_log_is_refused_and_zero_gives_the_state(tmp_path: Path) -> None:

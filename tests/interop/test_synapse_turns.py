@@ -166,9 +166,9 @@ def test_flood_of_requests_over_http_is_answered_in_order_and_in_turns(
     made: list[Request] = []
     respond = UpdatesService.respond
 
-    def counted(self: UpdatesService, request: Request, shown: Shown) -> tuple[int, bytes]:
+    async def counted(self: UpdatesService, request: Request, shown: Shown) -> tuple[int, bytes]:
         made.append(request)
-        return respond(self, request, shown)
+        return await respond(self, request, shown)
 
     monkeypatch.setattr(UpdatesService, "respond", counted)
     listen = [parse_listen_url("synapse://:0?dialect=D3&http=127.0.0.1:0")]

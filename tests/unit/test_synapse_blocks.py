@@ -115,7 +115,7 @@ def test_blocks_in_one_pass_give_what_transactions_by_themselves_give(
         start = VClock({replica_id: lsn})
         blocks = blocks_after(log, start)
         whole = by_flow(served.deliveries(start, blocks))
-        assert whole == by_flow(served.deliveries(start, blocks, divided=True))
+        assert whole == by_flow(list(served.units(start, blocks)))
         expected = {("plain", "logweir"), ("other", "logweir"), ("keyed", "logweir")}
         expected |= {("events", "master")}
         if dialect is Dialect.D3:

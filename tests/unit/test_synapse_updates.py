@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +110,7 @@ class Asker:
             streams = Streams(log, Dialect.D3)
             service = UpdatesService(log, hub, streams, secret=self._secret)
             try:
-                return service.respond(Request(method, target, headers), Shown(streams))
+                return await service.respond(Request(method, target, headers), Shown(streams))
             finally:
                 hub.close()
 
@@ -249,3 +251,34 @@ def test_options_of_the_listener_are_checked(tmp_path: Path) -> None:
         read_options(parse_listen_url("synapse://:0?dialect=D3&http=a:b"))
     with pytest.raises(ConfigError, match="auth_file"):
         read_options(parse_listen_url(f"synapse://:0?auth_file={tmp_path / 'none'}"))
+
+
+def test_a_long_page_lets_others_have_their_turn(tmp_path: Path) -> None:
+    """What is read for one answer is read in turns: none of them is most of the work."""
+    turns: list[float] = []  # when they ended, in processor time
+
+    async def main(log: logweir.Log) -> tuple[int, bytes]:
+        loop = asyncio.get_running_loop()
+
+        def tick() -> None:
+            turns.append(time.thread_time())
+            loop.call_soon(tick)
+
+        hub = Hub(lambda after: Follower(log.path, after, durable=lambda: log.durable_end))
+        service = UpdatesService(log, hub, Streams(log, Dialect.D3))
+        tick()
+        try:
+            target = f"{PATH}/t/x?from_token=0&upto_token=9999999"
+            return await service.respond(Request("GET", target, {}), Shown(service.streams))
+        finally:
+            turns.append(time.thread_time())
+            hub.close()
+
+    with logweir.open(tmp_path, durability="write") as log:
+        log.create_space("t", format=[("id", "unsigned"), ("text", "string")])
+        log.append("t", [(number, "x" * 20) for number in range(20_000)], one_transaction=False)
+        status, body = asyncio.run(main(log))
+    assert status == 200
+    assert len(json.loads(body)["updates"]) >= 1000
+    longest = max(end - begin for begin, end in itertools.pairwise(turns))
+    assert longest < (turns[-1] - turns[0]) / 2

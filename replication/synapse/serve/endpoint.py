@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 
@@ -395,8 +395,8 @@ class Conversation:
     def _send_live(self, window: Window) -> None:
         shared = self.service.shared(window)
         if any(self._is_in_middle(unit) for unit in shared.units):
-            units = self.service.streams.deliveries(window.start, window.blocks, divided=True)
-            shared = _Shared(units, {})
+            units = self.service.streams.units(window.start, window.blocks)
+            shared = _Shared(list(units), {})
         places: list[int] = []
         for place, unit in enumerate(shared.units):
             live = self._live.get(unit.stream)
@@ -545,13 +545,11 @@ class Conversation:
                 if window.end.signature <= after:
                     await asyncio.sleep(0)
                     continue
-                units = streams.deliveries(
-                    window.start,
-                    window.blocks,
-                    divided=window.start.signature < after or window.end.signature > target,
-                )
+                is_cut = window.start.signature < after or window.end.signature > target
+                make = streams.units if is_cut else streams.deliveries
+                units: Iterable[Delivery] = make(window.start, window.blocks, stream)
                 for unit in units:
-                    if unit.stream == stream.name and after < unit.signature <= target:
+                    if after < unit.signature <= target:
                         if self._fits(unit):
                             self._send(unit.lines, unit.count)
                         elif self.session.close_reason:

@@ -42,6 +42,7 @@ from logweir.errors import PositionUnavailable
 from logweir.limits import (
     SYNAPSE_MESSAGE_BYTES,
     SYNAPSE_PAGE_ROWS,
+    SYNAPSE_STEP_BYTES,
 )
 from logweir.replication.httpconversation import Answer, HttpConversation
 from logweir.replication.httpsession import HttpSession, Request, error_body
@@ -49,13 +50,14 @@ from logweir.replication.link import Link
 from logweir.replication.stream.hub import Hub
 from logweir.replication.synapse.push import MASTER, Delivery, Stream, Streams
 from logweir.replication.synapse.serve.shown import Shown, ShownTo
+from logweir.replication.turns import Turn
 from logweir.store import Log
 
 __all__ = ["Failed", "UpdatesService"]
 
 _PREFIX: Final = ("_synapse", "replication", "get_repl_stream_updates")
 _READ_BYTES: Final = 8 * 1024 * 1024
-"""Of the log in one request: the event loop waits for it."""
+"""Of the log in one request."""
 
 Failed = Callable[[Link, str], bool]
 
@@ -89,8 +91,8 @@ class UpdatesService:
         """See `Service`."""
         shown = self.shown(link)
 
-        def respond(request: Request) -> Answer:
-            found = Answer(*self.respond(request, shown))
+        async def respond(request: Request) -> Answer:
+            found = Answer(*await self.respond(request, shown))
             is_wrong = found.status == 401 and "authorization" in request.headers
             if is_wrong and self._failed(link, ""):
                 loop = asyncio.get_running_loop()
@@ -107,7 +109,7 @@ class UpdatesService:
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def respond(self, request: Request, shown: Shown) -> tuple[int, bytes]:
+    async def respond(self, request: Request, shown: Shown) -> tuple[int, bytes]:
         """Status and body of the answer to a client that is shown these streams."""
         parts = urllib.parse.urlsplit(request.target)
         path = tuple(map(urllib.parse.unquote, parts.path.split("/")))
@@ -138,7 +140,7 @@ class UpdatesService:
             if stream.relayed:
                 found = self._relayed(stream, writer, heads, after, upto)
             else:
-                found = self._space(stream, after, upto)
+                found = await self._space(stream, after, upto)
             return 200, _page(*found, writer=writer if writer in heads else "")
         except PositionUnavailable as error:
             return 400, error_body("M_UNKNOWN", f"token too old: {error.message}")
@@ -157,7 +159,8 @@ class UpdatesService:
         is_all = is_end or reached >= upto
         return rows, upto if is_all else reached, not is_all
 
-    def _space(self, stream: Stream, after: int, upto: int) -> _Found:
+    async def _space(self, stream: Stream, after: int, upto: int) -> _Found:
+        """From the log; after each step the others have their turn."""
         oldest = self.log.oldest_position.signature
         present = self.log.applied.signature
         if after >= present:
@@ -168,17 +171,25 @@ class UpdatesService:
             return self._state(stream, upto)
         rows: list[tuple[int, str]] = []
         read_bytes = 0
-        reader = self.hub.reader(self.streams.vclock_at(max(after, 0)))
+        start = self.streams.vclock_at(max(after, 0))
+        reader = self.hub.reader(start, step_bytes=SYNAPSE_STEP_BYTES)
         try:
+            if not self.log.knows_settled(start):
+                await reader.skip_in_background()
             while (window := reader.take()) is not None:
-                for unit in self.streams.deliveries(window.start, window.blocks, divided=True):
-                    if unit.stream == stream.name and after < unit.signature <= upto:
+                turn = Turn()
+                for unit in self.streams.units(window.start, window.blocks, stream):
+                    if after < unit.signature <= upto:
                         rows += [(unit.token, text) for text in _texts(unit)]
+                    if turn.is_over(0):
+                        await asyncio.sleep(0)
+                        turn = Turn()
                 end = window.end.signature
                 read_bytes += window.size_bytes
                 enough = len(rows) >= SYNAPSE_PAGE_ROWS or read_bytes >= _READ_BYTES
                 if end >= upto or (enough and end > after):
                     return rows, min(end, upto), end < upto
+                await asyncio.sleep(0)
         finally:
             reader.close()
         return rows, upto, False
