@@ -212,12 +212,13 @@ class WalReader(BlockFile):
 
     def pack(self, offset: int, stop: int, taker: Taker, enough_bytes: int) -> int:
         """Give the blocks that begin from `offset` on and before `stop` to `taker`, until it has
-        `enough_bytes`.
+        `enough_bytes`, or was given so many, whether it wants them or not.
 
         Returns where to go on. If that is `offset`, what stands there is for `blocks`.
         """
         data: bytes | None = None
-        while offset < stop and taker.written_bytes < enough_bytes:
+        given_bytes = 0
+        while offset < stop and max(taker.written_bytes, given_bytes) < enough_bytes:
             found = self.stored_at(offset)
             if isinstance(found, Problem):
                 break
@@ -229,6 +230,7 @@ class WalReader(BlockFile):
             if unpacked is None or not taker.add(unpacked):
                 break
             data = unpacked
+            given_bytes += len(unpacked)
             offset += FIXHEADER_BYTES + header.stored_bytes
         if data is not None:
             if self.meta.kind == "XLOG":

@@ -231,6 +231,21 @@ def test_block_that_does_not_fit_is_read_as_columns(tmp_path: Path) -> None:
     assert relayed.alone > 0
 
 
+def test_rows_that_nobody_wants_are_passed_over_step_by_step(tmp_path: Path) -> None:
+    """A step ends behind so many bytes of the log, also where nothing is made of them."""
+    write_log(tmp_path, 4000, max_bytes=2**30).close()
+    (file,) = tmp_path.glob("*.xlog")
+    with WalReader(file) as reader:
+        blocks = [block for block in reader.blocks() if isinstance(block, Block)]
+        step = 3 * len(blocks[0].data)
+        packets = Packets({1: 0}, 0, 5_000_000)
+        ends = [blocks[0].offset]
+        while ends[-1] < blocks[-1].offset:
+            ends.append(reader.pack(ends[-1], reader.size, packets, step))
+        assert packets.written_bytes == 0
+        assert len(blocks) // 4 <= len(ends) <= len(blocks) // 2
+
+
 def test_damage_behind_what_was_relayed_is_told_with_its_neighbours(tmp_path: Path) -> None:
     """What was relayed in one pass counts as read, up to the damage."""
     write_log(tmp_path, 4000, max_bytes=2**30).close()

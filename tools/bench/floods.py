@@ -12,6 +12,7 @@ from logweir.replication.bucket.store import Buckets
 from logweir.replication.greenstack.wire import codec as greenstack
 from logweir.replication.greenstack.wire.messages import (
     Document,
+    Feature,
     Hello,
     StreamOpen,
     encode_bucket,
@@ -97,7 +98,10 @@ def _green(opcode: int, payload: bytes = b"", flags: int = 0, **more: bytes) -> 
 
 def _green_stream(*, snapshot: bool) -> bytes:
     asked = StreamOpen(buckets=("default",), window_bytes=1 << 24, snapshot=snapshot, follow=False)
-    return _green(greenstack.Opcode.STREAM_OPEN, asked.encode(), DCP_ID=b"bench")
+    hello = Hello("bench", "1", "", (Feature.CHANGE_STREAM,)).encode()
+    return greenstack.encode_frame(
+        greenstack.Frame(greenstack.Opcode.HELLO, payload=hello)
+    ) + _green(greenstack.Opcode.STREAM_OPEN, asked.encode(), DCP_ID=b"bench")
 
 
 def _fetch(max_bytes: int) -> bytes:
