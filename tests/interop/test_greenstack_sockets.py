@@ -20,6 +20,7 @@ from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.serving import Serving
 from interop.test_greenstack_streams import BEGIN, CAUGHT_UP, END, NAME, open_stream, take, tell
 from logweir.recovery.faults.faulty import Fault, FaultyFileSystem
+from logweir.replication.bucket.item import VbucketState
 from logweir.replication.bucket.store import Buckets
 from logweir.replication.greenstack.serve import endpoint
 from logweir.replication.greenstack.wire import messages
@@ -133,6 +134,26 @@ def test_what_has_no_meaning_here_is_answered_as_such(tmp_path: Path) -> None:
 
 
 # --- notices ----------------------------------------------------------------------------------
+
+
+def test_a_vbucket_of_which_nothing_is_known_becomes_active(tmp_path: Path) -> None:
+    """With the first document that is stored there, not with what is refused or read: no request
+    of the protocol makes one. What has a state keeps it."""
+    with serve(tmp_path / "s") as server, RawClient(server.port) as client:
+        log = server.log
+
+        def state(number: int) -> Any:
+            return (log.get("logweir_vbucket", ("default", number)) or (None,))[-1]
+
+        assert client.ask(get(b"k", flex=vbucket(5))).status == Status.NOT_FOUND
+        assert client.ask(mutation(b"", flex=vbucket(5))).status == Status.INVALID_ARGUMENTS
+        assert state(5) is None
+        assert client.ask(mutation(b"k", flex=vbucket(5))).status == Status.SUCCESS
+        assert state(5) == VbucketState.ACTIVE
+        for kept in (VbucketState.REPLICA, VbucketState.DEAD):
+            log.replace("logweir_vbucket", ("default", 6, int(kept)))
+            assert client.ask(mutation(b"k", flex=vbucket(6))).status == Status.NOT_MY_VBUCKET
+            assert state(6) == kept
 
 
 def test_ready_comes_at_once_where_nothing_is_followed(tmp_path: Path) -> None:
