@@ -95,19 +95,23 @@ class Buckets:
         self.clock = clock
         self.executor = Executor()
         self._cas = _clocks.setdefault(log, CasClock(clock))
-        self._known: dict[str, Bucket] = {}
+        self._known: dict[str, tuple[SpaceDef, Bucket]] = {}
 
     def find(self, name: str) -> Bucket | None:
         """A bucket that is there; None: no space of that name, or not in a bucket's format."""
-        space = self.log.schema.get(name)
-        states = self.log.schema.get(STATES_SPACE)
-        if space is None or states is None or not _has_format(space):
+        schema = self.log.schema
+        space, states, known = schema.get(name), schema.get(STATES_SPACE), self._known.get(name)
+        if space is None or states is None:
             return None
-        known = self._known.get(name)
-        if known is None or (known.space_id, known.states_id) != (space.id, states.id):
-            known = Bucket(name, space.id, states.id, self._cas, self.log)
-            self._known[name] = known
-        return known
+        bucket = None if known is None else known[1]
+        if bucket is None or (bucket.space_id, bucket.states_id) != (space.id, states.id):
+            bucket = Bucket(name, space.id, states.id, self._cas, self.log)
+        elif known is not None and known[0] is space:
+            return bucket
+        if not _has_format(space):
+            return None
+        self._known[name] = space, bucket
+        return bucket
 
     def all(self) -> list[Bucket]:
         """All buckets that are there."""
@@ -154,8 +158,9 @@ def _has_format(space: SpaceDef) -> bool:
 
 def primary_of(space: SpaceDef) -> IndexDef:
     """The primary index of a bucket's space."""
-    assert space.primary is not None
-    return space.primary
+    primary = space.primary
+    assert primary is not None
+    return primary
 
 
 class _Reader:
@@ -165,11 +170,10 @@ class _Reader:
         self.bucket = bucket
         self._engine = engine
         self._space = engine.schema.space(bucket.space_id)
-        self._primary = primary_of(self._space)
 
     def find(self, key: bytes) -> Item | None:
         """The item with that key, whatever its vbucket, expired or not."""
-        data = reads.one(self._engine, self._space, self._primary, pack_key(key))
+        data = reads.one(self._engine, self._space, primary_of(self._space), pack_key(key))
         return None if data is None else unpack_item(data)
 
     @property
@@ -206,7 +210,9 @@ class _Reader:
         tree = self._engine.txn.tree(self._space.id, 0)
         if tree is None:
             return [], True
-        start = b"" if after is None else exact_key(pack_key(after), self._primary) + b"\x00"
+        start = b""
+        if after is not None:
+            start = exact_key(pack_key(after), primary_of(self._space)) + b"\x00"
         return tree.values(start, limit_items, limit_bytes)
 
 

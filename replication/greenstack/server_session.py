@@ -255,9 +255,14 @@ class ServerSession(BaseSession[Event]):
         return events
 
     def next_deadline(self) -> float | None:
-        deadlines = [self._unit_deadline, self._keepalive_at]
-        deadlines += [stream.next_deadline() for stream in self.streams.values()]
-        return min((at for at in deadlines if at is not None), default=None)
+        first = self._unit_deadline
+        others = (
+            [stream.next_deadline() for stream in self.streams.values()] if self.streams else ()
+        )
+        for at in (self._keepalive_at, *others):
+            if first is None or (at is not None and at < first):
+                first = at
+        return first
 
     def deadline_passed(self, now: float) -> Sequence[Event]:
         if self._unit_deadline is not None and now >= self._unit_deadline:

@@ -95,8 +95,6 @@ class Layers:
 
     def admit(self) -> None:
         """Before a change: wait until the layers have room for it. Raises why they have none."""
-        if self._serving and self._failure is None and not self.is_full:
-            return
         with self._lock:
             if not self._serving and self._failure is None:
                 start_thread("logweir-apply", self._serve)  # an interrupt harms nothing here
@@ -107,6 +105,11 @@ class Layers:
                 if self._failure is not None:
                     raise self._failure
                 self._changed.wait()
+
+    @property
+    def admits(self) -> bool:
+        """Whether `admit` would have nothing to wait for, to begin or to raise."""
+        return self._serving and self._failure is None and not self.is_full
 
     @property
     def is_full(self) -> bool:

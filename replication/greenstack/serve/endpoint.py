@@ -193,7 +193,8 @@ class Conversation:
         for event in events:
             match event:
                 case Pending():
-                    self._put(replace(event, user_id=self.user_id, received_at=now))
+                    event.user_id, event.received_at = self.user_id, now
+                    self._put(event)
                 case Acknowledged():
                     self._acknowledge(event)
                 case Greeted():

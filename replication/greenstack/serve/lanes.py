@@ -50,6 +50,7 @@ __all__ = ["Batch", "BatchKind", "Lane", "Lanes", "Pending"]
 _IN_FLIGHT: Final = 4
 _QUIET_IN_FLIGHT: Final = 16
 _PRIORITY: Final = 128
+_MORE: Final = Flag.MORE.value  # plain numbers: flags are slow, and this is asked for every request
 _BOUND: Final = frozenset((Opcode.MUTATION, Opcode.REMOVE))
 _STORE: Final = frozenset((Opcode.MUTATION, Opcode.REMOVE, Opcode.GET))
 
@@ -64,7 +65,7 @@ class BatchKind(IntEnum):
     SINGLE = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pending:
     """One request, or a run of them. `refusal`: it is not run but answered so; `answer`: its answer
     is known, and is only sent in its turn; `user_id`: who asked; `received_at`: Unix seconds."""
@@ -150,7 +151,7 @@ class Lanes(Generic[Selected]):
                 lane.begins_after = self._alone_put
                 self._unbegun.append(lane)
         frame = pending.frame
-        if lane.open is None and not frame.flags & Flag.MORE:
+        if lane.open is None and not frame.flags & _MORE:
             self._queue(lane, pending)
         elif isinstance(frame, RequestRun):
             for each in frame.frames():
@@ -187,7 +188,7 @@ class Lanes(Generic[Selected]):
                 lane.queue.append(_refused(last, Status.TOO_BUSY))
                 self.open_bytes -= bound.size_bytes
                 bound = lane.open = Bound(is_refused=True)
-        if not pending.frame.flags & Flag.MORE:
+        if not pending.frame.flags & _MORE:
             if not bound.is_refused:
                 lane.queue.append(bound)
             self.open_bytes -= bound.size_bytes

@@ -64,7 +64,7 @@ _is_mixed: Final = not compiled.COMPILED and ANY_COMPILED
 kernel: Final = interpreted_kernel() if _is_mixed else compiled
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestRun:
     """GETs or MUTATIONs in `data` from `start` to `stop`. `begun`: how many of them are answered;
     `loud`: how many are not quiet; `key_bytes`, `value_bytes`: of all; `flex`: the lane, if any."""
@@ -169,31 +169,19 @@ class _Scratch(threading.local):
 _scratch: Final = _Scratch()
 
 
-@dataclass(slots=True)
 class _Requests:
     """See `replication.bucket.batch.Requests`; places are numbers in the run."""
 
-    run: RequestRun
-    uuid: int
-    failed: int = 0
+    __slots__ = ("count", "failed", "given_bytes", "run", "start", "stop", "uuid")
 
-    @property
-    def start(self) -> int:
-        return self.run.begun
-
-    @property
-    def stop(self) -> int:
-        return self.run.begun + self.run.count
-
-    @property
-    def count(self) -> int:
-        return self.run.count
-
-    @property
-    def given_bytes(self) -> int:
-        run = self.run
-        size: int = run.key_bytes + run.value_bytes + kernel.ITEM_BYTES * run.count
-        return size
+    def __init__(self, run: RequestRun, uuid: int) -> None:
+        self.run = run
+        self.uuid = uuid
+        self.failed = 0
+        self.count = run.count
+        self.start = run.begun
+        self.stop = self.start + self.count
+        self.given_bytes: int = run.key_bytes + run.value_bytes + kernel.ITEM_BYTES * self.count
 
     def name(self, at: int) -> tuple[bytes, int]:
         row = self.run.table[at * kernel.WIDTH : (at + 1) * kernel.WIDTH]
