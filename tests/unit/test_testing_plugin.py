@@ -63,6 +63,30 @@ def test_it_costs_nothing_where_it_is_not_used(tmp_path: Path) -> None:
     assert code == 0, output
 
 
+REWRITTEN = """
+def test_modules_are_as_they_are():
+    import logweir.store, own_plugin_package
+    assert type(own_plugin_package.__loader__).__name__ == "AssertionRewritingHook"
+    assert type(logweir.store.__loader__).__name__ != "AssertionRewritingHook"
+"""
+
+
+def test_the_package_s_modules_are_not_rewritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it is installed as a wheel, whose list of files pytest goes by."""
+    record = tmp_path / "site/installed-1.dist-info"
+    record.mkdir(parents=True)
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: installed\nVersion: 1\n")
+    (record / "RECORD").write_text("logweir/__init__.py,,\nown_plugin_package/__init__.py,,\n")
+    (record / "entry_points.txt").write_text("[pytest11]\nlogweir = logweir.testing.plugin\n")
+    (tmp_path / "site/own_plugin_package").mkdir()
+    (tmp_path / "site/own_plugin_package/__init__.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    code, output = run(tmp_path, REWRITTEN)
+    assert code == 0, output
+
+
 EARLY = """
 import pytest
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from logweir.errors import ConfigError
+from logweir.tools import page
 from logweir.tools.bench.cells import RATE, Figure, worst_of
 from logweir.wal import crc32c, kernel
 
 __all__ = ["HEADER", "check_page", "check_plot", "line_of", "machine", "plot", "write_page"]
 
-_BEGIN: Final = "<!-- written by `logweir bench statements --page`: begin -->"
-_END: Final = "<!-- written by `logweir bench statements --page`: end -->"
+_COMMAND: Final = "logweir bench statements --page"
 _PLOT_ENDINGS: Final = (".png", ".svg", ".pdf")
 _COLUMNS: Final = {
     "cell": 38,
@@ -90,25 +90,12 @@ def line_of(figure: Figure) -> str:
 
 def check_page(path: Path) -> None:
     """Raises `ConfigError` where `path` is no page with a place for the measured section."""
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("--page", f"{path} cannot be read: {error}") from error
-    if not -1 < text.find(_BEGIN) < text.find(_END):
-        raise ConfigError(
-            "--page",
-            f"{path} has no place for what was measured",
-            hint=f"put the lines `{_BEGIN}` and `{_END}` where it belongs",
-        )
+    page.check_page(path, _COMMAND)
 
 
 def write_page(path: Path, figures: Sequence[Figure]) -> None:
     """Write the measured section of a page that `check_page` took, and nothing else of it."""
-    text = path.read_text("utf-8")
-    before, _, rest = text.partition(_BEGIN)
-    after = rest.partition(_END)[2]
-    section = "\n".join(_section(figures))
-    path.write_text(f"{before}{_BEGIN}\n{section}\n{_END}{after}", "utf-8")
+    page.write_page(path, _COMMAND, _section(figures))
 
 
 def _section(figures: Sequence[Figure]) -> Iterator[str]:

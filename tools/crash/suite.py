@@ -8,15 +8,25 @@ from typing import Final, NamedTuple
 
 from logweir.recovery.faults.surviving import Model
 from logweir.tools.crash.damage import DAMAGES, damage
-from logweir.tools.crash.faults import FAULTS, fail_calls
+from logweir.tools.crash.faults import fail_calls
 from logweir.tools.crash.keeping import CrashTest, Failure, Tally
 from logweir.tools.crash.kills import kill
 from logweir.tools.crash.powercut import cut
 
 __all__ = ["KINDS", "Bounds", "crash", "told", "told_failure"]
 
-KINDS: Final = ("power cut", *FAULTS, *DAMAGES, "kill")
-"""Names of what can be done to a program, in the order in which it is done."""
+KINDS: Final[dict[str, str]] = {
+    "power cut": "--power-cut",
+    "disk error": "--disk-errors",
+    "full disk": "--full-disk",
+    "short write": "--short-writes",
+    "interrupt": "--interrupt",
+    "wrong bit": "--wrong-bits",
+    "cut file": "--cut-files",
+    "kill": "--kill",
+}
+"""Names of what can be done to a program, in the order in which it is done, and the options of
+`logweir crashtest` for it."""
 
 
 class Bounds(NamedTuple):

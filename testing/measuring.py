@@ -1,0 +1,223 @@
+"""What can be done to a store in one process, and counted: rows of docs/reliability.md.
+
+Each measurement does one kind of thing to a store that works, at as many places as it is told, and
+looks whether all that was promised is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import logweir
+from logweir.errors import LogweirError
+from logweir.recovery import examine
+from logweir.recovery.faults import Fault, SimFileSystem
+from logweir.recovery.faults.faulty import flipped
+from logweir.testing.forking import in_child
+from logweir.testing.interrupting import Interrupter
+from logweir.testing.store import CrashStore
+
+__all__ = [
+    "Measured",
+    "cut_files",
+    "failing_calls",
+    "forks",
+    "interrupts",
+    "power_cuts",
+    "rotten",
+    "wrong_bits",
+]
+
+_ROTS: Final = tuple(itertools.product((False, True), (7, 2403, 9000)))
+_STORE: Final = Path(logweir.__file__).parent / "store"
+
+
+class Measured(NamedTuple):
+    """`tried`: how often something was done; `broken`: how often a promise was broken by it, or the
+    program; `found`: what came of the others."""
+
+    tried: int
+    broken: int
+    found: str
+
+
+def _work(store: CrashStore) -> None:
+    """Open, make changes of each kind, a snapshot and a follower's position, close."""
+    with store.open(wal_max_size=1500, checkpoint_count=1, checkpoint_interval=0.0) as log:
+        log.create_space("t", [("id", "unsigned"), ("value", "string")], if_not_exists=True)
+        first = log.count("t")
+        for number in range(first, first + 6):
+            log.insert("t", (number, "x" * 60))
+            store.promise(number)
+        log.retain("somebody", log.vclock)
+        log.snapshot()
+        with log.transaction() as tx:
+            tx.insert("t", (first + 6, "y"))
+            tx.insert("t", (first + 7, "y"))
+        store.promise(first + 6)
+        log.append("t", [(number, "z" * 30) for number in range(first + 8, first + 20)])
+        store.promise(first + 8)
+
+
+def _there(store: CrashStore) -> set[int]:
+    """What an opened store holds."""
+    with store.open() as log:
+        is_made = any(space.name == "t" for space in log.schema)
+        return {row[0] for row in log.select("t")} if is_made else set()
+
+
+def _is_broken(store: CrashStore) -> bool:
+    """Whether something that was promised is missing, a transaction is there by half, or the store
+    does not open."""
+    try:
+        there = _there(store)
+    except (LogweirError, OSError):
+        return True
+    return not set(store.promised) <= there or (6 in there) is not (7 in there)
+
+
+def failing_calls(states: int, seed: int, *, number: int, part: float = 0.0) -> Measured:
+    """The 1st, 2nd, … call to the disk fails with that number, `states` calls at most."""
+    tried = broken = typed = 0
+    with CrashStore(seed=seed) as store:
+        for run in itertools.islice(store.failing_calls(_work, number=number, part=part), states):
+            if run.where == "none failed":
+                break
+            tried += 1
+            typed += isinstance(run.error, LogweirError)
+            foreign = run.error is not None and not isinstance(run.error, LogweirError)
+            broken += foreign or _is_broken(run)
+    return Measured(tried, broken, f"{typed} typed errors, {tried - typed} went on")
+
+
+def power_cuts(states: int, seed: int) -> Measured:
+    """Disks that power cuts leave, drawn from all calls to the disk and promises."""
+    tried = broken = 0
+    with CrashStore(seed=seed, states=states) as store:
+        for cut in store.power_cuts(_work):
+            tried += 1
+            broken += _is_broken(cut)
+    return Measured(tried, broken, "all that was promised, each transaction whole")
+
+
+def rotten(states: int, seed: int) -> Measured:
+    """One bit is wrong in what a read of the log gives when a store is opened, once, and in every
+    read from then on."""
+    tried = broken = told = 0
+    with CrashStore(seed=seed) as store:
+        _work(store)
+        for number in itertools.count(len(_ROTS)):
+            lasts, bit = _ROTS[number % len(_ROTS)]
+            store.power_cut(seed=1)  # without a state everything is read
+            store.fault = Fault(number // len(_ROTS), {"read"}, lasts=lasts, bit=bit)
+            try:
+                broken += not set(store.promised) <= _there(store)
+            except LogweirError:
+                told += 1
+            if not store.failed or tried == states:
+                break
+            tried += 1
+            store.fault = None
+            store.kill()
+    return Measured(tried, broken, f"{told} typed errors, else all rows as they were")
+
+
+def interrupts(states: int, seed: int) -> Measured:
+    """Ctrl-C at places of an insert, drawn evenly; behind it the program is killed."""
+    with CrashStore(seed=seed) as store:
+        _work(store)
+        log = store.open()
+        counter = Interrupter(0, _STORE)
+        counter.run(partial(log.insert, "t", (1000, "x")))
+        step = max(counter.passed // states, 1)
+        tried = broken = made = 0
+        for at in range(1, counter.passed, step):
+            number = 2000 + at
+            interrupter = Interrupter(at, _STORE)
+            is_interrupted = interrupter.run(partial(log.insert, "t", (number, "x")))
+            store.kill()
+            log = store.open()
+            there = {row[0] for row in log.select("t")}
+            tried += is_interrupted
+            made += is_interrupted and number in there
+            if not is_interrupted:
+                store.promise(number)
+            broken += not set(store.promised) <= there
+    return Measured(tried, broken, f"{made} inserts were made, {tried - made} were not")
+
+
+def forks(states: int, seed: int) -> Measured:
+    """Calls of a child of `fork` on its copy of an open store."""
+    calls: dict[str, Callable[[logweir.Log], object]] = {
+        "insert": lambda log: log.insert("t", (5000, "child")),
+        "get": lambda log: log.get("t", 1),
+        "select": lambda log: log.select("t"),
+        "snapshot": lambda log: log.snapshot(),
+        "close": lambda log: log.close(),
+    }
+    refused = broken = 0
+    names = list(calls)[:states]
+    with CrashStore(seed=seed) as store:
+        _work(store)
+        log = store.open()
+        before = log.count("t")
+        for number, name in enumerate(names):
+            answer = in_child(partial(calls[name], log))
+            refused += answer.startswith("UsedAfterFork")
+            log.insert("t", (6000 + number, "parent"))
+            store.promise(6000 + number)
+            broken += log.count("t") != before + number + 1
+        store.kill()
+        broken += _is_broken(store)
+    return Measured(len(names), broken, f"{refused} were refused, the others did nothing")
+
+
+def _damaged(states: int, seed: int, *, cuts: bool) -> Measured:
+    folder = Path("/store")
+    tried = broken = told = same = 0
+    with CrashStore(seed=seed) as store:
+        _work(store)
+        files = [(n, d) for n, d in store.disk.files(store.path) if d and "state" not in n]
+    every = max(sum(len(data) for _, data in files) // states, 1)
+    whole = _rows(_disk(files, folder), folder)
+    assert whole is not None
+    for name, data in files:
+        for at in range(0, len(data), every):
+            spoilt = data[:at] if cuts else flipped(data, 8 * at + at % 8)
+            disk = _disk([*files, (name, spoilt)], folder)
+            rows = _rows(disk, folder)
+            tried += 1
+            told += rows is None
+            same += rows == whole
+            broken += rows not in (None, whole)
+    return Measured(tried, broken, f"{told} told, {same} made no difference")
+
+
+def _disk(files: list[tuple[str, bytes]], folder: Path) -> SimFileSystem:
+    disk = SimFileSystem()
+    for name, data in files:
+        disk.put(folder / name, data)
+    return disk
+
+
+def _rows(disk: SimFileSystem, folder: Path) -> list[bytes] | None:
+    """The rows of a folder, None where damage is told."""
+    with contextlib.suppress(LogweirError):
+        if not examine(folder, filesystem=disk).damage:
+            return [row.body for row in logweir.read(folder, filesystem=disk)]
+    return None
+
+
+def wrong_bits(states: int, seed: int) -> Measured:
+    """One bit is wrong in a file of a store that was closed: what `verify` tells."""
+    return _damaged(states, seed, cuts=False)
+
+
+def cut_files(states: int, seed: int) -> Measured:
+    """A file of a store that was closed is cut short: what `verify` tells."""
+    return _damaged(states, seed, cuts=True)

@@ -1,0 +1,101 @@
+"""The tables of docs/reliability.md: measured in the quick form, and able to show a failure."""
+
+from __future__ import annotations
+
+import errno
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+from support.crashing import (
+    NEEDS_COMPILER,
+    journal,
+    own_cache,  # noqa: F401 - a fixture
+)
+
+from logweir.testing import CrashStore, figures, measuring
+from logweir.tools.crash.suite import KINDS
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs/reliability.md"
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+def rows(text: str) -> list[list[str]]:
+    """The lines of the tables: what, options, tried, broken, found."""
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    return [line for line in lines if line[0] != "what"]
+
+
+def test_the_quick_form_measures_and_writes_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three of everything that is done to a store in one process; the rest of the page stays."""
+    page = tmp_path / "page.md"
+    page.write_text(re.sub(r"begin -->.*?<!--", "begin -->\n<!--", PAGE.read_text(), flags=re.S))
+    assert figures.main(["--quick", "--page", str(page), "store"]) == 0
+    found = rows(page.read_text().partition("begin -->")[2])
+    assert found == rows(capsys.readouterr().out)
+    assert len(found) == 9
+    for what, options, tried, broken, _ in found:
+        assert (options, int(broken)) == ("`--states 3`", 0), what
+        assert int(tried) >= 3
+    before, _, after = PAGE.read_text().partition("begin -->")
+    assert page.read_text().startswith(before)
+    assert page.read_text().endswith(after.partition("<!--")[2])
+
+
+@NEEDS_COMPILER
+@pytest.mark.kill
+def test_a_program_is_measured_with_every_kind_of_fault(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The options of each line are those of the command; the first broken promise is named."""
+    _, run, _, check = journal()
+    table = figures.Table(
+        "a journal", "logweir crashtest", "", partial(figures.program, run, check)
+    )
+    monkeypatch.setitem(figures.TABLES, "journal", table)
+    assert figures.main(["--states", "2", "--rounds", "1", "journal"]) == 0
+    found = rows(capsys.readouterr().out)
+    assert [line[0] for line in found] == ["power cut, posix", "power cut, ext4", *list(KINDS)[1:]]
+    known = (ROOT / "docs/cli.md").read_text()
+    for _, options, tried, *_ in found:
+        assert int(tried) >= 1
+        for option in re.findall(r"--[\w-]+", options):
+            assert f"`{option}" in known
+    broken = {line[0]: (int(line[3]), line[4]) for line in found if line[3] != "0"}
+    assert set(broken) == {"wrong bit", "cut file"}
+    assert "; the first: " in broken["cut file"][1]
+
+
+def test_a_broken_promise_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By each measurement of work that promises what it does afterwards."""
+
+    def early(store: CrashStore) -> None:
+        with store.open() as log:
+            log.create_space("t", [("id", "unsigned"), ("value", "string")], if_not_exists=True)
+            for number in range(6):
+                store.promise(number)
+                log.insert("t", (number, "x"))
+
+    monkeypatch.setattr(measuring, "_work", early)
+    assert measuring.power_cuts(20, 0).broken > 0
+    assert measuring.failing_calls(45, 0, number=errno.EIO).broken > 0
+
+
+def test_what_cannot_be_measured_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program that is not there, a table that is unknown, a page without a place for tables."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert figures.main(["tarantool"]) == 0
+    assert "there was no program `tarantool`" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        figures.main(["nothing"])
+    assert "there is no table 'nothing'" in capsys.readouterr().err
+    (tmp_path / "page.md").touch()
+    assert figures.main(["--page", str(tmp_path / "page.md"), "store"]) == 2
+    assert "has no place for what was measured" in capsys.readouterr().err

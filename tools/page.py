@@ -1,0 +1,39 @@
+"""Pages of the documentation of which a command writes a part, between two marks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from logweir.errors import ConfigError
+
+__all__ = ["check_page", "write_page"]
+
+
+def _marks(command: str) -> tuple[str, str]:
+    return f"<!-- written by `{command}`: begin -->", f"<!-- written by `{command}`: end -->"
+
+
+def check_page(path: Path, command: str) -> None:
+    """Raises `ConfigError` where `path` is no page with a place for what `command` writes."""
+    begin, end = _marks(command)
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("--page", f"{path} cannot be read: {error}") from error
+    if not -1 < text.find(begin) < text.find(end):
+        raise ConfigError(
+            "--page",
+            f"{path} has no place for what was measured",
+            hint=f"put the lines `{begin}` and `{end}` where it belongs",
+        )
+
+
+def write_page(path: Path, command: str, section: Iterable[str]) -> None:
+    """Write that part of a page that `check_page` took, in lines, and nothing else of it."""
+    begin, end = _marks(command)
+    text = path.read_text("utf-8")
+    before, _, rest = text.partition(begin)
+    after = rest.partition(end)[2]
+    lines = "\n".join(section)
+    path.write_text(f"{before}{begin}\n{lines}\n{end}{after}", "utf-8")
