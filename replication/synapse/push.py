@@ -57,7 +57,7 @@ from logweir.store.engine.request import ITERATORS
 from logweir.store.engine.select import Select, select
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.schema import Schema
-from logweir.store.view import ReadView
+from logweir.store.view import ReadView, get
 from logweir.wal import kernel as rows_kernel
 from logweir.wal.columns import RowColumns
 from logweir.wal.directory import scan_directory
@@ -372,7 +372,7 @@ class Streams:
     def _stands(self, space_id: int, key: bytes | None) -> bytes | None:
         """The tuple that stands under a key now."""
         with contextlib.suppress(RequestError), self._log.read_view() as view:
-            return None if key is None else view.get(space_id, unpack(key))
+            return None if key is None else get(view.engine, space_id, unpack(key))
         return None  # the space is another one, or gone
 
     def _wanted(self, only: Stream | None) -> Mapping[int, Stream]:

@@ -88,11 +88,6 @@ class Layers:
         stack = (*early, *self.stack)
         return LayeredTxn(stack, base, write=write, look=look, early=len(early))
 
-    @property
-    def admits(self) -> bool:
-        """Whether `admit` has nothing to do."""
-        return self._serving and self._failure is None and self._size <= 2 * LAYER_BYTES
-
     def admit(self) -> None:
         """Before a change: wait until the layers have room for it. Raises why they have none."""
         with self._lock:
