@@ -299,7 +299,7 @@ class ServerSession(BaseSession[Event]):
         """Whether commands are simply run."""
         is_stranger = self._must_login and self.user is None
         is_stream = self.producer is not None or self._connecting is not None
-        return not (self._is_over() or is_stream or is_stranger)
+        return not (self._closing or self.close_reason or is_stream or is_stranger)
 
     def _take(
         self, packet: Packet, run: list[Packet | RequestRun], events: list[Event], now: float

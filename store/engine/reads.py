@@ -114,8 +114,12 @@ def select_batch(
     halts; the rest as for `Group.execute_batch`."""
     txn = engine.txn
     assert isinstance(txn, LayeredTxn)
-    definitions = [engine.schema.get(space_id) for space_id in ids]
-    spaces = [None if space is None else compiled(engine, space) for space in definitions]
+    schema = engine.schema
+    definitions, spaces = [], []
+    for space_id in ids:
+        space = schema.get(space_id)
+        definitions.append(space)
+        spaces.append(None if space is None else compiled(engine, space))
     done = executor.execute(data, columns, spaces, txn.undo, refer, limit_bytes, computer)
     return Answers(data, columns, *done, definitions)
 

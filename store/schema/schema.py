@@ -172,10 +172,10 @@ class Schema:
 
     def get(self, key: int | str) -> SpaceDef | None:
         """The space of that id or name, None where there is none."""
-        if isinstance(key, str):
-            space_id = self._by_name.get(key)
-            return None if space_id is None else self._spaces.get(space_id)
-        return self._spaces.get(key) if isinstance(key, int) else None
+        if isinstance(key, int):
+            return self._spaces.get(key)
+        space_id = self._by_name.get(key) if isinstance(key, str) else None
+        return None if space_id is None else self._spaces.get(space_id)
 
     def space(self, key: int | str) -> SpaceDef:
         """The space of that id or name. Raises 36."""

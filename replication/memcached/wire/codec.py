@@ -247,7 +247,8 @@ class PacketBuffer:
             skipped = min(self._skip_bytes, len(data))
             self._skip_bytes -= skipped
             data = data[skipped:]
-        data = self._kept.join(data)
+        if self._kept.size_bytes:
+            data = self._kept.join(data)
         at = 0
         try:
             at = self._split(data, found, take_run)
