@@ -18,6 +18,7 @@ from logweir.store.engine.select import rows
 from logweir.store.engine.statements import Row
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.schema import Schema
+from logweir.store.state.layered import LayeredTxn
 from logweir.wal.mp import Value, unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -78,9 +79,14 @@ class ReadView(View):
     def tuples(self, space: SpaceDef) -> Iterator[bytes]:
         """All tuples of a space, as MsgPack, in the order of its primary key."""
         if space.primary is None:
-            return iter(())
-        found = reads.pieces(self.engine, space, space.primary, b"", None, reverse=False)
-        return (data for piece in found for data in piece.tuples())
+            return
+        txn = self.engine.txn
+        assert isinstance(txn, LayeredTxn)
+        for piece in reads.pieces(self.engine, space, space.primary, b"", None, reverse=False):
+            for data in piece.tuples():
+                yield data
+                if txn.base.state.is_foreign:
+                    txn.check_process()
 
     def snapshot_spaces(self) -> list[SpaceDef]:
         """The spaces of a snapshot in its order: system spaces by id, then the others by id.
