@@ -13,7 +13,7 @@ from interop import gsraw
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from interop.tapserver import Peer, TapServer
-from interop.test_tap_source import mutation, opaque
+from interop.test_memcached_source import mutation, opaque
 from logweir.limits import BACKFILL_CHUNK_ITEMS
 from logweir.replication.bucket.store import Buckets
 from logweir.replication.greenstack.wire import messages

@@ -19,8 +19,8 @@ from support.tapmodel import sent
 import logweir
 from interop.serving import Serving
 from interop.tapserver import Peer, TapServer
+from interop.test_memcached_captures import recorded, state
 from interop.test_synapse_source import Homeserver, http_of, serving
-from interop.test_tap_captures import recorded, state
 from logweir.errors import (
     ConfigError,
     PeerRefused,

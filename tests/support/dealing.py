@@ -42,7 +42,7 @@ LONG: tuple[str, ...] = (
     "interop/test_values",
     "disk/test_names",
     "sim/test_store_histories",
-    "interop/test_tap_source",
+    "interop/test_memcached_source",
     "disk/test_tank_crashes",
     "interop/test_pipeline_spools",
 )

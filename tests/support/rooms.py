@@ -124,15 +124,14 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "kernel_rooms",
     ),
     "tank": ("tank_*", "follower_contract", "fuzz_tank", "kernel_rooms", "listener_rights"),
-    "tap": (
-        "memcached_suite",
-        "tap_*",
+    "memcached": (
+        "memcached_*",
         "follower_contract",
         "bucket_*",
         "fuzz_bucket_servers",
         "cas_of_two_protocols",
         "item_changes",
-        "fuzz_tap",
+        "fuzz_memcached",
     ),
     "greenstack": (
         "greenstack_*",
@@ -169,9 +168,9 @@ QUICK: tuple[str, ...] = (
     *("greenstack_codec", "greenstack_messages", "greenstack_session", "summary"),
     *("synapse_codec", "synapse_cursors", "synapse_session", "tank_codec", "tank_session"),
     *(
-        "tap_codec",
-        "tap_names",
-        "tap_session",
+        "memcached_codec",
+        "memcached_names",
+        "memcached_session",
         "vclock",
         "verifiers",
         "xrow",

@@ -30,7 +30,7 @@ class Suite(StrEnum):
     JOIN = "join"
     RELAY = "relay"
     FOLLOW = "follow"
-    TAP = "tap"
+    MEMCACHED = "memcached"
     SYNAPSE = "synapse"
     SPARK = "spark"
     GREENSTACK = "greenstack"
@@ -144,8 +144,8 @@ def command(
             _scan(out, Path(folder), rows, compress, rounds)
         elif suite is Suite.TANK:
             _tank(out, Path(folder), rounds)
-        elif suite is Suite.TAP:
-            _tap(out, Path(folder), rounds)
+        elif suite is Suite.MEMCACHED:
+            _memcached(out, Path(folder), rounds)
         elif suite is Suite.SYNAPSE:
             _synapse(out, Path(folder), rounds)
         elif suite is Suite.SPARK:
@@ -218,27 +218,27 @@ def _tank(out: Output, folder: Path, rounds: int) -> None:
     out.line(f"fetches that wait: {told}")
 
 
-def _tap(out: Output, folder: Path, rounds: int) -> None:
-    from logweir.tools.bench import tap
+def _memcached(out: Output, folder: Path, rounds: int) -> None:
+    from logweir.tools.bench import memcached
 
-    figures = tap.run_tap(folder, rounds=rounds)
+    figures = memcached.run_memcached(folder, rounds=rounds)
     if out.as_json:
-        out.json({"suite": "tap", **tap.to_json(figures)})
+        out.json({"suite": "memcached", **memcached.to_json(figures)})
         return
     out.line(f"baseline: {figures.baseline}, which keeps nothing; load {os.getloadavg()[0]:.1f}")
-    title = {"items": tap.ITEMS, "value_bytes": tap.VALUE_BYTES, "connections": 1}
+    title = {"items": memcached.ITEMS, "value_bytes": memcached.VALUE_BYTES, "connections": 1}
     _show(out, "dump", title, "items/s", figures.dump)
     told = ", ".join(f"{case} {value:.2f}" for case, value in figures.cpu_us.items())
     out.line(f"dump, CPU of the server, us/item: {told}\n")
     shown = ", ".join(f"{key} {value:.2f}" for key, value in figures.latency_ms.items())
-    out.line(f"live change to packet, ms, {tap.CHANGES} changes, durability fsync: {shown}")
+    out.line(f"live change to packet, ms, {memcached.CHANGES} changes, durability fsync: {shown}")
     shown = ", ".join(
         f"{key.removesuffix(' bytes')} {human_bytes(int(value))}" if key.endswith("bytes")
         else f"{key} {value:.2f}"
         for key, value in figures.followers.items()
     )  # fmt: skip
-    told = f"{tap.FOLLOWED} items of {tap.FOLLOWED_BYTES} bytes"
-    out.line(f"{tap.FOLLOWERS} followers, {told}, memory of the server: {shown}")
+    told = f"{memcached.FOLLOWED} items of {memcached.FOLLOWED_BYTES} bytes"
+    out.line(f"{memcached.FOLLOWERS} followers, {told}, memory of the server: {shown}")
 
 
 def _synapse(out: Output, folder: Path, rounds: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from interop.tapserver import Peer, TapServer
-from interop.test_tap_endpoint import ACK, serve
+from interop.test_memcached_endpoint import ACK, serve
 from logweir.errors import ConfigError, SourceStopped, Unreachable
 from logweir.replication.memcached.client import TapStream
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer

@@ -17,7 +17,7 @@ from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from interop.tapserver import Peer, TapServer
 from interop.test_iproto_cli import told
-from interop.test_tap_endpoint import serve, set_state
+from interop.test_memcached_endpoint import serve, set_state
 from logweir.errors import ConfigError
 from logweir.replication.bucket.item import VbucketState
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer

@@ -15,8 +15,8 @@ import pytest
 
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
-from interop.test_tap_endpoint import ACK, FUTURE, data, serve, set_state, take_until
-from interop.test_tap_logins import log_in
+from interop.test_memcached_endpoint import ACK, FUTURE, data, serve, set_state, take_until
+from interop.test_memcached_logins import log_in
 from logweir.errors import ConfigError
 from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket.item import Item, VbucketState, pack_item

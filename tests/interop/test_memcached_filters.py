@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 
 from interop.kvclient import KvClient, store
-from interop.test_tap_endpoint import ACK, data, serve, set_state, take_until
-from interop.test_tap_options import opaques, until
+from interop.test_memcached_endpoint import ACK, data, serve, set_state, take_until
+from interop.test_memcached_options import opaques, until
 from logweir.replication.bucket.item import VbucketState
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
 from logweir.replication.memcached.wire.messages import (

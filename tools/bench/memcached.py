@@ -1,4 +1,4 @@
-"""`logweir bench tap`: dumps next to Debian's memcached, live streams and many followers.
+"""`logweir bench memcached`: dumps next to Debian's memcached, live streams and many followers.
 
 Commands one by one are cells of `logweir bench statements`. Dump: TAP DUMP of all items until the
 end of the stream, next to gets of all items from memcached, all sent without waiting while the
@@ -32,7 +32,7 @@ from logweir.replication.memcached.wire.messages import Connect, Option, encode_
 from logweir.tools.bench.harness import Case, Result, compare
 from logweir.tools.bench.servers import Server, logweir_server, memcached_server, version_of
 
-__all__ = ["ITEMS", "VALUE_BYTES", "TapFigures", "run_tap", "to_json"]
+__all__ = ["ITEMS", "VALUE_BYTES", "MemcachedFigures", "run_memcached", "to_json"]
 
 ITEMS: Final = 50_000
 VALUE_BYTES: Final = 100
@@ -45,7 +45,7 @@ _EXTRAS: Final = struct.pack(">II", 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class TapFigures:
+class MemcachedFigures:
     """What was measured. The first of each list of results is memcached.
 
     `cpu_us`: CPU of a server per item of the dump, by case; `followers`: bytes and
@@ -59,11 +59,13 @@ class TapFigures:
     baseline: str
 
 
-def run_tap(directory: Path, *, rounds: int) -> TapFigures:
+def run_memcached(directory: Path, *, rounds: int) -> MemcachedFigures:
     """Measure in `directory`, which decides the disk. Raises `ConfigError` without memcached."""
     version = version_of("memcached")
     if version is None:
-        raise ConfigError("bench tap", "there is no memcached here", hint="install memcached 1.6")
+        raise ConfigError(
+            "bench memcached", "there is no memcached here", hint="install memcached 1.6"
+        )
     with ExitStack() as stack:
         theirs = stack.enter_context(memcached_server())
         listen = ["tap://127.0.0.1:0/bench"]
@@ -80,10 +82,12 @@ def run_tap(directory: Path, *, rounds: int) -> TapFigures:
             case.name: round((server.cpu_seconds() - was) / (rounds * ITEMS) * 1e6, 3)
             for case, server, was in zip(cases, (theirs, ours), before, strict=True)
         }
-        return TapFigures(dump, _latency(ours.port, directory), _followers(ours), cpu, version)
+        return MemcachedFigures(
+            dump, _latency(ours.port, directory), _followers(ours), cpu, version
+        )
 
 
-def to_json(figures: TapFigures) -> dict[str, Any]:
+def to_json(figures: MemcachedFigures) -> dict[str, Any]:
     """For `--json`."""
     return {
         "dump": [result.to_json() for result in figures.dump],

@@ -22,7 +22,7 @@ from support.ports import free_port
 import logweir
 from interop.kvclient import KvClient, store
 from interop.tapserver import Peer, TapServer
-from interop.test_tap_endpoint import ACK, FUTURE, data, serve
+from interop.test_memcached_endpoint import ACK, FUTURE, data, serve
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_ack
 from logweir.replication.memcached.wire.messages import (
     Connect,

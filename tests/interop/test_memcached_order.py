@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from interop.kvclient import KvClient, store
-from interop.test_tap_endpoint import serve, set_state
+from interop.test_memcached_endpoint import serve, set_state
 from logweir.replication.bucket.item import VbucketState
 from logweir.replication.bucket.store import STATES_SPACE, Buckets
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_request

@@ -8,7 +8,7 @@ from typing import Any
 
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
-from interop.test_tap_endpoint import ACK, serve, set_state, take_until
+from interop.test_memcached_endpoint import ACK, serve, set_state, take_until
 from logweir.replication.bucket.item import VbucketState
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_request
 from logweir.replication.memcached.wire.messages import (

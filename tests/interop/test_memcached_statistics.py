@@ -1,4 +1,4 @@
-"""STAT: the groups that programs ask for. Counts: see `test_tap_memcached`."""
+"""STAT: the groups that programs ask for. Counts: see `test_memcached_real`."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import logweir
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
-from interop.test_tap_endpoint import ACK, FUTURE, data, serve, take_until
+from interop.test_memcached_endpoint import ACK, FUTURE, data, serve, take_until
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
 from logweir.replication.memcached.wire.messages import (
     Connect,

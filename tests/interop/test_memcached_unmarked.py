@@ -11,7 +11,7 @@ import pytest
 import logweir
 from interop.tapserver import Peer, TapServer
 from interop.test_iproto_cli import told
-from interop.test_tap_source import following, keys, mutation, opaque, status
+from interop.test_memcached_source import following, keys, mutation, opaque, status
 from logweir.errors import ConfigError
 from logweir.limits import BACKFILL_CHUNK_ITEMS
 from logweir.replication.bucket.item import VbucketState

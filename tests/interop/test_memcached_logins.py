@@ -8,7 +8,7 @@ import bmemcached
 import pytest
 
 from interop.kvclient import KvClient, store
-from interop.test_tap_endpoint import serve
+from interop.test_memcached_endpoint import serve
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
 from logweir.replication.service import users
 from logweir.replication.service.access import Privilege

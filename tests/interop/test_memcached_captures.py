@@ -18,7 +18,7 @@ from support.tapmodel import captures, packets, sent
 
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
-from interop.test_tap_endpoint import serve, set_state
+from interop.test_memcached_endpoint import serve, set_state
 from logweir.replication.bucket.item import VbucketState
 from logweir.replication.memcached.wire.codec import Opcode, Packet, encode_ack, encode_request
 from logweir.replication.memcached.wire.messages import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from interop.kvclient import KvClient, store
-from interop.test_tap_endpoint import ACK, FUTURE, data, serve, set_state, take_until
+from interop.test_memcached_endpoint import ACK, FUTURE, data, serve, set_state, take_until
 from logweir.replication.bucket.item import VbucketState
 from logweir.replication.memcached.push.stream import StreamOptions
 from logweir.replication.memcached.wire.codec import (

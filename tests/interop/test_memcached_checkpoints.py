@@ -11,9 +11,9 @@ import pytest
 
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
-from interop.test_tap_endpoint import ACK, FUTURE, applied, data, serve, set_state
-from interop.test_tap_options import opaques
-from interop.test_tap_source import following, keys, status
+from interop.test_memcached_endpoint import ACK, FUTURE, applied, data, serve, set_state
+from interop.test_memcached_options import opaques
+from interop.test_memcached_source import following, keys, status
 from logweir.replication.bucket.item import VbucketState
 from logweir.replication.memcached.wire.codec import Opcode, Packet
 from logweir.replication.memcached.wire.messages import Connect, Opaque, Option, TapMessage
