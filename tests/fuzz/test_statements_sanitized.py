@@ -15,7 +15,7 @@ from support.sanitizing import FIND, PYTEST, ROOT, built
 
 NAMES = (
     *("memtable", "merge", "pack", "update", "plan", "layer", "base", "condition", "statement"),
-    *("tuple", "select", "row", "item"),
+    *("draft", "tuple", "select", "row", "item"),
 )
 SOURCES = [
     source

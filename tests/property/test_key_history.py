@@ -21,7 +21,7 @@ import logweir
 from logweir.errors import PositionUnavailable, RequestError
 from logweir.store.engine.engine import key_of
 from logweir.store.engine.request import Request
-from logweir.store.engine.statements import put_request
+from logweir.store.engine.statements import request_for
 from logweir.store.recover.history import Change, folder_history
 from logweir.store.schema.definition import IndexDef
 from logweir.wal.mp import pack, unpack
@@ -259,7 +259,7 @@ def test_another_primary_key_is_a_begin_that_needs_a_snapshot(store: logweir.Log
     """What the key was before and after it are not the same tuple's: said, not mixed up."""
     space = store.schema.space("things").id
     row = [space, 0, "pk", "tree", {"unique": True}, [[1, "string"]]]
-    store.execute(put_request(RowType.REPLACE, store.schema, "_index", row))
+    store.execute(request_for(RowType.REPLACE, store.schema, "_index", row))
     store.replace("things", (2, "a"))
     with pytest.raises(PositionUnavailable, match="altered"):
         list(store.history("things", "a"))
@@ -275,7 +275,7 @@ def test_keys_are_matched_by_value_however_they_are_written(store: logweir.Log) 
     space = store.schema.space("things").id
     wide = Request(RowType.REPLACE, space, tuple=b"\x92\xce\x00\x00\x00\x01\xa1b")
     gone = Request(RowType.DELETE, space, key=b"\x91\xcd\x00\x01")
-    for request in (wide, put_request(RowType.INSERT, store.schema, space, (2, "\x01")), gone):
+    for request in (wide, request_for(RowType.INSERT, store.schema, space, (2, "\x01")), gone):
         store.execute(request)
     told = [one.tuple for one in store.history("things", 1)]
     assert told == [None, (1, "a"), (1, "b"), None]
