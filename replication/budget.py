@@ -168,7 +168,7 @@ class Budget:
         return holder.unsent_bytes > self.left_bytes
 
     def _count_answers(self) -> None:
-        self._answers_bytes = sum(one.unsent_bytes for one in self._holders)
+        self._answers_bytes = sum([one.unsent_bytes for one in tuple(self._holders)])
 
     def _relieve(self) -> None:
         """Close who holds most until there is room."""

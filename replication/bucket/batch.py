@@ -118,12 +118,13 @@ def computed(kind: int, start: int, stop: int) -> array[int]:
 
 class Paused(Exception):
     """Behind enough answers, or before what cannot be done here. `answers`: so far; `at`: the place
-    of the next request."""
+    of the next request; `is_held`: it waits for another state of its vbucket."""
 
-    def __init__(self, answers: bytes, at: int) -> None:
+    def __init__(self, answers: bytes, at: int, *, is_held: bool = False) -> None:
         super().__init__("a run goes on later")
         self.answers = answers
         self.at = at
+        self.is_held = is_held
 
 
 class _Batches:
@@ -149,8 +150,8 @@ class _Batches:
         """Go on with the run."""
         raise NotImplementedError
 
-    def _paused(self) -> Paused:
-        return Paused(b"".join(self._parts), self._numbers[AT])
+    def _paused(self, *, is_held: bool = False) -> Paused:
+        return Paused(b"".join(self._parts), self._numbers[AT], is_held=is_held)
 
     def _say(
         self, at: int, reached: int, first: int, results: array[int], made: bytes, lsn: int
@@ -194,8 +195,8 @@ class Changes(_Batches):
             assert how == ODD
             try:
                 said, numbers[AT] = self._ordinary(begin)
-            except Paused:
-                raise self._paused() from None
+            except Paused as paused:
+                raise self._paused(is_held=paused.is_held) from None
             self._parts.append(said)
 
     def _statements(self, most: int) -> tuple[bytes, array[int], int]:

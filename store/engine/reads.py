@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from logweir.errors import LogweirError
 from logweir.store.engine.batches import Answers
 from logweir.store.engine.computing import Computer
 from logweir.store.engine.engine import Engine
@@ -183,18 +184,29 @@ def pieces(
         done = found.given
     rest = engine.entries(space, index, start, stop, reverse=reverse)
     start_at, stop_at = min(offset + done, sys.maxsize), min(offset + limit, sys.maxsize)
-    yield from map(_Listed, parted(rest, start_at, stop_at))
+    yield from map(_Listed, parted(rest, start_at, stop_at, len))
 
 
-def parted(found: Iterator[T], start: int, stop: int) -> Iterator[Sequence[T]]:
-    """`islice` in pieces of `PIECE_STEPS`; what is left out is work too, so one may have none."""
-    at = 0
-    while at < stop:
-        piece = list(islice(found, min(PIECE_STEPS, stop - at)))
-        yield piece[max(start - at, 0) :]
-        at += PIECE_STEPS
-        if len(piece) < PIECE_STEPS:
-            return
+def parted(
+    found: Iterator[T], start: int, stop: int, size_of: Callable[[T], int]
+) -> Iterator[Sequence[T]]:
+    """`islice` in pieces of `PIECE_STEPS`, or of `PIECE_BYTES`; what is left out is work too, so a
+    piece may have none. What stands before one that cannot be read is yielded before that raises."""
+    piece: list[T] = []
+    steps = size = 0
+    try:
+        for at, one in enumerate(islice(found, stop)):
+            steps += 1
+            if at >= start:
+                piece.append(one)
+                size += size_of(one)
+            if steps >= PIECE_STEPS or size >= PIECE_BYTES:
+                yield piece
+                piece, steps, size = [], 0, 0
+    except LogweirError:
+        yield piece
+        raise
+    yield piece
 
 
 def one(engine: Engine, space: SpaceDef, index: IndexDef, key: bytes) -> bytes | None:

@@ -213,7 +213,8 @@ def pairs(engine: Engine, wanted: Select) -> Iterator[Sequence[tuple[bytes, byte
     start, stop, reverse = limits
     found = engine.pairs(wanted.space, wanted.index, start, stop, reverse=reverse)
     end = sys.maxsize if wanted.limit is None else wanted.offset + wanted.limit
-    return reads.parted(found, min(wanted.offset, sys.maxsize), min(end, sys.maxsize))
+    start_at = min(wanted.offset, sys.maxsize)
+    return reads.parted(found, start_at, min(end, sys.maxsize), lambda pair: len(pair[1]))
 
 
 def _limits(wanted: Select) -> tuple[bytes, bytes | None, bool] | None:

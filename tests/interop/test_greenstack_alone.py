@@ -35,8 +35,8 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     whole = Shared._make_at_once
 
-    def noted(self: Shared, fresh: list[tuple[Job, Any]], began: float) -> None:
-        whole(self, fresh, began)
+    def noted(self: Shared, fresh: list[tuple[Job, Any]], jobs: list[Job], began: float) -> None:
+        whole(self, fresh, jobs, began)
         found.append(sum(job.size for job, _ in fresh))
 
     monkeypatch.setattr(Shared, "_make_at_once", noted)

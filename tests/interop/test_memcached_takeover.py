@@ -6,15 +6,20 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from interop.test_memcached_endpoint import ACK, serve, set_state, take_until
 from logweir.replication.bucket.item import VbucketState
+from logweir.replication.memcached.serve import runs
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_request
 from logweir.replication.memcached.wire.messages import (
     Connect,
     Option,
+    TapMessage,
     encode_connect,
+    encode_tap,
 )
 from logweir.replication.protocols import parse_url
 from logweir.replication.service import users
@@ -60,6 +65,31 @@ def migrate(source: int, destination: int, vbucket: int) -> None:
             right.socket.sendall(encode_request(packet))
         right.socket.shutdown(1)
         answers.join(20)
+
+
+def test_what_is_taken_in_turns_is_not_held_by_a_pending_vbucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer of a takeover goes on behind what took long; a client's request stays held."""
+    monkeypatch.setattr(runs, "_JOB_SECONDS", 0.0)
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        set_state(client, 1, VbucketState.PENDING)
+        taken = [
+            encode_tap(TapMessage(Opcode.TAP_MUTATION, b"k%d" % n, b"v", vbucket=1))
+            for n in range(50)
+        ]
+        client.socket.sendall(b"".join(taken))
+        server.wait(lambda: server.log.count("b") == 50)
+        with KvClient(server.port) as held:
+            held.socket.sendall(encode_request(Packet(Opcode.GET, b"k0", vbucket=1)))
+            held.socket.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                held.receive()
+            set_state(client, 1, VbucketState.ACTIVE)
+            held.socket.settimeout(20)
+            answer = held.receive()
+        assert answer is not None
+        assert answer.value == b"v"
 
 
 def test_takeover_under_writes_loses_and_doubles_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -34,7 +35,7 @@ class Echo:
             self.threads[-1].start()
 
     def _serve(self, client: socket.socket) -> None:
-        with client:
+        with client, contextlib.suppress(ConnectionError):  # who is gone is over, too
             while data := client.recv(65536):
                 client.sendall(data)
         self.over += 1

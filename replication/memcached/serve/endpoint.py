@@ -211,15 +211,17 @@ class TapService:
 
 class _Run:
     """Commands that are run in a bucket. `answers`: to those that are durable; `fresh`: to those
-    that were run since; `rest`: those that were not yet."""
+    that were run since; `rest`: those that were not yet; `is_held`: by the state of the vbucket of
+    the first of these."""
 
-    __slots__ = ("answers", "bucket", "event", "fresh", "rest")
+    __slots__ = ("answers", "bucket", "event", "fresh", "is_held", "rest")
 
     def __init__(self, event: Commands, bucket: Bucket) -> None:
         self.event = event
         self.bucket = bucket
         self.answers = b""
         self.fresh = b""
+        self.is_held = False
         self.rest: Sequence[Packet | RequestRun] = event.requests
 
     def advance(self, rest: Sequence[Packet | RequestRun]) -> None:
@@ -430,7 +432,7 @@ class Conversation:
         if begun is None:
             self._put_in_line(run)
             return
-        run.fresh = begun.answers
+        run.fresh, run.is_held = begun.answers, begun.is_held
         self._go_on(run, begun.rest)
 
     def _put_in_line(self, run: _Run) -> None:
@@ -444,7 +446,7 @@ class Conversation:
 
     def _apply(self, run: _Run, may_take_over: bool, group: Group) -> Sequence[Packet | RequestRun]:
         """Run commands in a group, in the thread that commits. Returns those that wait."""
-        run.fresh = b""
+        run.fresh, run.is_held = b"", False
         if self._waits:
             return run.rest
         now = self.service.now()
@@ -465,7 +467,7 @@ class Conversation:
             run.fresh = change_all(run.rest, items, now, one, group)
         except Pending as pending:
             self._waits = True
-            run.fresh, rest = pending.answers, pending.rest
+            run.fresh, run.is_held, rest = pending.answers, pending.is_held, pending.rest
         if executor is not None:
             self._auto_nack = executor.auto_nack
         return rest
@@ -526,11 +528,12 @@ class Conversation:
             self.link.go_on_later(self.look)
             return
         first = self._waiting[0]
-        request = packets_of(first.rest[:1])[0]
-        with self.service.shared.log.read_view() as view:
-            state = ViewItems(first.bucket, view).state(request.vbucket)
-        if state == VbucketState.PENDING:
-            return
+        if first.is_held:
+            request = packets_of(first.rest[:1])[0]
+            with self.service.shared.log.read_view() as view:
+                state = ViewItems(first.bucket, view).state(request.vbucket)
+            if state == VbucketState.PENDING:
+                return
         self.service.wait_no_more(self)
         waiting, self._waiting = self._waiting, deque()
         self._waits = False

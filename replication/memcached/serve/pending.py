@@ -16,9 +16,17 @@ __all__ = ["Pending"]
 
 class Pending(Exception):
     """A request waits, and nothing was done. `answers`: to those that were run before it; `rest`:
-    itself and what stands behind it, where more than one was asked for."""
+    itself and what stands behind it, where more than one was asked for; `is_held`: by the state of
+    its vbucket."""
 
-    def __init__(self, answers: bytes = b"", rest: Sequence[Packet | RequestRun] = ()) -> None:
+    def __init__(
+        self,
+        answers: bytes = b"",
+        rest: Sequence[Packet | RequestRun] = (),
+        *,
+        is_held: bool = True,
+    ) -> None:
         super().__init__("a request waits")
         self.answers = answers
         self.rest = rest
+        self.is_held = is_held

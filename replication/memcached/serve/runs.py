@@ -210,7 +210,7 @@ def change_all(
             try:
                 return ordinary(packet), stop
             except Pending:
-                raise Paused(b"", at) from None
+                raise Paused(b"", at, is_held=True) from None
 
         return Changes(run, items, now, group, one).answer()
 
@@ -237,7 +237,7 @@ def _execute(
     end = time.thread_time() + seconds if len(requests) > 1 else inf
     for number, request in enumerate(requests):
         if room <= 0 or (number and time.thread_time() >= end):
-            raise Pending(b"".join(answers), requests[number:])
+            raise Pending(b"".join(answers), requests[number:], is_held=False)
         try:
             made = answer(request) if isinstance(request, RequestRun) else [ordinary(request)]
         except Pending:
@@ -245,7 +245,9 @@ def _execute(
         except Paused as paused:
             assert isinstance(request, RequestRun)
             rest = [*request.behind(paused.at), *requests[number + 1 :]]
-            raise Pending(b"".join(answers) + paused.answers, rest) from None
+            raise Pending(
+                b"".join(answers) + paused.answers, rest, is_held=paused.is_held
+            ) from None
         answers += made
         room -= sum(map(len, made))
     return answers[0] if len(answers) == 1 else b"".join(answers)
