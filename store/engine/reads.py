@@ -191,7 +191,7 @@ def parted(
     found: Iterator[T], start: int, stop: int, size_of: Callable[[T], int]
 ) -> Iterator[Sequence[T]]:
     """`islice` in pieces of `PIECE_STEPS`, or of `PIECE_BYTES`; what is left out is work too, so a
-    piece may have none. What stands before one that cannot be read is yielded before that raises."""
+    piece may have none. What stands before one that cannot be read is yielded before."""
     piece: list[T] = []
     steps = size = 0
     try:

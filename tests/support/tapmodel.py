@@ -15,6 +15,7 @@ from logweir.replication.bucket.change import BURY, TAKEN, PlainItemComputer
 from logweir.replication.bucket.item import Changed, Item, VbucketState, pack_item, unpack_item
 from logweir.replication.bucket.store import Buckets, GroupItems, ViewItems
 from logweir.replication.memcached.serve.commands import Executor
+from logweir.replication.memcached.serve.pending import Pending
 from logweir.replication.memcached.serve.runs import change_all, execute_one, packets_of
 from logweir.replication.memcached.server_session import (
     Commands,
@@ -197,7 +198,15 @@ class StoreServer(Server):
             items = GroupItems(self.stored, group, self.now)
             executor = Executor(items, self.now)
             one = partial(execute_one, group, executor)
-            return change_all(event.requests, items, self.now, one, group)
+            answers, rest = b"", event.requests
+            while rest:
+                try:
+                    return answers + change_all(rest, items, self.now, one, group)
+                except Pending as pending:
+                    if pending.is_held:
+                        raise
+                    answers, rest = answers + pending.answers, pending.rest
+            return answers
 
         job = Job(apply)
         self.log.run_job(job)
