@@ -174,7 +174,7 @@ def test_a_fast_follower_does_not_keep_the_loop(many: Path) -> None:
         sent = max(link.sent_bytes for link in server.listener.links)
         follower.kill()
         await follower.wait()
-        assert sent < ROWS * 20  # of about 40 bytes each
+        assert sent < ROWS * 30  # of about 40 bytes each; buffers of the system take some
 
     serve(many, main)
 
