@@ -118,16 +118,20 @@ def new_target(source: Path, to: Path, what: str, filesystem: FileSystem) -> Ite
     except OSError as error:
         raise explain(error, str(to)) from error
     _check_free(to, filesystem)
-    with filesystem.lock(to / LOCK_NAME), _explained(to):
+    making = f"{what} of {source}"
+    with _explained(to), filesystem.lock(to / LOCK_NAME):
         _check_free(to, filesystem)  # nobody has begun in it in between
         try:
             _remove_all_but_mark(to, filesystem)
-            mark_unfinished(to, f"{what} of {source}", filesystem)
+            mark_unfinished(to, making, filesystem)
             yield
             failpoint("rewrite.before_unmark")
             unmark(to, filesystem)
         except BaseException:
             with suppress(OSError, WalError):
+                if UNFINISHED_NAME not in (names := names_in(to, filesystem)) and len(names) > 1:
+                    # It is whole, and has lost its mark: a half of it would have none.
+                    mark_unfinished(to, making, filesystem)
                 _remove_all_but_mark(to, filesystem)
                 unmark(to, filesystem)
             raise

@@ -37,7 +37,7 @@ Spoken = TypeVar("Spoken", bound=Conversation)
 S = TypeVar("S", bound=Session[Any])
 
 
-class Asking(Generic[S, A]):
+class Asking(ABC, Generic[S, A]):
     """One connection to a server, whose session is `session`: requests out, each under a number,
     answers awaited. Requests are pipelined; any number of callers may wait at a time.
 
@@ -61,9 +61,9 @@ class Asking(Generic[S, A]):
         """Whether requests can be sent."""
         return self._link is not None and self._link.is_open
 
+    @abstractmethod
     def handle(self, events: Sequence[Any]) -> None:
         """See `Conversation`."""
-        raise NotImplementedError
 
     def closed(self, reason: str) -> None:
         """See `Conversation`: all that wait are told."""

@@ -17,6 +17,7 @@ from logweir.replication.greenstack.follow.incoming import Incoming
 from logweir.replication.greenstack.wire import messages
 from logweir.replication.greenstack.wire.codec import Frame, FrameBuffer, Opcode, encode_frame
 from logweir.replication.greenstack.wire.messages import Feature, Mark
+from logweir.testing.damage import damaged
 from logweir.wal.vclock import VClock
 
 SEED = 11211
@@ -32,23 +33,6 @@ DECODERS = (
 )
 
 
-def broken(data: bytes, chance: random.Random) -> bytes:
-    """`data` with a few bytes changed, removed, doubled or put elsewhere."""
-    out = bytearray(data)
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(out) + 1)
-        match chance.randrange(4):
-            case 0 if at < len(out):
-                out[at] = chance.randrange(256)
-            case 1:
-                del out[at : at + chance.randint(1, 8)]
-            case 2:
-                out[at:at] = out[at : at + chance.randint(1, 8)]
-            case _:
-                out[at:at] = chance.randbytes(chance.randint(1, 4))
-    return bytes(out)
-
-
 def test_broken_payloads_give_a_value_or_our_error() -> None:
     """All decoders, over the payloads of all single frames."""
     chance = random.Random(SEED)
@@ -60,7 +44,7 @@ def test_broken_payloads_give_a_value_or_our_error() -> None:
     ]
     for round_number in range(ROUNDS):
         for payload in payloads:
-            data = broken(payload, chance)
+            data = damaged(payload, chance)
             for decode in DECODERS:
                 try:
                     decode(data)
@@ -78,7 +62,7 @@ def test_broken_clients_get_whole_frames_only() -> None:
     for name in CAPTURES:
         for _ in range(ROUNDS):
             server = Server("PLAIN", "CRAM-MD5", "SCRAM-SHA-256", hello=False)
-            data = broken(sent(name, "c2s"), chance)
+            data = damaged(sent(name, "c2s"), chance)
             out = b"".join(server.feed(data[i : i + 9]) for i in range(0, len(data), 9))
             assert b"".join(map(encode_frame, frames(out))) == out
 
@@ -90,7 +74,7 @@ def test_broken_servers_end_or_go_on() -> None:
     for name in CAPTURES:
         for _ in range(ROUNDS):
             session = ClientSession(bytes, user="ada", password="x", features=tuple(Feature))
-            data = broken(sent(name, "s2c"), chance)
+            data = damaged(sent(name, "s2c"), chance)
             for at in range(0, len(data), 100):
                 session.receive_data(data[at : at + 100], 0.0)
             ended += bool(session.close_reason)
@@ -106,7 +90,7 @@ def test_broken_streams_give_steps_or_our_error() -> None:
     taken = refused = 0
     for _ in range(10 * ROUNDS):
         incoming = Incoming(VClock())
-        for frame in FrameBuffer().feed(begin + broken(data, chance))[0]:
+        for frame in FrameBuffer().feed(begin + damaged(data, chance))[0]:
             if frame.opcode in pushes and frame.payload:
                 try:
                     taken += incoming.take(frame) is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -17,10 +18,11 @@ from support.logs import INSTANCE, SPACE_ROW, forget_end, insert, transaction, w
 from typer.testing import CliRunner
 
 import logweir
-from logweir.errors import ConfigError, CorruptFile, DirectoryLocked, RecoveryRefused
+from logweir.errors import ConfigError, CorruptFile, DirectoryLocked, RecoveryRefused, WalError
 from logweir.recovery import examine, plan, repair, restore
-from logweir.recovery.faults import FaultyFileSystem, SimFileSystem
+from logweir.recovery.faults import Fault, FaultyFileSystem, SimFileSystem
 from logweir.recovery.faults.cuts import Recorder
+from logweir.recovery.faults.faulty import WRITING
 from logweir.recovery.unfinished import UNFINISHED_NAME
 from logweir.tools.cli.main import app
 from logweir.wal import failpoint
@@ -84,6 +86,30 @@ def test_a_power_cut_while_a_broken_off_one_is_removed() -> None:
     for image, left in zip(recorder.images, seen, strict=True):
         if UNFINISHED_NAME not in left and left - {f"{UNFINISHED_NAME}.new"}:
             assert rows_of(examine(TARGET, filesystem=image.disk)) == whole, image.where
+
+
+@BOTH
+def test_a_power_cut_while_a_failed_one_is_removed(copy: Copy) -> None:
+    """Also where the last call failed, behind which the mark is gone: what is removed has one."""
+    disk, _ = prepared_disk()
+    whole = rows_of(examine(FOLDER, filesystem=disk))
+    counter = FaultyFileSystem(disk.copy())
+    copy(FOLDER, TARGET, filesystem=counter)
+    calls = sum(counter.counts[kind] for kind in WRITING)
+    seen = 0
+    for at in range(calls - 4, calls + 1):
+        recorder = Recorder(disk.copy(), lambda: None, each=3)
+        recorder.fault = Fault(at)
+        with contextlib.suppress(WalError):
+            copy(FOLDER, TARGET, filesystem=recorder)
+        assert recorder.failed
+        for image in recorder.images:
+            left = names(image.disk)
+            if UNFINISHED_NAME in left or not left - {f"{UNFINISHED_NAME}.new"}:
+                continue
+            seen += 1
+            assert rows_of(examine(TARGET, filesystem=image.disk)) == whole, image.where
+    assert seen
 
 
 def store(folder: Path) -> Path:
