@@ -34,7 +34,8 @@ def unmark(folder: Path, filesystem: FileSystem) -> None:
 
 
 def unfinished_copy(folder: Path, filesystem: FileSystem) -> Damage:
-    """What is wrong with a folder that has the mark."""
+    """What is wrong with a folder that has the mark. What was to be copied is where it was: no row
+    is lost by it."""
     path = folder / UNFINISHED_NAME
     try:
         with closing(filesystem.open_read(path)) as file:
@@ -43,4 +44,4 @@ def unfinished_copy(folder: Path, filesystem: FileSystem) -> Damage:
         what = ""
     text = f"the folder is unfinished: {what or 'what was made here'} was broken off."
     hint = "do the same again, which begins anew here, or remove the folder"
-    return Damage(DamageKind.UNFINISHED, str(path), 0, 0, text, hint=hint)
+    return Damage(DamageKind.UNFINISHED, str(path), 0, 0, text, rows_lost=0, hint=hint)

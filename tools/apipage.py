@@ -21,6 +21,7 @@ FUNCTIONS: Final = {
         *("verify", "quick_check", "compact", "export", "import_rows", "import_frame", "cdc"),
         *("leased", "find_java", "py_files"),
     ),
+    "logweir.testing": ("crash_program", "damaged", "in_child"),
 }
 """Functions that the page tells of, by module."""
 
@@ -46,6 +47,20 @@ CLASSES: Final = {
     "logweir.aio.AsyncTransaction": (
         *("insert", "replace", "update", "upsert", "delete", "append", "get", "select"),
         "rollback",
+    ),
+    "logweir.testing.store.CrashStore": (
+        *("open", "close", "promise", "fault", "failed", "kill", "power_cut", "power_cuts"),
+        *("cut_at", "failing_calls", "lay"),
+    ),
+    "logweir.testing.clock.SimClock": ("advance",),
+    "logweir.testing.valve.Valve": (
+        "cut",
+        "hold",
+        "allow",
+        "until_stuck",
+        "until_quiet",
+        "down",
+        "sent_up",
     ),
     "logweir.wal.vclock.VClock": ("lsn", "with_lsn", "covers", "merge", "signature"),
     "logweir.wal.xrow.Row": ("type_name", "decoded"),

@@ -132,7 +132,7 @@ def command(
         style = Format.TABLE if out.is_terminal else Format.JSONL
     if out.as_json and style is not Format.JSONL:
         hint = "leave out one of both"
-        raise ConfigError("--json", f"it cannot be printed as {style}", origin="option", hint=hint)
+        raise ConfigError("--json", f"it cannot be printed as {style}.", origin="option", hint=hint)
     run = _Run(out, selection, style, raw=raw, limit=limit)
     if follow:
         run.follow(paths)
