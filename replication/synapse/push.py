@@ -419,7 +419,6 @@ class Streams:
         assert primary is not None
         fields = array("Q", (part.field_no for part in primary.parts))
         is_plain = not any(part.steps for part in primary.parts)
-        is_plain = is_plain and _BY_OPERATIONS.isdisjoint(columns.type)
         head = self._head(stream.name, OWN_INSTANCE).encode()
         units = gathered.spaces.setdefault(stream.name, [])
         at = 0

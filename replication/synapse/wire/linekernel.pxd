@@ -16,12 +16,13 @@ cdef extern from *:
     ctypedef const unsigned char* ApartSource "logweir_line_source"
 
 cdef Py_ssize_t ITEMS_FIRST, ITEMS, KEYS_FIRST, KEYS_MORE, OF_KEY, NO_KIND
-cdef Py_ssize_t SPACED, STRICT, DEPTH, KEYS, LEFT, LAST_LEFT, KIND, LAST_KIND, ROOM, INSERT, UPDATE
+cdef Py_ssize_t SPACED, STRICT, DEPTH, KEYS, LEFT, LAST_LEFT, KIND, LAST_KIND, ROOM
+cdef Py_ssize_t INSERT, REPLACE, UPDATE, DELETE, UPSERT
 cdef u64 ONES, NUL, EACH, SPACES, QUOTES, SLASHES, HIGHS
 cdef bytes _digits, _null, _false, _true, _batch
-cdef bytes _open, _insert, _replace, _update, _delete, _upsert
+cdef bytes _open, _insert, _replace, _delete
 cdef Source DIGITS, WORD_NULL, WORD_FALSE, WORD_TRUE, WORD_BATCH
-cdef Source OPEN, OP_INSERT, OP_REPLACE, OP_UPDATE, OP_DELETE, OP_UPSERT
+cdef Source OPEN, OP_INSERT, OP_REPLACE, OP_DELETE
 
 @cython.locals(i=Py_ssize_t)
 cdef Py_ssize_t put_escaped(Py_ssize_t code, Target to, Py_ssize_t used) noexcept
@@ -97,9 +98,6 @@ cdef Py_ssize_t put_key(
     Source data, Py_ssize_t at, Py_ssize_t end, const u64[::1] fields, Target to,
     Py_ssize_t used, Py_ssize_t* found) noexcept
 
-cdef Py_ssize_t put_part(
-    Source data, u64 span, Target to, Py_ssize_t used, Py_ssize_t* found) noexcept
-
 @cython.locals(i=Py_ssize_t, j=Py_ssize_t)
 cdef bint has_twice(const u64[::1] fields) noexcept
 
@@ -111,16 +109,16 @@ cdef bint is_span(u64 span, u64 size) noexcept
                size=Py_ssize_t, found="Py_ssize_t[65]", used=Py_ssize_t, made=Py_ssize_t,
                first_token=u64, token=u64, count=Py_ssize_t, row=Py_ssize_t, stop=Py_ssize_t,
                last=Py_ssize_t, begun=Py_ssize_t, written=Py_ssize_t, kind=u64, key=u64,
-               span=u64, ops=u64, whole=Py_ssize_t, line=Py_ssize_t)
+               span=u64, whole=Py_ssize_t, line=Py_ssize_t)
 cpdef Py_ssize_t changes(
     bytes data, const u64[::1] types, const u64[::1] spaces, const u64[::1] keys,
-    const u64[::1] tuples, const u64[::1] others, const u64[::1] lsns, const u64[::1] ends,
+    const u64[::1] tuples, const u64[::1] lsns, const u64[::1] ends,
     list wanted, const u64[::1] fields, bytes head, bytearray out, Py_ssize_t limit,
     u64[::1] told) except? -2
 
 cdef Py_ssize_t put_change(
-    Source data, u64 key, u64 span, u64 ops, const u64[::1] fields, Target to,
-    Py_ssize_t used, Py_ssize_t* found) noexcept
+    Source data, u64 key, u64 span, const u64[::1] fields, Target to, Py_ssize_t used,
+    Py_ssize_t* found) noexcept
 
 cdef bint is_change(u64 kind) noexcept
 

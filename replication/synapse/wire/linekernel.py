@@ -6,8 +6,8 @@ This file is plain Python and runs as it is; Cython compiles the same file with 
 in `linekernel.pxd`. `COMPILED` says which one runs. `rows` is its face; nothing else calls it. What
 is not plain here is *odd*, and goes the ordinary way (`codec.row_text`): binary, extensions, 32-bit
 floats, numbers that are none, values nested deeper than `DEPTH`, maps of more than `KEYS` keys or
-with keys that are not strings or begin with `$`, and strings that are not UTF-8. What is not odd
-gives the text that the ordinary way gives.
+with keys that are not strings or begin with `$`, and strings that are not UTF-8; in `changes`
+also rows with operations. What is not odd gives the text that the ordinary way gives.
 
 No length is believed: nothing is read behind the end that is given, and what does not end there is
 odd. A table of the caller's own that is too short, or whose numbers contradict one another, is an
@@ -61,12 +61,13 @@ WORD_NULL = _null
 WORD_FALSE = _false
 WORD_TRUE = _true
 WORD_BATCH = _batch
-_open, _insert, _replace = b' ["', b"insert", b"replace"
-_update, _delete, _upsert = b"update", b"delete", b"upsert"
-OPEN, OP_INSERT, OP_REPLACE = _open, _insert, _replace
-OP_UPDATE, OP_DELETE, OP_UPSERT = _update, _delete, _upsert
+_open, _insert, _replace, _delete = b' ["', b"insert", b"replace", b"delete"
+OPEN, OP_INSERT, OP_REPLACE, OP_DELETE = _open, _insert, _replace, _delete
 INSERT = 2
+REPLACE = 3
 UPDATE = 4
+DELETE = 5
+UPSERT = 9
 
 
 def put_escaped(code: int, to: bytearray, used: int) -> int:
@@ -525,15 +526,6 @@ def put_key(
     return used + 1
 
 
-def put_part(data: bytes, span: int, to: bytearray, used: int, found: list[int]) -> int:
-    """`,` and a part of a row, `null` where it has none. Returns where it ends; -1: odd."""
-    to[used] = 0x2C
-    used += 1
-    if span == 0:
-        return put_bytes(WORD_NULL, 4, to, used)
-    return item(data, span & 0xFFFFFFFF, span >> 32, to, used, STRICT, found)
-
-
 def has_twice(fields: Table) -> bool:
     """Whether a field is there twice."""
     for i in range(len(fields)):
@@ -555,7 +547,6 @@ def changes(
     spaces: Table,
     keys: Table,
     tuples: Table,
-    others: Table,
     lsns: Table,
     ends: Table,
     wanted: list[int],
@@ -567,14 +558,13 @@ def changes(
 ) -> int:
     """Changes of one space as RDATA lines with `[op, key, tuple]`, whole transactions.
 
-    The columns are those of a block: `others` the operations of an UPSERT; `ends`: its
-    transactions. `wanted`: space, first transaction, what an lsn lacks to the signature; `fields`:
-    of the key. `told`: takes how many bytes and lines were written, and the first and the last
-    signature. Returns the transaction to go on with: the first that is odd, has a line of more
-    than `limit` bytes, or for which `out` is too short.
+    The columns are those of a block; `ends`: its transactions. `wanted`: space, first transaction,
+    what an lsn lacks to the signature; `fields`: of the key. `told`: takes how many bytes and lines
+    were written, and the first and the last signature. Returns the transaction to go on with: the
+    first that is odd, has a line of more than `limit` bytes, or for which `out` is too short.
     """
     rows = len(types)
-    if min(len(spaces), len(keys), len(tuples), len(others), len(lsns)) < rows:
+    if min(len(spaces), len(keys), len(tuples), len(lsns)) < rows:
         raise IndexError("changes: a column is too short")
     if len(wanted) < 3 or len(told) < 4:
         raise IndexError("changes: a table is too short")
@@ -604,13 +594,12 @@ def changes(
             if spaces[row] != space_id or not is_change(kind):
                 row += 1
                 continue
-            key, span, ops = keys[row], tuples[row], others[row]
-            if kind == UPDATE:
-                ops = span if ops == 0 or span else ops
-                span = 0
-            if not (is_span(key, size) and is_span(span, size) and is_span(ops, size)):
+            key, span = keys[row], tuples[row]
+            if kind in (UPDATE, UPSERT):
                 break
-            whole = (key >> 32) - (key & 0xFFFFFFFF) + (ops >> 32) - (ops & 0xFFFFFFFF)
+            if not (is_span(key, size) and is_span(span, size)):
+                break
+            whole = (key >> 32) - (key & 0xFFFFFFFF)
             whole += 2 * ((span >> 32) - (span & 0xFFFFFFFF))
             if 8 * whole + 2 * ROOM + head_size > room - used:
                 break
@@ -621,7 +610,7 @@ def changes(
             else:
                 used = put_bytes(WORD_BATCH, 5, to, used)
             used = put_op(kind, to, used)
-            used = put_change(raw, key, span, ops, fields, to, used, found)
+            used = put_change(raw, key, span, fields, to, used, found)
             if used < 0 or used - line > limit:
                 break
             to[used] = 0x0A
@@ -645,24 +634,20 @@ def changes(
 
 
 def put_change(
-    data: bytes,
-    key: int,
-    span: int,
-    ops: int,
-    fields: Table,
-    to: bytearray,
-    used: int,
-    found: list[int],
+    data: bytes, key: int, span: int, fields: Table, to: bytearray, used: int, found: list[int]
 ) -> int:
-    """`key,tuple]` or `key,tuple,operations]`. Returns where it ends; -1 where it is odd."""
+    """`key,tuple]`, `null` for no tuple. Returns where it ends; -1 where it is odd."""
     if key:
         used = item(data, key & 0xFFFFFFFF, key >> 32, to, used, STRICT, found)
     else:
         used = put_key(data, span & 0xFFFFFFFF, span >> 32, fields, to, used, found)
-    if used >= 0:
-        used = put_part(data, span, to, used, found)
-    if used >= 0 and ops:
-        used = put_part(data, ops, to, used, found)
+    if used < 0:
+        return -1
+    to[used] = 0x2C
+    if span:
+        used = item(data, span & 0xFFFFFFFF, span >> 32, to, used + 1, STRICT, found)
+    else:
+        used = put_bytes(WORD_NULL, 4, to, used + 1)
     if used < 0:
         return -1
     to[used] = 0x5D
@@ -671,22 +656,18 @@ def put_change(
 
 def is_change(kind: int) -> bool:
     """Whether a row of that type changes a tuple."""
-    return 2 <= kind <= 5 or kind == 9
+    return INSERT <= kind <= DELETE or kind == UPSERT
 
 
 def put_op(kind: int, to: bytearray, used: int) -> int:
     """` ["<op>",`. Returns where it ends."""
     used = put_bytes(OPEN, 3, to, used)
-    if kind == 2:
+    if kind == INSERT:
         used = put_bytes(OP_INSERT, 6, to, used)
-    elif kind == 3:
+    elif kind == REPLACE:
         used = put_bytes(OP_REPLACE, 7, to, used)
-    elif kind == 4:
-        used = put_bytes(OP_UPDATE, 6, to, used)
-    elif kind == 5:
-        used = put_bytes(OP_DELETE, 6, to, used)
     else:
-        used = put_bytes(OP_UPSERT, 6, to, used)
+        used = put_bytes(OP_DELETE, 6, to, used)
     to[used] = 0x22
     to[used + 1] = 0x2C
     return used + 2

@@ -277,7 +277,7 @@ class Writer:
 
         `ends`: the block's transactions; `fields`: numbers of the key's; `missing`: what an lsn of
         these rows lacks to the signature. Returns the transaction to go on with, the same where
-        it has something odd in it, or a line that is too long; and what was made.
+        it has operations or something odd in it, or a line that is too long; and what was made.
         """
         told = _numbers(4)
         reached = linekernel.changes(
@@ -286,7 +286,6 @@ class Writer:
             columns.space_id,
             columns.key_span,
             columns.tuple_span,
-            columns.ops_span,
             columns.lsn,
             ends,
             [space_id, transaction, missing],
