@@ -1,12 +1,10 @@
 """A broker's side of one Tank connection. Keeps the contract of `logweir.replication.session`.
 
 The broker sends one ping when the connection begins and never another. Events are the requests of
-`logweir.replication.tank.wire.messages`, in the order in which they came; publishes of one sound
-bundle
-each that follow one another are one event, the list of their `Append`s. The owner gives each back
-when there is room for its answer: such a list to `accepted`, a `Publish` to `publish`, whose
-`Append`s it has stored and then tells with `stored_alone` and `stored`; a `Create` to `creation`,
-then `created`; everything else to `answer`.
+`logweir.replication.tank.wire.messages`, in the order in which they came. The owner gives each back
+when there is room for its answer: `Publish`es that follow one another to `publish`, whose `Append`s
+it has stored and then tells with `stored`; a `Create` to `creation`, then `created`; everything
+else to `answer`.
 
 What a fetch gets for one partition that holds `first` … `last`:
 
@@ -39,7 +37,7 @@ described.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -62,7 +60,7 @@ from logweir.replication.tank.wire.codec import (
     encode_fetch_header,
     encode_published,
 )
-from logweir.replication.tank.wire.framing import VIEWED_BYTES, FrameBuffer
+from logweir.replication.tank.wire.framing import FrameBuffer
 from logweir.replication.tank.wire.messages import (
     FROM_END,
     Answer,
@@ -91,14 +89,11 @@ from logweir.replication.tank.wire.messages import (
     Topology,
     TopologyAnswer,
 )
-from logweir.replication.topic import kernel
-from logweir.replication.topic.bundle import NUMBER_MAX, BundleHead, check_bundle
+from logweir.replication.topic.bundle import NUMBER_MAX, check_bundle
 from logweir.replication.topic.config import check_topic, parse_config
 from logweir.replication.topic.partition import Append, Chunk, Extent, TopicReader
 
-__all__ = ["Event", "ServerSession", "Waiting"]
-
-Event = Request | list["Append"]
+__all__ = ["ServerSession", "Waiting"]
 
 _NOTHING: Final = Chunk(0, False)
 
@@ -135,7 +130,7 @@ class Waiting:
         return [(part.topic, part.partition) for part, _, _ in self.since]
 
 
-class ServerSession(BaseSession[Event]):
+class ServerSession(BaseSession[Request]):
     """See the module's text. `now`: the clock when the connection began, in seconds."""
 
     def __init__(
@@ -160,14 +155,14 @@ class ServerSession(BaseSession[Event]):
 
     # --- the contract of sessions -----------------------------------------------------------------
 
-    def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
+    def receive_data(self, data: bytes, now: float) -> Sequence[Request]:
         return () if self.close_reason else self._received(*self._frames.feed(data), now)
 
     def room(self) -> memoryview:
         """See `logweir.replication.session.ReceivesInto`."""
         return self._frames.room()
 
-    def received(self, count: int, now: float) -> Sequence[Event]:
+    def received(self, count: int, now: float) -> Sequence[Request]:
         """See `logweir.replication.session.ReceivesInto`."""
         return () if self.close_reason else self._received(*self._frames.received(count), now)
 
@@ -176,20 +171,13 @@ class ServerSession(BaseSession[Event]):
         frames: list[tuple[int, memoryview]],
         problem: LimitExceeded | None,
         now: float,
-    ) -> Sequence[Event]:
+    ) -> Sequence[Request]:
         self.spoke = True
         self._unit_deadline = now + FRAME_SECONDS if len(self._frames) else None
-        events: list[Event] = []
-        at = 0
+        events: list[Request] = []
         try:
-            while at < len(frames):
-                alone: list[Append] = []
-                at = kernel.alone(frames, at, VIEWED_BYTES, Append, BundleHead, alone)
-                if alone:
-                    events.append(alone)
-                if at < len(frames):
-                    events.append(decode_request(*frames[at]))
-                    at += 1
+            for kind, payload in frames:
+                events.append(decode_request(kind, payload))
         except DecodeError as error:
             self.end(f"malformed request: {error}")
         else:
@@ -206,7 +194,7 @@ class ServerSession(BaseSession[Event]):
             deadlines.append(self._unit_deadline)
         return min(deadlines, default=None)
 
-    def deadline_passed(self, now: float) -> Sequence[Event]:
+    def deadline_passed(self, now: float) -> Sequence[Request]:
         if self._unit_deadline is not None and now >= self._unit_deadline:
             silent = "it sent nothing" if not self.spoke else "its frame does not go on"
             self.end(f"the client is silent: {silent}")
@@ -229,49 +217,38 @@ class ServerSession(BaseSession[Event]):
 
     # --- publishing -------------------------------------------------------------------------------
 
-    def publish(self, request: Publish) -> list[Append]:
-        """The bundles that are sound and have a place; what is not is decided here.
+    def publish(self, requests: Iterable[Publish]) -> list[Append]:
+        """The bundles of these that are sound and have a place; what is not is decided here.
 
-        With none left to be stored the answer is made at once.
+        One of which none is left to be stored is answered at once.
         """
-        self._tickets += 1
-        results: list[int] = []
+        taking: dict[str, tuple[PublishResult | None, int]] = {}
         appends: list[Append] = []
-        for topic, parts in request.topics:
-            refusal, partitions = self._taking(topic)
-            if refusal is not None:
-                results.append(refusal)
-                continue
-            for part in parts:
-                if part.partition >= partitions:
-                    results.append(PublishResult.UNKNOWN_PARTITION)
-                elif (append := self._append(part, len(results))) is None:
-                    results.append(PublishResult.BAD_NUMBERS)
-                else:
-                    results.append(0)
-                    appends.append(append)
-        pending = _Publishing(request.request_id, results, len(appends))
-        if appends:
-            self._publishing[self._tickets] = pending
-        else:
-            self._answer_publish(pending)
-        return appends
-
-    def accepted(self, alone: list[Append]) -> list[Append]:
-        """Those of publishes of one bundle each that have a place; the others are answered."""
-        out: list[Append] = []
-        start = 0
-        for end in kernel.spans(alone):
-            first = alone[start]
-            refusal, partitions = self._taking(first.topic)
-            if refusal is None and first.partition >= partitions:
-                refusal = PublishResult.UNKNOWN_PARTITION
-            if refusal is None:
-                out += alone[start:end]
+        for request in requests:
+            self._tickets += 1
+            results: list[int] = []
+            before = len(appends)
+            for topic, parts in request.topics:
+                if topic not in taking:
+                    taking[topic] = self._taking(topic)
+                refusal, partitions = taking[topic]
+                if refusal is not None:
+                    results.append(refusal)
+                    continue
+                for part in parts:
+                    if part.partition >= partitions:
+                        results.append(PublishResult.UNKNOWN_PARTITION)
+                    elif (append := self._append(part, len(results))) is None:
+                        results.append(PublishResult.BAD_NUMBERS)
+                    else:
+                        results.append(0)
+                        appends.append(append)
+            if missing := len(appends) - before:
+                pending = _Publishing(request.request_id, results, missing)
+                self._publishing[self._tickets] = pending
             else:
-                self.stored_alone(alone[start:end], [refusal] * (end - start))
-            start = end
-        return out
+                self._answer_publish(request.request_id, results)
+        return appends
 
     def _taking(self, topic: str) -> tuple[PublishResult | None, int]:
         """Why a topic takes no bundles, or None and how many partitions it has."""
@@ -281,10 +258,6 @@ class ServerSession(BaseSession[Event]):
         if self._topics.read_only or not self._topics.writable(topic):
             return PublishResult.READ_ONLY, 0
         return None, partitions
-
-    def stored_alone(self, appends: list[Append], results: list[PublishResult]) -> None:
-        """The outcomes of publishes of one bundle each: their answers are made."""
-        self._out.put(kernel.published(appends, results))
 
     def _append(self, part: PublishPart, slot: int) -> Append | None:
         topic, partition, bundle, first = part
@@ -299,18 +272,18 @@ class ServerSession(BaseSession[Event]):
                 return None
         return Append(self._tickets, slot, topic, partition, bundle, head, time_ms, first)
 
-    def stored(self, append: Append, result: PublishResult) -> None:
-        """The outcome of one append; with the last one of a request its answer is made."""
-        ticket = append.ticket
-        pending = self._publishing[ticket]
-        pending.results[append.slot] = result
-        pending.missing -= 1
-        if not pending.missing:
-            del self._publishing[ticket]
-            self._answer_publish(pending)
+    def stored(self, appends: Sequence[Append], results: Sequence[PublishResult]) -> None:
+        """The outcomes of appends; with the last one of a publish its answer is made."""
+        for append, result in zip(appends, results, strict=True):
+            pending = self._publishing[append.ticket]
+            pending.results[append.slot] = result
+            pending.missing -= 1
+            if not pending.missing:
+                del self._publishing[append.ticket]
+                self._answer_publish(pending.request_id, pending.results)
 
-    def _answer_publish(self, pending: _Publishing) -> None:
-        self._out.put(encode_published(pending.request_id, bytes(pending.results)))
+    def _answer_publish(self, request_id: int, results: list[int]) -> None:
+        self._out.put(encode_published(request_id, bytes(results)))
 
     # --- everything else --------------------------------------------------------------------------
 

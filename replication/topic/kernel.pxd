@@ -19,12 +19,6 @@ cpdef tuple walk(
     object data, const unsigned char[::1] source, Py_ssize_t position, unsigned long long count, bint sparse,
     unsigned long long first, unsigned long long last, list out)
 
-@cython.locals(
-    end=Py_ssize_t, client_end=Py_ssize_t, topic_end=Py_ssize_t, position=Py_ssize_t,
-    found=cython.longlong, size=cython.longlong, first=cython.ulonglong,
-)
-cpdef tuple one_bundle(const unsigned char[::1] source, bint at_numbers)
-
 @cython.locals(value=cython.ulonglong)
 cdef unsigned long long fixed(
     const unsigned char[::1] source, Py_ssize_t position, Py_ssize_t size) noexcept
@@ -52,26 +46,19 @@ cdef int put_big(
 cpdef Py_ssize_t frames(
     object view, Py_ssize_t position, unsigned long long limit, list out) except -1
 
-@cython.locals(end=Py_ssize_t)
-cpdef Py_ssize_t alone(
-    list found, Py_ssize_t at, Py_ssize_t viewed, object make, object head, list out) except -1
-
 @cython.locals(
-    fields=tuple, start=Py_ssize_t, found=tuple, numbers=tuple, count=cython.ulonglong,
-    wanted=cython.ulonglong)
-cdef tuple append_of(
-    object payload, const unsigned char[::1] source, int kind, Py_ssize_t viewed, object head)
+    end=Py_ssize_t, client_end=Py_ssize_t, at=Py_ssize_t, topics_left=int, topics=list,
+    name_end=Py_ssize_t, left=int, parts=list, found=cython.longlong, size=Py_ssize_t,
+    start=Py_ssize_t)
+cpdef tuple publish(
+    object payload, const unsigned char[::1] source, bint at_numbers, Py_ssize_t viewed,
+    object make)
 
 @cython.locals(ends=list, at=Py_ssize_t, count=Py_ssize_t)
 cpdef list spans(list appends)
 
 @cython.locals(size=Py_ssize_t)
 cpdef Py_ssize_t size_of(list appends) except -1
-
-@cython.locals(
-    count=Py_ssize_t, out=bytearray, index=Py_ssize_t, at=Py_ssize_t, ticket=cython.ulonglong,
-    result=cython.uint)
-cpdef bytes published(list appends, list results)
 
 @cython.locals(
     size=Py_ssize_t, first=cython.ulonglong, until=cython.ulonglong,

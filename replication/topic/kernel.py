@@ -5,9 +5,9 @@ file interpreted.
 `walk` follows one message set from its first byte to its last. The layout is in
 `logweir.replication.topic.bundle`. It checks what a reader depends on: that there are as many
 messages as announced, that each field lies within the bytes, that the numbers of a sparse set rise
-from the first to the last announced, and that nothing is left over. What is for a run of bundles
-(`frames`, `alone`, `spans`, `place`, `published`) does what nearly all publishes need, and leaves
-everything else, also whatever is wrong, to the ordinary way. It takes types from `kernel.pxd`;
+from the first to the last announced, and that nothing is left over. `publish` reads a request that
+publishes. `place` does what nearly all bundles need, and leaves everything else, also whatever is
+wrong, to the ordinary way. It takes types from `kernel.pxd`;
 without a compiler it runs as it stands.
 """
 
@@ -16,12 +16,10 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
-    "alone",
     "compiled",
     "frames",
-    "one_bundle",
     "place",
-    "published",
+    "publish",
     "size_of",
     "sound",
     "spans",
@@ -82,57 +80,73 @@ def frames(view: memoryview, position: int, limit: int, out: list[Any]) -> int:
     return position
 
 
-def alone(
-    found: list[tuple[int, memoryview]], at: int, viewed: int, make: Any, head: Any, out: list[Any]
-) -> int:
-    """Put into `out` what is published by frames from the one at `at` on, while each is a publish
-    of one sound bundle that is not compressed and whose numbers can be. Returns where others begin.
+def publish(
+    payload: bytes | memoryview,
+    source: bytes | memoryview,
+    at_numbers: bool,
+    viewed: int,
+    make: Any,
+) -> tuple[Any, ...]:
+    """The fields of a publish: version, request id, client, acks, ack timeout, and its topics, each
+    a name and a tuple of parts. Where it is malformed: a reason, and the byte at which it was seen.
 
-    `found`: as `frames` gives them; bundles of less than `viewed` bytes are copied, others are
-    views of their frame; `make`: `Append`, `head`: `BundleHead`, both tuples with names.
+    `payload`: of its frame; `source`: the same again (the compiled code reads the one, cuts the
+    other); `at_numbers`: it is a message 05, each bundle with its first number; `make`:
+    `PublishPart`, a tuple with names. Bundles of less than `viewed` bytes are copied, others are
+    cut from `payload`.
     """
-    end = len(found)
-    if at < 0:
-        raise IndexError("alone: a place before the frames")
-    while at < end:
-        kind, payload = found[at]
-        made = append_of(payload, payload, kind, viewed, head)
-        if made is None:
-            break
-        out.append(_new(make, made))
-        at += 1
-    return at
-
-
-def append_of(
-    payload: memoryview, source: bytes | memoryview, kind: int, viewed: int, head: Any
-) -> tuple[Any, ...] | None:
-    """The fields of an `Append`, or None. `source`: `payload` again (the compiled code reads the
-    one, cuts the other)."""
-    if kind != 1 and kind != 5:
-        return None
-    fields = one_bundle(source, kind == 5)
-    if fields is None:
-        return None
-    start = fields[8]
-    found = sound(source[start:])
-    if found is None:
-        return None
-    numbers = found[0]
-    count = numbers[1]
-    first = None
-    if kind == 5:
-        first = fields[7]
-        wanted = fields[7]
-        if wanted < 1 or wanted > HIGHEST - count + 1:
-            return None
-        if numbers[2] and numbers[3] != first:
-            return None
-    bundle: bytes | memoryview = payload[start:]
-    if len(source) - start < viewed:
-        bundle = bytes(bundle)
-    name = str(payload[fields[2] + 7 : fields[5]], "utf-8", "surrogateescape")
-    return (fields[1], -1, name, fields[6], bundle, _new(head, numbers), found[1], first)
+    end = len(source)
+    if end < 7:
+        return TRUNCATED, 0
+    client_end = 7 + source[6]
+    if end - client_end < 6:
+        return TRUNCATED, 7
+    client = str(payload[7:client_end], "utf-8", "surrogateescape")
+    at = client_end + 6
+    topics_left = source[at - 1]
+    topics = []
+    while topics_left > 0:
+        topics_left -= 1
+        if end - at < 1 or end - at < 2 + source[at]:
+            return TRUNCATED, at
+        name_end = at + 1 + source[at]
+        name = str(payload[at + 1 : name_end], "utf-8", "surrogateescape")
+        left = source[name_end]
+        at = name_end + 1
+        parts = []
+        while left > 0:
+            left -= 1
+            if end - at < 2:
+                return TRUNCATED, at
+            found = varint(source, at + 2, end)
+            if found < 0:
+                return -found, at + 2
+            size = found - (found >> 32 << 32)
+            start = at + 2 + (found >> 32)
+            first = None
+            if at_numbers:
+                if end - start < 8:
+                    return TRUNCATED, start
+                first = fixed(source, start, 8)
+                start += 8
+            if end - start < size:
+                return TRUNCATED, start
+            bundle = payload[start : start + size]
+            if size < viewed:
+                bundle = bytes(bundle)
+            parts.append(_new(make, (name, fixed(source, at, 2), bundle, first)))
+            at = start + size
+        topics.append((name, tuple(parts)))
+    if at != end:
+        return LEFT_OVER, at
+    return (
+        fixed(source, 0, 2),
+        fixed(source, 2, 4),
+        client,
+        source[client_end],
+        fixed(source, client_end + 1, 4),
+        tuple(topics),
+    )
 
 
 def spans(appends: list[Any]) -> list[int]:
@@ -161,29 +175,6 @@ def size_of(appends: list[Any]) -> int:
     for _, _, _, _, bundle, _, _, _ in appends:
         size += len(bundle)
     return size
-
-
-def published(appends: list[Any], results: list[Any]) -> bytes:
-    """The answers to publishes of one bundle each, one behind the other."""
-    count = len(appends)
-    if len(results) < count:
-        raise IndexError("published: there are fewer results than bundles")
-    out = bytearray(10 * count)
-    index = 0
-    while index < count:
-        at = 10 * index
-        number, _, _, _, _, _, _, _ = appends[index]
-        ticket = number
-        result = results[index]
-        out[at] = 1
-        out[at + 1] = 5
-        out[at + 5] = ticket & 0xFF
-        out[at + 6] = ticket >> 8 & 0xFF
-        out[at + 7] = ticket >> 16 & 0xFF
-        out[at + 8] = ticket >> 24 & 0xFF
-        out[at + 9] = result
-        index += 1
-    return bytes(out)
 
 
 def place(
@@ -241,53 +232,6 @@ def varint_size(value: int) -> int:
         value >>= 7
         size += 1
     return size
-
-
-def one_bundle(
-    source: bytes | memoryview, at_numbers: bool
-) -> tuple[int, int, int, int, int, int, int, int, int] | None:
-    """The fields of a publish of one bundle. `source`: the payload of its frame; `at_numbers`: it
-    is a message 05.
-
-    Returns version, request id, where the client's name ends (it begins at byte 7), acks, ack
-    timeout, where the topic's name ends (it begins 7 bytes behind the client's), partition, first
-    number (0 in a message 01), where the bundle begins, which is all the rest. None: it is another
-    publish, or a malformed one.
-    """
-    end = len(source)
-    if end < 7:
-        return None
-    client_end = 7 + source[6]
-    if client_end + 7 > end or source[client_end + 5] != 1:
-        return None
-    topic_end = client_end + 7 + source[client_end + 6]
-    if topic_end + 3 > end or source[topic_end] != 1:
-        return None
-    position = topic_end + 3
-    found = varint(source, position, end)
-    if found < 0:
-        return None
-    size = found - (found >> 32 << 32)
-    position += found >> 32
-    first = 0
-    if at_numbers:
-        if end - position < 8:
-            return None
-        first = fixed(source, position, 8)
-        position += 8
-    if end - position != size:
-        return None
-    return (
-        fixed(source, 0, 2),
-        fixed(source, 2, 4),
-        client_end,
-        source[client_end],
-        fixed(source, client_end + 1, 4),
-        topic_end,
-        fixed(source, topic_end + 1, 2),
-        first,
-        position,
-    )
 
 
 def fixed(source: bytes | memoryview, position: int, size: int) -> int:

@@ -137,8 +137,7 @@ class ClientTopics(TopicReader, Protocol):
 class Append(NamedTuple):
     """One sound bundle to be stored. `first`: the number asked for (message 05), or None.
 
-    `time_ms`: of its first message; `ticket` and `slot` name the place of its result: slot -1 is
-    for the only bundle of its request, whose id is the ticket.
+    `time_ms`: of its first message; `ticket` and `slot` name the place of its result.
     """
 
     ticket: int

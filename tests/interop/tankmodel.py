@@ -10,7 +10,7 @@ from typing import Any
 
 from logweir.limits import TANK_UNSTORED_BYTES
 from logweir.replication.tank.push import WaitIndex
-from logweir.replication.tank.server_session import Event, ServerSession, Waiting
+from logweir.replication.tank.server_session import ServerSession, Waiting
 from logweir.replication.tank.wire.framing import FrameBuffer
 from logweir.replication.tank.wire.messages import (
     Create,
@@ -187,14 +187,11 @@ class Broker:
             self.handle(session, request)
         return session.data_to_send()
 
-    def handle(self, session: ServerSession, request: Event) -> None:
+    def handle(self, session: ServerSession, request: Request) -> None:
         """Act on one request."""
-        if isinstance(request, list):
-            for append in session.accepted(request):
-                session.stored_alone([append], [self.store(append)])
-        elif isinstance(request, Publish):
-            for append in session.publish(request):
-                session.stored(append, self.store(append))
+        if isinstance(request, Publish):
+            for append in session.publish([request]):
+                session.stored([append], [self.store(append)])
         elif isinstance(request, Create):
             if session.creation(request) is not None:
                 self.topics.create(request.topic, request.partitions, request.config)

@@ -223,18 +223,14 @@ def test_a_run_is_no_longer_than_its_table(kernel: Any) -> None:
 # --- topics ---------------------------------------------------------------------------------------
 @both(topic)
 def test_places_of_bundles_are_among_them(kernel: Any) -> None:
-    """And each has a result."""
+    """And frames, and messages."""
     append = (1, -1, "t", 0, b"bundle", (0, 1, False, 0, 0, 1), 0, None)
-    assert len(kernel.published([append] * 2, [0, 0])) == 20
-    with said("published"):
-        kernel.published([append] * 2, [0])
+    assert kernel.spans([append] * 2) == [2]
     with said("spans"):
         kernel.spans([])
     for at, end in ((-1, 1), (0, 2), (2**62, 2**62 + 1)):
         with said("place"):
             kernel.place([append], at, end, 0, 99, 0, tuple, [], tuple, [])
-    with said("alone"):
-        kernel.alone([], -1, 0, tuple, tuple, [])
     with said("frames"):
         kernel.frames(memoryview(bytes(9)), -5, 9, [])
     with said("walk"):

@@ -1,5 +1,5 @@
-"""What the kernel does for runs of published bundles is what the ordinary way does one by one;
-interpreted and compiled alike."""
+"""What the kernel reads of publishes is what stands there field by field, and what it does for many
+bundles is what the ordinary way does one by one; interpreted and compiled alike."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from support.kernels import PLAIN_TOPIC
 
 from logweir.errors import DecodeError
-from logweir.replication.tank.wire.codec import decode_request, encode_published, encode_request
+from logweir.replication.tank.wire.codec import encode_request
+from logweir.replication.tank.wire.framing import Reader
 from logweir.replication.tank.wire.messages import Publish, PublishPart, PublishResult
 from logweir.replication.topic import kernel
 from logweir.replication.topic.bundle import (
     NUMBER_MAX,
-    BundleHead,
     Message,
     check_bundle,
     encode_bundle,
@@ -56,53 +56,55 @@ def bundles(draw: Any) -> bytes:
 
 
 @st.composite
-def publishes(draw: Any) -> bytes:
-    """One frame: mostly a publish of one bundle."""
+def frames_of_publishes(draw: Any) -> bytes:
+    """One frame: a publish of some bundles for some topics, mostly whole."""
     at_numbers = draw(st.booleans())
-    parts = tuple(
-        PublishPart(
-            draw(st.sampled_from(["t", "other"])),
-            draw(st.sampled_from([0, 1, 0xFFFF])),
-            draw(bundles()),
-            draw(NUMBERS) if at_numbers else None,
+    topics = []
+    for _ in range(draw(st.sampled_from([1, 1, 1, 0, 2]))):
+        name = draw(st.sampled_from(["t", "other", "", "\udcff"]))
+        parts = tuple(
+            PublishPart(
+                name,
+                draw(st.sampled_from([0, 1, 0xFFFF])),
+                draw(bundles() | st.just(bytes(200))),
+                draw(NUMBERS) if at_numbers else None,
+            )
+            for _ in range(draw(st.sampled_from([1, 1, 1, 0, 2])))
         )
-        for _ in range(draw(st.sampled_from([1, 1, 1, 2])))
-    )
-    topics = tuple((part.topic, (part,)) for part in parts)
-    request = Publish(draw(st.integers(0, 2**32 - 1)), topics, at_numbers, client="me")
+        topics.append((name, parts))
+    request = Publish(draw(st.integers(0, 2**32 - 1)), tuple(topics), at_numbers, client="me")
     frame = encode_request(request)
-    if draw(st.integers(0, 9)) == 0:
+    if draw(st.integers(0, 3)) == 0:
         at = draw(st.integers(5, len(frame) - 1))
         frame = frame[:at] + bytes((draw(st.integers(0, 255)),)) + frame[at + 1 :]
     return frame
 
 
-def alone(kind: int, payload: memoryview) -> Append | None:
-    """What the ordinary way makes of a frame: None where it is not one sound bundle."""
+def fields_of(payload: bytes, at_numbers: bool) -> tuple[Any, ...] | None:
+    """What a publish holds, field by field; None where it is malformed."""
+    reader = Reader(payload)
     try:
-        request = decode_request(kind, payload)
+        version, request_id, client = reader.u16(), reader.u32(), reader.text()
+        acks, timeout_ms, topics = reader.u8(), reader.u32(), []
+        for _ in range(reader.u8()):
+            name, parts = reader.text(), []
+            for _ in range(reader.u8()):
+                partition, size = reader.u16(), reader.varint()
+                first = reader.u64() if at_numbers else None
+                parts.append(PublishPart(name, partition, reader.take(size), first))
+            topics.append((name, tuple(parts)))
+        reader.finish()
     except DecodeError:
         return None
-    if not isinstance(request, Publish) or [len(parts) for _, parts in request.topics] != [1]:
-        return None
-    ((_, ((topic, partition, bundle, first),)),) = request.topics
-    try:
-        head, time_ms = check_bundle(bundle)
-    except DecodeError:
-        return None
-    if head.codec or (first is not None and not 1 <= first <= NUMBER_MAX - head.count + 1):
-        return None
-    if head.sparse and first not in (None, head.first):
-        return None
-    return Append(request.request_id, -1, topic, partition, bundle, head, time_ms, first)
+    return version, request_id, client, acks, timeout_ms, tuple(topics)
 
 
 @KERNELS
-@given(st.lists(publishes(), max_size=6), st.integers(0, 300), st.integers(0, 200))
-def test_run_of_frames_is_what_each_of_them_is(
+@given(st.lists(frames_of_publishes(), max_size=6), st.integers(0, 300), st.integers(0, 200))
+def test_frames_are_cut_out_whole(
     module: ModuleType, frames: list[bytes], limit: int, cut: int
 ) -> None:
-    """Up to the first that is something else; frames that are cut or too long are left."""
+    """Up to the first that is cut or too long."""
     whole = b"".join(frames)
     view = memoryview(whole)[: max(0, len(whole) - cut)]
     expected, position = [], 0
@@ -115,18 +117,28 @@ def test_run_of_frames_is_what_each_of_them_is(
     assert module.frames(view, 0, limit, found) == position
     assert [(kind, bytes(payload)) for kind, payload in found] == expected
 
-    at = 0
-    while at < len(found):
-        out: list[Append] = []
-        stop = module.alone(found, at, VIEWED, Append, BundleHead, out)
-        assert len(out) == stop - at
-        for each, (kind, payload) in zip(out, found[at:stop], strict=True):
-            assert each == alone(kind, payload)
-            assert isinstance(each.head, BundleHead)
-            assert isinstance(each.bundle, memoryview) == (len(each.bundle) >= VIEWED)
-        if stop < len(found):
-            assert alone(*found[stop]) is None
-        at = stop + 1
+
+@KERNELS
+@given(frames_of_publishes(), st.integers(0, 3), st.booleans(), st.integers(0, 99))
+def test_publishes_are_read_whole_or_refused(
+    module: ModuleType, frame: bytes, cut: int, at_numbers: bool, more: int
+) -> None:
+    """Each field as it stands; cut anywhere, with bytes behind it, or read as the other message."""
+    payload = frame[5:]
+    for source in (payload, payload[: len(payload) - cut], payload + bytes(cut), payload[:more]):
+        view = memoryview(source)
+        found = module.publish(view, view, at_numbers, VIEWED, PublishPart)
+        expected = fields_of(source, at_numbers)
+        if expected is None:
+            reason, place = found
+            assert reason in (module.TRUNCATED, module.BAD_VARINT, module.LEFT_OVER)
+            assert 0 <= place <= len(source)
+            continue
+        assert found == expected
+        for _, parts in found[5]:
+            for part in parts:
+                assert isinstance(part, PublishPart)
+                assert isinstance(part.bundle, memoryview) == (len(part.bundle) >= VIEWED)
 
 
 @st.composite
@@ -185,18 +197,6 @@ def test_numbers_are_those_of_the_ordinary_way(
         assert outcomes[index] == Outcome(stored, first, last, size, each.bundle)
         assert outcomes[index].result is stored
     assert found == last
-
-
-@KERNELS
-@given(st.lists(st.tuples(st.integers(0, 2**32 - 1), st.sampled_from(PublishResult)), max_size=5))
-def test_answers_are_those_of_each(
-    module: ModuleType, outcomes: list[tuple[int, PublishResult]]
-) -> None:
-    """One frame each, in order."""
-    head = BundleHead(0, 1, False, 0, 0, 1)
-    some = [Append(ticket, -1, "t", 0, b"", head, 0, None) for ticket, _ in outcomes]
-    expected = b"".join(encode_published(ticket, bytes((code,))) for ticket, code in outcomes)
-    assert module.published(some, [code for _, code in outcomes]) == expected
 
 
 @KERNELS

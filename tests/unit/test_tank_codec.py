@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Any
 
 import pytest
 
 from interop.tankmodel import captures, frames
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import TANK_FRAME_BYTES
-from logweir.replication.tank.wire import codec, framing
 from logweir.replication.tank.wire.codec import (
     PING,
     decode_answer,
@@ -49,7 +47,6 @@ from logweir.replication.tank.wire.messages import (
     Topology,
     TopologyAnswer,
 )
-from logweir.replication.topic import kernel
 
 ONE = bytes.fromhex("040058a59ffaa10100000a68656c6c6f2074616e6b")
 REQUESTS: dict[str, Request] = {
@@ -379,45 +376,3 @@ def test_counts_that_do_not_fit_are_refused_when_writing() -> None:
         encode_fetch_header(asked, [part], [TANK_FRAME_BYTES])
     with pytest.raises(TypeError):
         encode_answer(FetchAnswer(1, (part,)))
-
-
-def test_short_way_of_reading_a_publish_agrees_with_the_ordinary_one() -> None:
-    """Of one bundle, cut, changed in each place, or with another behind it; both ways to run."""
-    source = kernel.__file__.rpartition("/")[0] + "/kernel.py"
-    plain: dict[str, Any] = {"__name__": "plain", "__file__": source}
-    with open(source) as file:
-        exec(compile(file.read(), source, "exec"), plain)
-    one = PublishPart("topic", 0x1234, b"bundle", None)
-    numbered = one._replace(first=2**64 - 1)
-    requests = [
-        Publish(7, (("topic", (one,)),), client="me", acks=3, ack_timeout_ms=2**31),
-        Publish(2**32 - 1, (("", (PublishPart("", 0, b""),)),), version=0xFFFF),
-        Publish(7, (("topic", (one._replace(bundle=bytes(20_000)),)),), client="\udcff"),
-        Publish(7, (("topic", (one, one)),)),
-        Publish(7, (("topic", (one,)), ("other", (one._replace(topic="other"),)))),
-        Publish(7, (("topic", (numbered,)),), at_numbers=True),
-        Publish(7, ()),
-    ]
-    seen = set()
-    for request in requests:
-        kind, payload = encode_request(request)[0], encode_request(request)[5:]
-        assert decode_request(kind, memoryview(payload)) == request
-        masks = (0x01, 0x80, 0xFF)
-        flips = [
-            payload[:at] + bytes((payload[at] ^ mask,)) + payload[at + 1 :]
-            for at in range(min(len(payload), 60))
-            for mask in masks
-        ]
-        cuts = [payload[:end] for end in range(min(len(payload), 60))]
-        for each in (payload, payload + b"\0", payload[:-1], *cuts, *flips):
-            for at_numbers in (False, True):
-                found = kernel.one_bundle(each, at_numbers)
-                assert found == plain["one_bundle"](each, at_numbers)
-                seen.add(found is None)
-                if found is not None:
-                    reader = framing.Reader(each)
-                    expected = codec._decode_publish(reader, at_numbers)
-                    reader.finish()
-                    kind = codec._PUBLISH_AT if at_numbers else codec._PUBLISH
-                    assert decode_request(kind, each) == expected
-    assert seen == {True, False}

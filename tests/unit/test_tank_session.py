@@ -424,11 +424,11 @@ def test_store_that_fails_is_told(client: Client) -> None:
     """Result 2 once every bundle of the request has its outcome."""
     part = PublishPart("t", 0, ordinary(1))
     client.session.receive_data(b"", 0.0)
-    appends = client.session.publish(Publish(8, (("t", (part, part)),)))
+    appends = client.session.publish([Publish(8, (("t", (part, part)),))])
     assert len(appends) == 2
-    client.session.stored(appends[1], R.STORED)
+    client.session.stored(appends[1:], [R.STORED])
     assert client.session.data_to_send() == b""
-    client.session.stored(appends[0], R.FAILED)
+    client.session.stored(appends[:1], [R.FAILED])
     assert answers(client.session.data_to_send()) == [PublishAnswer(8, b"\2\0")]
 
 

@@ -20,7 +20,7 @@ from logweir.replication.budget import Unanswered
 from logweir.replication.link import Link
 from logweir.replication.metrics import Metrics
 from logweir.replication.tank.push import WaitIndex
-from logweir.replication.tank.server_session import Event, ServerSession, Waiting
+from logweir.replication.tank.server_session import ServerSession, Waiting
 from logweir.replication.tank.wire.messages import (
     Create,
     CreateError,
@@ -144,7 +144,7 @@ class _Conversation:
         self._link = link
         self._topics = service.shown(link)
         self._session = ServerSession(self._topics, service.waiters, link.time())
-        self._line: deque[Event | Waiting] = deque()
+        self._line: deque[Request | Waiting] = deque()
         self._noted: set[Waiting] = set()
         self._prepared: Request | None = None  # for which its topics were made ready
         self._pumping = False
@@ -154,7 +154,7 @@ class _Conversation:
     def session(self) -> ServerSession:
         return self._session
 
-    def handle(self, events: Sequence[Event]) -> None:
+    def handle(self, events: Sequence[Request]) -> None:
         self._line.extend(events)
         if not self._pumping:
             self._serve()
@@ -178,13 +178,8 @@ class _Conversation:
         line = self._line
         while line:
             item = line[0]
-            if isinstance(item, list):
-                line.popleft()
-                self._publish_alone(item)
-                continue
             if isinstance(item, Publish):
-                line.popleft()
-                self._publish(item)
+                self._publish()
                 continue
             if not self._link.writable:
                 if self._link.is_open:
@@ -231,29 +226,23 @@ class _Conversation:
             case _:
                 session.answer(item, self._link.time())
 
-    def _publish_alone(self, alone: list[Append]) -> None:
-        appends = self._session.accepted(alone)
-        if appends:
-            self._store(appends, self._session.stored_alone)
-
-    def _publish(self, request: Publish) -> None:
-        appends = self._session.publish(request)
-        if appends:
-            self._store(appends, self._stored)
-
-    def _stored(self, appends: list[Append], results: list[PublishResult]) -> None:
-        for append, result in zip(appends, results, strict=True):
-            self._session.stored(append, result)
-
-    def _store(
-        self, appends: list[Append], tell: Callable[[list[Append], list[PublishResult]], None]
-    ) -> None:
+    def _publish(self) -> None:
+        """Store what the publishes bring that are first in line."""
+        line = self._line
+        requests: list[Publish] = []
+        while line and isinstance(first := line[0], Publish):
+            requests.append(first)
+            line.popleft()
+        session = self._session
+        appends = session.publish(requests)
+        if not appends:
+            return
         size = kernel.size_of(appends)
         self._unanswered.add(size)
         began = self._link.time()
 
         def done(results: list[PublishResult]) -> None:
-            tell(appends, results)
+            session.stored(appends, results)
             self._unanswered.done(size)
             self._service.published(self._link, results, began)
 

@@ -114,9 +114,12 @@ __all__ = [
 
 _PUBLISH: Final = int(MessageType.PUBLISH)  # to look up members of an enumeration takes time
 _PUBLISH_AT: Final = int(MessageType.PUBLISH_AT)
+_REASONS: Final = {
+    kernel.TRUNCATED: "a field runs past the end of its frame",
+    kernel.BAD_VARINT: "a varint of more than 32 bits",
+    kernel.LEFT_OVER: "bytes after the last field of a frame",
+}
 _PUBLISHED: Final = struct.Struct("<BII")
-_VERSION_ID: Final = struct.Struct("<HI")
-_ACKS: Final = struct.Struct("<BIB")
 _FETCH_PART: Final = struct.Struct("<HQI")
 _STATUS: Final = struct.Struct("<BBIIIIII")
 _NO_TOPIC: Final = b"\xff\xff"
@@ -145,34 +148,12 @@ def _address(value: tuple[str, int] | None) -> bytes:
 PING: Final = _frame(MessageType.PING, b"")
 
 
-def _decode_publish(reader: Reader, at_numbers: bool) -> Publish:
-    version, request_id = reader.unpack(_VERSION_ID)
-    client = reader.text()
-    acks, timeout_ms, topic_count = reader.unpack(_ACKS)
-    topics = []
-    for _ in range(topic_count):
-        name = reader.text()
-        parts = []
-        for _ in range(reader.u8()):
-            (partition,) = reader.unpack(U16)
-            size = reader.varint()
-            first = reader.u64() if at_numbers else None
-            bundle = reader.view(size) if size >= VIEWED_BYTES else reader.take(size)
-            parts.append(PublishPart(name, partition, bundle, first))
-        topics.append((name, tuple(parts)))
-    return Publish(request_id, tuple(topics), at_numbers, version, client, acks, timeout_ms)
-
-
-def _one_bundle(payload: Buffer, at_numbers: bool, fields: tuple[int, ...]) -> Publish:
-    """`_decode_publish` of what `kernel.one_bundle` found."""
-    version, request_id, client_end, acks, timeout_ms, name_end, partition, first, start = fields
-    client = str(payload[7:client_end], "utf-8", "surrogateescape")
-    name = str(payload[client_end + 7 : name_end], "utf-8", "surrogateescape")
-    bundle = payload[start:]
-    if len(bundle) < VIEWED_BYTES:
-        bundle = bytes(bundle)
-    part = PublishPart(name, partition, bundle, first if at_numbers else None)
-    topics = ((name, (part,)),)
+def _decode_publish(payload: Buffer, at_numbers: bool) -> Publish:
+    found = kernel.publish(payload, payload, at_numbers, VIEWED_BYTES, PublishPart)
+    if len(found) == 2:
+        reason, offset = found
+        raise DecodeError(_REASONS[reason], offset=offset)
+    version, request_id, client, acks, timeout_ms, topics = found
     return Publish(request_id, topics, at_numbers, version, client, acks, timeout_ms)
 
 
@@ -201,17 +182,11 @@ def _decode_partitions(reader: Reader) -> Partitions:
 
 def decode_request(kind: int, payload: Buffer) -> Request:
     """What a client asks. Raises `DecodeError`: unknown type, cut field, bytes left over."""
-    if kind in (_PUBLISH, _PUBLISH_AT) and (
-        found := kernel.one_bundle(payload, kind == _PUBLISH_AT)
-    ):
-        return _one_bundle(payload, kind == _PUBLISH_AT, found)
+    if kind in (_PUBLISH, _PUBLISH_AT):
+        return _decode_publish(payload, kind == _PUBLISH_AT)
     reader = Reader(payload)
     request: Request
     match kind:
-        case MessageType.PUBLISH:
-            request = _decode_publish(reader, False)
-        case MessageType.PUBLISH_AT:
-            request = _decode_publish(reader, True)
         case MessageType.FETCH:
             request = _decode_fetch(reader)
         case MessageType.PING:
