@@ -19,12 +19,10 @@ from logweir.replication.service.access import (
     ADMIN_ID,
     GUEST_ID,
     PUBLIC_ID,
-    Access,
     Privilege,
 )
 from logweir.replication.service.shared import Shared
 from logweir.replication.urls import Url, option_names
-from logweir.store.schema.schema import Schema
 
 __all__ = ["Choice", "Privilege", "Rights", "StoreUsers"]
 
@@ -100,21 +98,6 @@ class Rights:
         self._shared = shared
         self.user = user or "guest"
         self.user_id = shared.user_id(user)
-        self._known: dict[tuple[Privilege, int | str], bool] = {}
-        self._access: Access | None = None
-        self._schema: Schema | None = None
-
-    def _now(self) -> Access | None:
-        """Its access as it is now; None for a user that is not there any more."""
-        try:
-            access = self._shared.access(self.user_id)
-        except RequestError:
-            access = None
-        schema = self._shared.log.schema
-        if access is not self._access or schema is not self._schema:
-            self._access, self._schema = access, schema
-            self._known.clear()
-        return access
 
     @property
     def owner_id(self) -> int:
@@ -124,24 +107,12 @@ class Rights:
 
     def may(self, wanted: Privilege, space: int | str) -> bool:
         """Whether it has `wanted` on a space, by id or name; on all, if there is none of that."""
-        access = self._now()
-        known = self._known.get((wanted, space))
-        if known is None:
-            known = self._known[wanted, space] = access is not None and self._is_granted(
-                access, wanted, space
-            )
-        return known
+        return self._shared.may(self.user_id, space, wanted)
 
     def may_all(self, wanted: Privilege) -> bool:
         """Whether it has `wanted` on everything there is."""
-        access = self._now()
-        return access is not None and (access.is_admin or bool(access.universe & wanted))
-
-    def _is_granted(self, access: Access, wanted: Privilege, name: int | str) -> bool:
-        space = self._shared.log.schema.get(name)
-        number, owner = (-1, -1) if space is None else (space.id, space.owner)
         try:
-            access.check(wanted, "space", number, owner, str(name))
+            self._shared.access(self.user_id).check_universe(wanted)
         except RequestError:
             return False
         return True

@@ -19,7 +19,14 @@ from typing import Final
 from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.replication.logins import Logins
 from logweir.replication.metrics import Metrics
-from logweir.replication.service.access import GUEST_ID, Access, Directory, Grant, User
+from logweir.replication.service.access import (
+    GUEST_ID,
+    Access,
+    Directory,
+    Grant,
+    Privilege,
+    User,
+)
 from logweir.replication.stream.hub import Hub
 from logweir.replication.stream.retention import Retention
 from logweir.store.commit.queue import Job
@@ -86,6 +93,8 @@ class Shared:
         self._directory: Directory | None = None
         self._directory_at = (0, 0)
         self._changes_seen = 0
+        self._let_in: set[tuple[int, int | str, tuple[Privilege, ...]]] = set()
+        self._let_in_at = -1
         self._finished: deque[tuple[Job, Callable[[Job], None]]] = deque()
         self._scheduled = False
         self._fresh: list[tuple[Job, Callable[[Job], None]]] = []
@@ -117,6 +126,36 @@ class Shared:
     def access(self, user_id: int) -> Access:
         """What a user may do. Raises error 45 for one that was dropped."""
         return self.directory.access(user_id)
+
+    def check(self, user_id: int, space: int | str, *wanted: Privilege) -> None:
+        """Raise error 42 unless a user has all of `wanted` on a space, by id or name, or on every
+        space where there is none of that; 45 for a user that was dropped.
+
+        Who was let in is let in again while no row of a system space has changed: this is asked for
+        every request of every protocol.
+        """
+        changes = self.log.system_changes
+        if changes != self._let_in_at:
+            self._let_in.clear()
+            self._let_in_at = changes
+        elif (user_id, space, wanted) in self._let_in:
+            return
+        access, found = self.access(user_id), self.log.schema.get(space)
+        for one in wanted:
+            if found is None:
+                access.check(one, "space", -1, -1, str(space))
+            else:
+                access.check(one, "space", found.id, found.owner, found.name)
+        if found is not None:
+            self._let_in.add((user_id, space, wanted))
+
+    def may(self, user_id: int, space: int | str, *wanted: Privilege) -> bool:
+        """Whether `check` lets a user in."""
+        try:
+            self.check(user_id, space, *wanted)
+        except RequestError:
+            return False
+        return True
 
     def user_id(self, name: str) -> int:
         """Who a connection begins as: the user that it names, "" for guest. Raises error 45."""

@@ -6,7 +6,7 @@ import asyncio
 import re
 from typing import Final
 
-from logweir.errors import LogweirError, RequestError
+from logweir.errors import LogweirError
 from logweir.replication.bucket.item import DEFAULT_BUCKET
 from logweir.replication.bucket.store import STATES_SPACE, Bucket, Buckets
 from logweir.replication.greenstack.serve.lanes import Pending
@@ -32,18 +32,12 @@ class Definitions:
     def may(self, user_id: int, bucket: Bucket, wanted: Privilege) -> bool:
         """Whether a user has a privilege on a bucket."""
         shared = self._shared
-        space = shared.log.schema.get(bucket.space_id)
-        if space is None:
+        if shared.log.schema.get(bucket.space_id) is None:
             return False
-        try:
-            access = shared.access(user_id)
-            is_guest = user_id == GUEST_ID and access.universe != ALL_BITS
-            if is_guest and bucket.name != DEFAULT_BUCKET:
-                return False
-            access.check(wanted, "space", space.id, space.owner, space.name)
-        except RequestError:
+        is_guest = user_id == GUEST_ID and bucket.name != DEFAULT_BUCKET
+        if is_guest and shared.access(user_id).universe != ALL_BITS:
             return False
-        return True
+        return shared.may(user_id, bucket.space_id, wanted)
 
     def visible(self, user_id: int) -> list[str]:
         """The names of the buckets that a user may read or write."""
@@ -66,7 +60,9 @@ class Definitions:
         if makes and not (_BUCKET_NAME.fullmatch(name) and decode_create(payload)[2] in _TYPES):
             return Status.INVALID_ARGUMENTS
         found = self._buckets.find(name)
-        if not self._may_define(pending.user_id, found, makes=makes):
+        space_id = -1 if makes or found is None else found.space_id
+        wanted = Privilege.CREATE if makes else Privilege.DROP
+        if not self._shared.may(pending.user_id, space_id, wanted):
             return Status.NO_ACCESS
         if self._shared.options.read_only:
             return read_only
@@ -80,19 +76,6 @@ class Definitions:
                 return Status.NOT_FOUND
             await asyncio.to_thread(_drop, self._shared.log, found)
         return Status.SUCCESS
-
-    def _may_define(self, user_id: int, found: Bucket | None, *, makes: bool) -> bool:
-        shared = self._shared
-        wanted = Privilege.CREATE if makes else Privilege.DROP
-        space = None if found is None else shared.log.schema.get(found.space_id)
-        owner = -1 if space is None or makes else space.owner
-        try:
-            shared.access(user_id).check(
-                wanted, "space", -1 if space is None else space.id, owner, ""
-            )
-        except RequestError:
-            return False
-        return True
 
 
 def _drop(log: Log, bucket: Bucket) -> None:

@@ -75,7 +75,7 @@ _log = get_logger("logweir.replication.iproto")
 
 _FUNC_ID: Final = 296
 _BY_INDEX: Final = (RowType.SELECT, RowType.UPDATE, RowType.DELETE)
-_USES: Final = (kernel.USED_TO_READ, kernel.USED_TO_WRITE)
+_USES: Final = {kernel.USED_TO_READ: Privilege.READ, kernel.USED_TO_WRITE: Privilege.WRITE}
 
 
 class IprotoService:
@@ -129,8 +129,6 @@ class Conversation:
         self._unanswered = Unanswered(link, IPROTO_PIPELINE_BYTES)
         self._postponed: deque[Request | Run] = deque()
         self._behind: _Batch | None = None  # under way: what comes next waits for its end
-        self._let_in: set[tuple[int, int]] = set()  # uses of spaces by runs
-        self._let_in_at = -1, GUEST_ID
         self._settled = asyncio.Event()
         self._settled.set()
         self._streams = Streams(self, instance.trials)
@@ -238,14 +236,11 @@ class Conversation:
         if is_select and request.iterator > 11:
             text = "Illegal parameters, Invalid iterator type"
             raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
-        access = self.shared.access(self.user_id)
-        self._check_space(
-            request.space_id, access, Privilege.READ if is_select else Privilege.WRITE
-        )
+        self._check_space(request.space_id, Privilege.READ if is_select else Privilege.WRITE)
         if request.index_name is not None and request.type in _BY_INDEX:
             space = schema.space(request.space_id)
             request.index_id = schema.index(space, request.index_name).id
-        return access
+        return self.shared.access(self.user_id)
 
     def _take_dml(self, request: Request) -> None:
         access = self.check_statement(request)
@@ -286,13 +281,13 @@ class Conversation:
         self._behind = None
         self.go_on()
 
-    def _check_space(self, space_id: int, access: Access, wanted: Privilege) -> None:
+    def _check_space(self, space_id: int, wanted: Privilege) -> None:
         """Raise errors 36, 7, 42 where the user may not use a space so."""
         space = self.shared.log.schema.space(space_id)
         if wanted == Privilege.WRITE and self.shared.is_read_only and not _is_private(space):
             text = "Can't modify data because this instance is in read-only mode."
             raise RequestError(ErrorCode.READONLY, text)
-        access.check(wanted, "space", space.id, space.owner, space.name)
+        self.shared.check(self.user_id, space_id, wanted)
         if wanted == Privilege.WRITE and space.id in VIEWS:
             raise RequestError(ErrorCode.VIEW_IS_RO, f"View '{space.name}' is read-only")
 
@@ -301,10 +296,10 @@ class Conversation:
         together."""
         refused: dict[tuple[int, int], RequestError] = {}
         for space_id, uses in zip(run.space_ids, run.uses, strict=True):
-            for use in _USES:
+            for use, wanted in _USES.items():
                 try:
                     if uses & use:
-                        self._check_use(space_id, use)
+                        self._check_space(space_id, wanted)
                 except RequestError as error:
                     refused[space_id, use] = error
         if refused:
@@ -337,20 +332,6 @@ class Conversation:
             self.link.write(outcome.answers)
         else:
             self.link.send(outcome.answers)
-
-    def _check_use(self, space_id: int, use: int) -> None:
-        """Raise errors 36, 7, 42 where the user may not use a space so. What was let in is let in
-        again while no row of a system space has changed: who may write at all is settled at the
-        start."""
-        at = self.shared.log.system_changes, self.user_id
-        if at != self._let_in_at:
-            self._let_in.clear()
-        elif (space_id, use) in self._let_in:
-            return
-        wanted = Privilege.READ if use == kernel.USED_TO_READ else Privilege.WRITE
-        self._check_space(space_id, self.shared.access(self.user_id), wanted)
-        self._let_in.add((space_id, use))
-        self._let_in_at = at
 
     def _submit(self) -> None:
         batch = self._batch

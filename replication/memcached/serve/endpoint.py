@@ -32,7 +32,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from logweir.errors import LogweirError, RequestError
+from logweir.errors import LogweirError
 from logweir.limits import TAP_PIPELINE_BYTES, TAP_SWEEP_SECONDS
 from logweir.replication.bucket.batch import Looks
 from logweir.replication.bucket.feed import BucketFeed, Changes, Feed
@@ -245,8 +245,6 @@ class Conversation:
         self._bucket = service.bucket
         self.space = service.space
         self.user_id = GUEST_ID
-        self._let_in: set[tuple[Privilege, ...]] = set()
-        self._let_in_at: tuple[int, int, int | str] = -1, GUEST_ID, ""
         if link.user:
             self._login(link.user)
         must_login = (service.must_login or self._is_closed_to_guests()) and not link.user
@@ -357,28 +355,11 @@ class Conversation:
         self.session.answer(event.slot, encode_answer(event.request, status))
 
     def may(self, *wanted: Privilege) -> bool:
-        """Whether this client has these privileges on its bucket. What was let in is let in again
-        while no row of a system space has changed."""
-        log = self.service.shared.log
-        at = log.system_changes, self.user_id, self.space or self.bucket.space_id
-        if at != self._let_in_at:
-            self._let_in.clear()
-        elif wanted in self._let_in:
-            return True
-        space = log.schema.get(at[2])
-        if space is None:
-            return False
+        """Whether this client has these privileges on its bucket."""
+        shared, space = self.service.shared, self.space or self.bucket.space_id
         if self.user_id == GUEST_ID and self.service.must_login:
             return False
-        try:
-            access = self.service.shared.access(self.user_id)
-            for one in wanted:
-                access.check(one, "space", space.id, space.owner, space.name)
-        except RequestError:
-            return False
-        self._let_in.add(wanted)
-        self._let_in_at = at
-        return True
+        return shared.log.schema.get(space) is not None and shared.may(self.user_id, space, *wanted)
 
     def _may_take_over(self, requests: Sequence[Packet | RequestRun]) -> bool:
         for one in requests:
