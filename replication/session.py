@@ -17,10 +17,10 @@ grows without a limit of `logweir.limits`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
-from logweir.errors import LimitExceeded
+from logweir.errors import LimitExceeded, LogweirError
 
 __all__ = ["BaseSession", "InputBuffer", "Outbox", "Parting", "SendsParts", "Session"]
 
@@ -179,6 +179,7 @@ class InputBuffer:
 
 
 Event = TypeVar("Event")
+Unit = TypeVar("Unit")
 
 
 class BaseSession(Generic[Event]):
@@ -202,6 +203,27 @@ class BaseSession(Generic[Event]):
         del now
         self.end(f"{self.peer} closed the connection")
         return ()
+
+    def _take_each(
+        self,
+        units: Iterable[Unit],
+        problem: LogweirError | None,
+        take: Callable[[Unit, list[Event]], None],
+    ) -> list[Event]:
+        """The events that `take` makes of whole messages, until the session ends. One for which it
+        raises an error of the tree is malformed, and so is what `problem` says stands behind them.
+        """
+        events: list[Event] = []
+        for each in units:
+            if self.close_reason:
+                break
+            try:
+                take(each, events)
+            except LogweirError as error:
+                self.end(f"malformed {self.unit}: {error}")
+        if problem is not None:
+            self.end(f"malformed {self.unit}: {problem}")
+        return events
 
     def data_to_send(self) -> bytes:
         """See `Session`."""

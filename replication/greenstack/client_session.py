@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from logweir.errors import DecodeError, LogweirError
+from logweir.errors import DecodeError
 from logweir.limits import FRAME_SECONDS
 from logweir.replication.greenstack.wire.codec import (
     Flag,
@@ -117,20 +117,7 @@ class ClientSession(BaseSession[ClientEvent]):
             return ()
         frames, problem = self._frames.feed(data)
         self._unit_deadline = now + FRAME_SECONDS if len(self._frames) else None
-        events: list[ClientEvent] = []
-        for frame in frames:
-            if self._is_over():
-                break
-            try:
-                if frame.status is None:
-                    self._take_request(frame, events)
-                else:
-                    self._take_answer(frame, events)
-            except LogweirError as error:
-                self.end(f"malformed answer: {error}")
-        if problem is not None:
-            self.end(f"malformed frame: {problem}")
-        return events
+        return self._take_each(frames, problem, self._take)
 
     # --- what the owner does ----------------------------------------------------------------------
 
@@ -156,12 +143,15 @@ class ClientSession(BaseSession[ClientEvent]):
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _is_over(self) -> bool:
-        return bool(self.close_reason)
-
     def _say(self, frame: Frame) -> None:
         """Send a step of the beginning, which has opaque 0."""
         self._out.put(encode_frame(frame))
+
+    def _take(self, frame: Frame, events: list[ClientEvent]) -> None:
+        if frame.status is None:
+            self._take_request(frame, events)
+        else:
+            self._take_answer(frame, events)
 
     def _take_request(self, frame: Frame, events: list[ClientEvent]) -> None:
         if frame.opcode == Opcode.NOOP:

@@ -71,18 +71,21 @@ from logweir.replication.greenstack.wire.messages import (
     encode_notice,
     encode_sasl_answer,
 )
-from logweir.replication.service.sasl import Authentication, Credentials
+from logweir.replication.service.sasl import (
+    Authenticated,
+    Authentication,
+    Credentials,
+    LoginFailed,
+)
 from logweir.replication.session import BaseSession
 from logweir.wal.vclock import VClock
 
 __all__ = [
     "Acknowledged",
-    "Authenticated",
     "Closed",
     "Event",
     "Failed",
     "Greeted",
-    "LoginFailed",
     "ServerSession",
     "Settings",
     "Starved",
@@ -118,20 +121,6 @@ class Greeted:
 
     agent: str
     version: str
-
-
-@dataclass(frozen=True, slots=True)
-class Authenticated:
-    """The client is that user now."""
-
-    user: str
-
-
-@dataclass(frozen=True, slots=True)
-class LoginFailed:
-    """The client is not that user; "" where it has not said whom it means."""
-
-    user: str
 
 
 @dataclass(frozen=True, slots=True)

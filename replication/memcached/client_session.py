@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from logweir.errors import DecodeError, RemoteProtocolError
+from logweir.errors import RemoteProtocolError
 from logweir.limits import FRAME_SECONDS
 from logweir.replication.memcached.serve.commands import TAP_OPCODES
 from logweir.replication.memcached.wire.codec import (
@@ -124,17 +124,7 @@ class ClientSession(BaseSession[StreamEvent]):
             return ()
         packets, problem = self._packets.feed(data)
         self._unit_deadline = now + FRAME_SECONDS if len(self._packets) else None
-        events: list[StreamEvent] = []
-        for packet in packets:
-            if self._is_over():
-                break
-            try:
-                self._take(packet, events)
-            except DecodeError as error:
-                self.end(f"malformed packet: {error}")
-        if problem is not None:
-            self.end(str(problem))
-        return events
+        return self._take_each(packets, problem, self._take)
 
     def receive_eof(self, now: float) -> Sequence[StreamEvent]:
         del now

@@ -48,18 +48,21 @@ from logweir.replication.memcached.wire.codec import (
 )
 from logweir.replication.memcached.wire.messages import Connect, decode_connect, decode_filter
 from logweir.replication.memcached.wire.text import TextCodec
-from logweir.replication.service.sasl import Authentication, Credentials
+from logweir.replication.service.sasl import (
+    Authenticated,
+    Authentication,
+    Credentials,
+    LoginFailed,
+)
 from logweir.replication.session import BaseSession, Parting
 
 __all__ = [
     "Acknowledged",
-    "Authenticated",
     "ChangeFilter",
     "Commands",
     "Connected",
     "Deregister",
     "Event",
-    "LoginFailed",
     "SelectBucket",
     "ServerSession",
     "Settings",
@@ -120,20 +123,6 @@ class ChangeFilter:
     slot: int
     request: Packet
     vbuckets: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Authenticated:
-    """The client is that user now."""
-
-    user: str
-
-
-@dataclass(frozen=True, slots=True)
-class LoginFailed:
-    """The client is not that user; "" where it has not said whom it means."""
-
-    user: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,14 @@ from logweir.errors import RemoteProtocolError
 from logweir.limits import SCRAM_ITERATIONS_MAX
 from logweir.replication.service.verifiers import CRAM, SCRAM_HASHES, ScramVerifier, cram_digest
 
-__all__ = ["MECHANISMS", "Authentication", "Credentials", "Login"]
+__all__ = [
+    "MECHANISMS",
+    "Authenticated",
+    "Authentication",
+    "Credentials",
+    "Login",
+    "LoginFailed",
+]
 
 MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN")
 
@@ -53,6 +60,20 @@ class Credentials(Protocol):
     def scram(self, user: str, mechanism: str) -> ScramVerifier | None:
         """The user's verifier; None where there is none."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticated:
+    """The client is that user now."""
+
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoginFailed:
+    """The client is not that user; "" where it has not said whom it means."""
+
+    user: str
 
 
 @dataclass(frozen=True, slots=True)

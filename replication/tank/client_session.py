@@ -95,18 +95,12 @@ class ClientSession(BaseSession[Answered]):
         if self.close_reason:
             return ()
         frames, problem = self._frames.feed(data)
-        events: list[Answered] = []
-        try:
-            for kind, payload in frames:
-                answer = decode_answer(kind, payload)
-                if not isinstance(answer, Ping):
-                    events.append(self._match(answer))
-        except DecodeError as error:
-            self.close_reason = f"malformed answer: {error}"
-        else:
-            if problem is not None:
-                self.close_reason = str(problem)
-        return events
+        return self._take_each(frames, problem, self._take)
+
+    def _take(self, frame: tuple[int, memoryview], events: list[Answered]) -> None:
+        answer = decode_answer(*frame)
+        if not isinstance(answer, Ping):
+            events.append(self._match(answer))
 
     def _match(self, answer: Answer) -> Answered:
         request = self._asked.get(answer.request_id)

@@ -11,7 +11,7 @@ from support.gsmodel import Server, frames, malformed
 
 from logweir.replication.bucket.item import Item
 from logweir.replication.greenstack.push.stream import PushedRow
-from logweir.replication.greenstack.server_session import Authenticated, Failed, Starved
+from logweir.replication.greenstack.server_session import Failed, Starved
 from logweir.replication.greenstack.wire import messages
 from logweir.replication.greenstack.wire.codec import (
     Flag,
@@ -31,6 +31,7 @@ from logweir.replication.greenstack.wire.messages import (
     Operation,
     StreamOpen,
 )
+from logweir.replication.service.sasl import Authenticated
 from logweir.wal.vclock import VClock
 
 

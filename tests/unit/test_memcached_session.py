@@ -13,7 +13,6 @@ from support.tapmodel import Server, Users, packets, sent
 from logweir.limits import FRAME_SECONDS
 from logweir.replication.memcached.push.stream import StreamOptions
 from logweir.replication.memcached.server_session import (
-    Authenticated,
     Commands,
     Connected,
     Deregister,
@@ -29,6 +28,7 @@ from logweir.replication.memcached.wire.codec import (
     encode_request,
 )
 from logweir.replication.memcached.wire.messages import Connect, Option, encode_connect
+from logweir.replication.service.sasl import Authenticated
 
 
 def test_answers_keep_the_order_of_requests() -> None:

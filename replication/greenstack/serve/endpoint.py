@@ -49,12 +49,10 @@ from logweir.replication.greenstack.serve.statements import (
 )
 from logweir.replication.greenstack.server_session import (
     Acknowledged,
-    Authenticated,
     Closed,
     Event,
     Failed,
     Greeted,
-    LoginFailed,
     ServerSession,
     Settings,
     Starved,
@@ -72,6 +70,7 @@ from logweir.replication.link import UNIX_PEER, Link
 from logweir.replication.logs import get_logger
 from logweir.replication.service.access import Privilege
 from logweir.replication.service.credentials import StoreCredentials
+from logweir.replication.service.sasl import Authenticated, LoginFailed
 from logweir.replication.service.shared import Shared
 from logweir.replication.turns import Turn
 from logweir.store.commit.group import Group

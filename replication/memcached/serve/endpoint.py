@@ -65,13 +65,11 @@ from logweir.replication.memcached.serve.runs import (
 from logweir.replication.memcached.serve.statistics import Statistics, Stats
 from logweir.replication.memcached.server_session import (
     Acknowledged,
-    Authenticated,
     ChangeFilter,
     Commands,
     Connected,
     Deregister,
     Event,
-    LoginFailed,
     SelectBucket,
     ServerSession,
     Settings,
@@ -80,6 +78,7 @@ from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, enc
 from logweir.replication.memcached.wire.messages import Connect, Option
 from logweir.replication.service.access import GUEST_ID, Privilege
 from logweir.replication.service.credentials import StoreCredentials
+from logweir.replication.service.sasl import Authenticated, LoginFailed
 from logweir.replication.service.shared import Shared
 from logweir.replication.service.verifiers import make_space
 from logweir.store.commit.group import Group

@@ -105,7 +105,6 @@ class SynapseService:
         self.streams = Streams(log, self.options.dialect)
         self.streams.on_taken = self._taken
         self.shown = partial(shown, self.streams)
-        self.long_rows = 0
         self.conversations: set[Conversation] = set()
         self._windows: OrderedDict[tuple[int, int], _Shared] = OrderedDict()
         self._windows_bytes = 0
@@ -381,7 +380,6 @@ class Conversation:
         """Whether a unit can be sent; if not, what is configured is done."""
         if unit.longest <= SYNAPSE_LINE_BYTES:
             return True
-        self.service.long_rows += 1
         if not self.service.options.skip_long_rows:
             self._refuse(f"row too long: {unit.stream} {unit.token}")
             return False
@@ -580,7 +578,6 @@ class Conversation:
                 try:
                     streams.row_line(stream, token, text)
                 except LimitExceeded:
-                    self.service.long_rows += 1
                     if not self.service.options.skip_long_rows:
                         self._refuse(f"row too long: {stream.name} {token}")
                         return token
