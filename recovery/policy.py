@@ -154,7 +154,7 @@ def _refusal(report: RecoveryReport, refused: tuple[Damage, ...], force: bool) -
         near += "." if first.replica_id is None else f" (replica {first.replica_id})."
     more = f" {len(refused) - 1} more damaged places follow." if len(refused) > 1 else ""
     even = " even with force" if force else ""
-    cost = f"{count_of_rows(refused)} would be lost or doubted."
+    cost = f"{count_of_rows(one.rows_lost for one in refused)} would be lost or doubted."
     if not report.unforceable and all(one.rows_lost == 0 for one in refused):
         cost = "With force every row is kept, but another program may lose some here."
     return RecoveryRefused(
@@ -169,7 +169,7 @@ def _refusal(report: RecoveryReport, refused: tuple[Damage, ...], force: bool) -
 def _loss(damage: Damage) -> str:
     if damage.salvage != (0, 0):
         return f"{damage} Its rows are kept."
-    return f"{damage} {count_of_rows((damage,))} lost."
+    return f"{damage} {count_of_rows([damage.rows_lost])} lost."
 
 
 def _clear_the_way(

@@ -88,7 +88,11 @@ class RepairResult:
         lost = "nothing is lost"
         if self.lost and self.rows_lost != 0:
             known = self.rows_lost
-            number = count_of_rows(self.lost) if known is None else words(known, "row")
+            number = (
+                count_of_rows(one.rows_lost for one in self.lost)
+                if known is None
+                else words(known, "row")
+            )
             lost = f"lost: {number}, {words(self.bytes_lost, 'damaged byte')}"
         return f"{words(self.rows, 'row')} behind {self.snapshot} saved; {lost}."
 

@@ -4,10 +4,11 @@
 
     {"ok": true, "files": [{"file", "kind", "size", "vclock", "end_vclock", "rows", "blocks",
      "transactions", "end", "end_offset"}, …],
-     "damage": [{"kind", "file", "offset", "lsn_before", "lsn_after", "rows_lost", "message",
-     "hint"}, …], "vclock": {"1": 115}, "warnings": ["…"],
+     "damage": [{"kind", "file", "offset", "lsn_before", "lsn_after", "replica_id", "rows_lost",
+     "message", "hint"}, …], "vclock": {"1": 115}, "warnings": ["…"],
      "holes": [{"after", "before", "rows"}, …],
-     "unfinished": {"file", "offset", "size", "acknowledged"}}
+     "unfinished": {"file", "offset", "size", "acknowledged"},
+     "verdict": "…"}
 
 Keys are only ever added. A hole is a record, in the header of a log that a repair wrote, of rows
 that were lost before: the header item ``Hole: {1: 39} {1: 41}`` says that after the first vclock
@@ -19,6 +20,7 @@ Readers other than logweir ignore header items that they do not know (Tarantool 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -224,7 +226,21 @@ class RecoveryReport:
                 where += f" of replica {first.replica_id}"
         more = len(self.blocking) - 1
         others = f" (and {more} more damaged places)" if more else ""
-        return f"{count_of_rows(self.blocking)} would be lost or doubted: {where}{others}"
+        lost = count_of_rows(one.rows_lost for one in self.blocking)
+        return f"{lost} would be lost or doubted: {where}{others}"
+
+    @property
+    def verdict(self) -> str:
+        """Whether damage keeps the folder from being opened, in one sentence; "" for none."""
+        lost = [one.rows_lost for one in self.blocking]
+        if lost and not any(count != 0 for count in lost):
+            return "the folder is not opened like that, though no row is lost: `repair` keeps them"
+        if lost:
+            rows = count_of_rows(lost)
+            return f"the folder is not opened like that, since {rows} would be lost or doubted"
+        if self.damage:
+            return "the folder can be opened: nothing that is damaged is needed for it"
+        return ""
 
     @property
     def lost_at_end(self) -> tuple[Damage, ...]:
@@ -266,6 +282,7 @@ class RecoveryReport:
             "warnings": list(self.warnings),
             "holes": [hole.to_json() for hole in self.holes],
             "unfinished": unfinished_json(self.unfinished),
+            "verdict": self.verdict,
         }
 
 
@@ -286,10 +303,11 @@ def words(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def count_of_rows(damage: tuple[Damage, ...]) -> str:
-    """How many rows are behind some damage, in words."""
-    known = sum(one.rows_lost or 0 for one in damage)
-    if all(one.rows_lost is not None for one in damage):
+def count_of_rows(lost: Iterable[int | None]) -> str:
+    """How many rows some damaged places have lost, in words. None: nobody knows of one of them."""
+    counts = list(lost)
+    known = sum(count or 0 for count in counts)
+    if None not in counts:
         return words(known, "row")
     return f"at least {words(known, 'row')}" if known else "an unknown number of rows"
 
@@ -297,6 +315,11 @@ def count_of_rows(damage: tuple[Damage, ...]) -> str:
 def vclock_json(vclock: VClock) -> dict[str, int]:
     """A vclock as a JSON object."""
     return {str(replica_id): lsn for replica_id, lsn in vclock.items()}
+
+
+def vclock_of(told: Mapping[str, int]) -> VClock:
+    """The vclock that `vclock_json` made this of."""
+    return VClock({int(replica_id): lsn for replica_id, lsn in told.items()})
 
 
 def damage_json(damage: Damage) -> dict[str, Any]:
@@ -307,6 +330,7 @@ def damage_json(damage: Damage) -> dict[str, Any]:
         "offset": damage.offset,
         "lsn_before": damage.lsn_before,
         "lsn_after": damage.lsn_after,
+        "replica_id": damage.replica_id,
         "rows_lost": damage.rows_lost,
         "message": damage.message,
         "hint": damage.hint,

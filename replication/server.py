@@ -13,6 +13,7 @@ from typing import Any
 
 from logweir.errors import LogweirError
 from logweir.limits import MEMORY_BYTES, STATUS_GAPS
+from logweir.replication.administration import Administration
 from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
@@ -107,17 +108,22 @@ class Server:
             logins=self.shared.logins,
             memory_bytes=options.memory_bytes,
         )
+        administration = Administration(
+            log, forget=self._forget, refused=lambda: "the server is read-only" * options.read_only
+        )
         around = Surroundings(
             names=Names(options.follow, SCHEMES),
             once=options.once,
             caught_up=self.caught_up,
             is_caught_up=lambda: self.is_caught_up,
             calls={STATUS_FUNCTION: self.status, CHECKSUMS_FUNCTION: self.checksums},
+            operator_calls=administration.calls(),
             functions=options.functions,
         )
         self.protocols = [one(self.shared, around) for one in wire_protocols()]
         self._by_scheme = {name: one for one in self.protocols for name in one.schemes}
         self.runners: list[Runner] = []
+        self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[Any]] = []
         self._stop_listening: Callable[[], None] = lambda: None
 
@@ -136,6 +142,10 @@ class Server:
             settled=settled,
             place=None if place is None else (place.path, place.offset, place.vclock),
         )
+
+    def _forget(self, name: str) -> None:
+        """An operator releases a follower, from another thread."""
+        self._loop.call_soon_threadsafe(self.shared.retention.forget, name)
 
     def _committed(self, vclock: VClock) -> None:
         """After each commit, in its thread."""

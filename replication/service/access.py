@@ -71,6 +71,16 @@ _NAMES: Final = {
 }
 
 
+_SUPER: Final = int(
+    Privilege.READ
+    | Privilege.WRITE
+    | Privilege.EXECUTE
+    | Privilege.CREATE
+    | Privilege.DROP
+    | Privilege.ALTER
+)
+
+
 @dataclass(frozen=True, slots=True)
 class User:
     """One row of `_user`. `kept`: the verifier of its password, "" where it has none."""
@@ -114,6 +124,11 @@ class Access:
     def is_admin(self) -> bool:
         """Whether it may do everything."""
         return self.user.id == ADMIN_ID
+
+    @property
+    def is_super(self) -> bool:
+        """Whether it may do everything, as admin, or one who has the role `super`."""
+        return self.is_admin or self.universe & _SUPER == _SUPER
 
     def bits(self, object_type: str, object_id: int | str) -> int:
         """All bits it has on one object, but those of an owner."""

@@ -25,7 +25,8 @@ class Surroundings:
 
     `names`: what its upstreams fill; `once`: of every upstream only what it has; `caught_up`,
     `is_caught_up`: every upstream is followed to its end; `calls`: what clients may call by name;
-    `functions`: a module with more of these, "" for none.
+    `operator_calls`: what only those may who may do everything; `functions`: a module with more
+    calls, "" for none.
     """
 
     names: Names
@@ -33,6 +34,7 @@ class Surroundings:
     caught_up: Callable[[], Awaitable[None]]
     is_caught_up: Callable[[], bool]
     calls: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    operator_calls: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     functions: str = ""
 
 

@@ -150,15 +150,16 @@ def topics_of(log: Log) -> Mapping[str, TopicDef]:
         for data in view.tuples(space):
             name, partitions, text, _ = unpack(data)
             stored = schema.get(name)
-            if stored is not None and not is_view(name):
+            if stored is not None and (stored.is_topic or not is_view(name)):
                 found[name] = TopicDef(name, stored.id, partitions, text, parse_config(text))
         return found
 
 
 def set_config(log: Log, name: str, config: str) -> None:
-    """Change a topic's configuration. Raises `ConfigError`, `RequestError`."""
+    """Change the configuration of a topic, or of a view if no topic has its name. Raises
+    `ConfigError`, `RequestError`."""
     parse_config(config)
-    if is_view(name):
+    if is_view(name) and name not in topics_of(log):
         log.create_space(TOPIC_SPACE, LIST_FIELDS, primary=["name"], if_not_exists=True)
         log.replace(TOPIC_SPACE, (name, 1, config, int(log.now())))
         return

@@ -356,6 +356,11 @@ class SpaceDef:
         object.__setattr__(self, "format", format_)
 
     @property
+    def is_topic(self) -> bool:
+        """Whether it has the format of topics, whose bundles may be larger than other tuples."""
+        return _is_topic(self.fields)
+
+    @property
     def is_system(self) -> bool:
         """Whether its id is in the reserved range."""
         return SYSTEM_ID_MIN <= self.id <= SYSTEM_ID_MAX

@@ -108,7 +108,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         ),
     ),
     "hub": (
-        *("async_rows_*", "compare_servers", "metrics", "replication_*", "retention"),
+        *("async_rows_*", "compare_servers", "operating", "metrics", "replication_*", "retention"),
         *("upstream_names", "verifiers", "follower*", "mesh*", "reader_*"),
         *("listener_*", "clients_that_leave"),
     ),

@@ -104,7 +104,8 @@ def test_json_is_one_object_with_the_documented_keys(folder: Path, name: str) ->
     assert result.exit_code == 3
     report = json.loads(result.stdout)
     assert result.stdout.count("\n") == 1
-    assert set(report) == {"ok", "files", "damage", "vclock", "warnings", "holes", "unfinished"}
+    keys = {"ok", "files", "damage", "vclock", "warnings", "holes", "unfinished", "verdict"}
+    assert set(report) == keys
     assert report["ok"] is False
     assert report["vclock"] == {"1": 6}
     (damage,) = report["damage"]
@@ -117,6 +118,7 @@ def test_json_is_one_object_with_the_documented_keys(folder: Path, name: str) ->
         "offset",
         "lsn_before",
         "lsn_after",
+        "replica_id",
         "rows_lost",
         "message",
         "hint",

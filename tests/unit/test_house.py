@@ -295,6 +295,7 @@ REPLICATION_ROOMS = {
     "topic": 3.0,
     **dict.fromkeys(PROTOCOLS, 4.0),
     "protocols": 5.0,
+    "administration": 5.0,
     "server": 6.0,
 }
 """Floors in `replication/`: of folders, and of the files that know all of them."""

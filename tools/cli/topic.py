@@ -7,19 +7,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-import logweir
 from logweir.errors import ConfigError
 from logweir.replication import loop
 from logweir.replication.tank.client import Client
 from logweir.replication.topic.config import check_setting, check_topic
-from logweir.replication.topic.spaces import (
-    create_topic,
-    delete_topic,
-    last_bundle,
-    oldest_bundle,
-    set_config,
-    topics_of,
-)
+from logweir.tools.cli.operating import Ask, operate
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
 from logweir.tools.cli.topicimport import import_topics
@@ -31,7 +23,10 @@ def command(
     out: Output,
     action: Annotated[Action, typer.Argument(metavar="ACTION", help="What to do.")],
     where: Annotated[
-        str, typer.Argument(metavar="WHERE", help="The store's folder, or tank://HOST:PORT.")
+        str,
+        typer.Argument(
+            metavar="WHERE", help="The store's folder, its server (tarantool://…), or tank://…"
+        ),
     ],
     name: Annotated[
         str, typer.Argument(metavar="[NAME]", help="The topic; import: the broker's data folder.")
@@ -51,8 +46,9 @@ def command(
     """List, make, configure, delete and import the topics of a store or of a running broker.
 
     ACTION is list, create, config, delete or import. config without --set shows the settings, with
-    it changes those named (KEY= removes one). A store's folder must not be served meanwhile; a
-    running broker can be asked to list, to create, and by config to apply what its store says.
+    it changes those named (KEY= removes one). A store's folder must not be served meanwhile; its
+    server takes all of it under its address tarantool://…, from who may do everything. Any running
+    broker can be asked under tank://… to list, to create, and by config to read its settings anew.
 
     import takes the data folder of a Tank broker that does not run: every topic, configuration and
     message number, into a store that is made if need be. Done again, it takes what is new. Exit
@@ -65,19 +61,19 @@ def command(
     lines = _lines(settings or [])
     if action == "create":
         check_topic(name, partitions)
-    if "://" in where:
+    if where.startswith("tank://"):
         return loop.run(_remote(out, action, where, name, partitions, lines))
-    with logweir.open(Path(where), create=False) as log:
+    with operate(where) as ask:
         if action == "list":
-            _show(out, [_described(log, topic) for topic in topics_of(log).values()])
+            _show(out, ask("topics"))
         elif action == "create":
             text = "".join(f"{key}={value}\n" for key, value in lines.items())
-            create_topic(log, name, partitions, text, now_seconds=log.now())
+            ask("create_topic", name, partitions, text)
             out.message(f"created {name} with {partitions} partitions")
         elif action == "config":
-            _config(out, log, name, lines)
+            _config(out, ask, name, lines)
         else:
-            delete_topic(log, name)
+            ask("delete_topic", name)
             out.message(f"deleted {name}")
     return 0
 
@@ -94,22 +90,6 @@ def _lines(settings: list[str]) -> dict[str, str]:
     return found
 
 
-def _described(log: logweir.Log, topic: Any) -> dict[str, Any]:
-    with log.read_view() as view:
-        partitions = []
-        for number in range(topic.partitions):
-            first = oldest_bundle(view.engine, topic.space_id, number)
-            last = last_bundle(view.engine, topic.space_id, number)
-            partitions.append(
-                {
-                    "partition": number,
-                    "first": str(first.first if first else 0),
-                    "last": str(last.last if last else 0),
-                }
-            )
-    return {"topic": topic.name, "config": topic.config_text, "partitions": partitions}
-
-
 def _show(out: Output, topics: list[dict[str, Any]]) -> None:
     if out.as_json:
         out.json(topics)
@@ -122,9 +102,8 @@ def _show(out: Output, topics: list[dict[str, Any]]) -> None:
     out.table(("topic", "partition", "first", "last"), rows, right=("partition", "first", "last"))
 
 
-def _config(out: Output, log: logweir.Log, name: str, lines: dict[str, str]) -> None:
-    topic = topics_of(log).get(name)
-    text = "" if topic is None else topic.config_text
+def _config(out: Output, ask: Ask, name: str, lines: dict[str, str]) -> None:
+    text = next((one["config"] for one in ask("topics") if one["topic"] == name), "")
     if lines:
         kept = [
             line
@@ -133,7 +112,7 @@ def _config(out: Output, log: logweir.Log, name: str, lines: dict[str, str]) -> 
         ]
         kept += [f"{key}={value}" for key, value in lines.items() if value]
         text = "".join(f"{line}\n" for line in kept)
-        set_config(log, name, text)
+        ask("configure_topic", name, text)
     if out.as_json:
         out.json({"topic": name, "config": text})
     else:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 import typer
 
-import logweir
 from logweir.errors import ConfigError
 from logweir.replication.service import users
-from logweir.replication.service.access import Grant, Privilege, User
-from logweir.replication.service.verifiers import verifier
+from logweir.replication.service.access import Privilege
+from logweir.tools.cli.operating import Ask, StoreArgument, operate
 from logweir.tools.cli.output import Output
 
 Action = Literal["list", "add", "passwd", "drop", "grant", "revoke"]
@@ -22,7 +20,7 @@ Action = Literal["list", "add", "passwd", "drop", "grant", "revoke"]
 def command(
     out: Output,
     action: Annotated[Action, typer.Argument(metavar="ACTION", help="What to do.")],
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The store's folder.")],
+    where: StoreArgument,
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="The user or role.")] = "",
     rights: Annotated[
         str,
@@ -42,31 +40,34 @@ def command(
 ) -> int:
     """Manage the users, roles and grants of a store.
 
-    ACTION is list, add, passwd, drop, grant or revoke. The store must not be served meanwhile.
-    Passwords are asked for, or read from stdin; they are never an argument.
+    ACTION is list, add, passwd, drop, grant or revoke. A folder must not be served meanwhile; its
+    server can be asked instead, by who may do everything. Passwords are asked for, or read from
+    stdin; they are never an argument, and go to a server encrypted or on this machine only.
     """
     if action != "list" and not name:
-        raise ConfigError("NAME", "is missing", hint=f"logweir user {action} DIR NAME")
-    with logweir.open(directory, create=False) as log:
+        raise ConfigError("NAME", "is missing", hint=f"logweir user {action} WHERE NAME")
+    says_password = action == "passwd" or (action == "add" and not role)
+    with operate(where, says_password=says_password) as ask:
         if action == "list":
-            _list(out, log)
+            _list(out, ask("users"))
         elif action == "add":
-            password = None if role else _password(password_stdin)
-            user_id = users.add_user(log, name, password=password, role=role)
+            user_id = (
+                ask("add_role", name) if role else ask("add_user", name, _said(password_stdin))
+            )
             out.message(f"added {name} with id {user_id}")
         elif action == "passwd":
-            users.change_password(log, name, _password(password_stdin))
+            ask("change_password", name, _said(password_stdin))
             out.message(f"changed the password of {name}")
         elif action == "drop":
-            users.drop_user(log, name)
+            ask("drop_user", name)
             out.message(f"dropped {name}")
         else:
-            _change(log, action, name, rights, on)
+            _change(ask, action, name, rights, on)
             out.message(f"{action}: done")
     return 0
 
 
-def _password(from_stdin: bool) -> str:
+def _said(from_stdin: bool) -> str:
     if from_stdin:
         line = sys.stdin.readline()
         if not line:
@@ -79,14 +80,13 @@ def _password(from_stdin: bool) -> str:
     return password
 
 
-def _change(log: logweir.Log, action: Action, name: str, rights: str, on: str) -> None:
+def _change(ask: Ask, action: Action, name: str, rights: str, on: str) -> None:
     if not rights:
         raise ConfigError("RIGHTS", "is missing", hint=f"one of {', '.join(users.PRIVILEGES)}")
     words = rights.split(",")
     known = [users.PRIVILEGES[word] for word in words if word in users.PRIVILEGES]
-    act = users.grant if action == "grant" else users.revoke
     if not known and len(words) == 1:
-        act(log, name, Privilege.EXECUTE, users.Target("role", rights))
+        ask(action, name, int(Privilege.EXECUTE), "role", rights)
         return
     if len(known) != len(words):
         unknown = next(word for word in words if word not in users.PRIVILEGES)
@@ -96,46 +96,32 @@ def _change(log: logweir.Log, action: Action, name: str, rights: str, on: str) -
     bits = Privilege(0)
     for one in known:
         bits |= one
-    act(log, name, bits, users.Target(kind, object_name))
+    ask(action, name, int(bits), kind, object_name)
 
 
-def _list(out: Output, log: logweir.Log) -> None:
-    directory = users.read_directory(log)
-    rows = [
-        {
-            "id": user.id,
-            "name": user.name,
-            "type": "role" if user.is_role else "user",
-            "password": _has_password(user),
-            "grants": [
-                {"on": one.object_type, "object": one.object_id, "rights": _rights(one.bits)}
-                for one in directory.grants(user.id)
-            ],
-        }
-        for user in directory.users()
-    ]
+def _list(out: Output, found: Sequence[dict[str, Any]]) -> None:
     if out.as_json:
-        out.json(rows)
+        out.json(found)
         return
-    names = {user.id: user.name for user in directory.users()}
-    out.table(
-        ("id", "name", "type", "password", "may"),
-        [
-            (*_cells(user), _may(log, directory.grants(user.id), names))
-            for user in directory.users()
-        ],
-        right=("id",),
-    )
+    rows = [
+        (*(one[key] for key in ("id", "name", "type")), _yes(one["password"]), _may(one["grants"]))
+        for one in found
+    ]
+    out.table(("id", "name", "type", "password", "may"), rows, right=("id",))
 
 
-def _may(log: logweir.Log, grants: Iterable[Grant], names: dict[int, str]) -> str:
+def _yes(told: bool) -> str:
+    return "yes" if told else "no"
+
+
+def _may(grants: Sequence[dict[str, Any]]) -> str:
     """All of one's grants, with those of the same rights on objects of one kind together."""
     together: dict[tuple[str, str], list[str]] = {}
     for one in grants:
-        rights = "" if one.object_type == "role" else ",".join(_rights(one.bits))
-        found = together.setdefault((rights, one.object_type), [])
-        if one.object_type != "universe":
-            found.append(_object_name(log, one, names))
+        rights = "" if one["on"] == "role" else ",".join(one["rights"])
+        found = together.setdefault((rights, one["on"]), [])
+        if one["on"] != "universe":
+            found.append(one["object_name"])
     return "; ".join(_granted(*key, objects) for key, objects in together.items())
 
 
@@ -155,29 +141,3 @@ def _spans(objects: list[str]) -> list[str]:
         else:
             spans.append([one])
     return [one[0] if len(one) == 1 else f"{one[0]} … {one[-1]}" for one in spans]
-
-
-def _object_name(log: logweir.Log, one: Grant, names: dict[int, str]) -> str:
-    if one.object_type == "role":
-        return names.get(int(one.object_id), str(one.object_id))
-    if one.object_type == "space" and (space := log.schema.get(one.object_id)) is not None:
-        return space.name
-    return str(one.object_id)
-
-
-def _cells(user: User) -> tuple[object, ...]:
-    return (
-        user.id,
-        user.name,
-        "role" if user.is_role else "user",
-        "yes" if _has_password(user) else "no",
-    )
-
-
-def _has_password(user: User) -> bool:
-    """Whether it has one to be known; the row of `guest` holds the verifier of an empty one."""
-    return user.kept not in ("", verifier(""))
-
-
-def _rights(bits: int) -> list[str]:
-    return [word for word, bit in users.PRIVILEGES.items() if bits & bit]

@@ -7,6 +7,7 @@ allows it tells all it knows by the function `logweir.status`, and what its spac
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from logweir.errors import ErrorCode, RemoteProtocolError, RequestError
@@ -14,8 +15,9 @@ from logweir.replication.iproto.client import Client, open_client
 from logweir.replication.iproto.wire.codec import IprotoKey, RequestType, decode_ballot
 from logweir.replication.service.protocol import CHECKSUMS_FUNCTION, STATUS_FUNCTION
 from logweir.replication.urls import Url
+from logweir.wal.mp import Value
 
-__all__ = ["fetch_checksums", "fetch_status"]
+__all__ = ["call_function", "fetch_checksums", "fetch_status"]
 
 
 _NOT_TOLD = frozenset(
@@ -23,13 +25,25 @@ _NOT_TOLD = frozenset(
 )
 
 
-async def _call(client: Client, function: str) -> dict[str, Any] | None:
-    """What a function of the server tells; None where that is no map. Raises `RequestError`."""
-    told = await client.call(RequestType.CALL, {int(IprotoKey.FUNCTION_NAME): function})
+async def _call(client: Client, function: str, arguments: Sequence[Value] = ()) -> Any:
+    """The first value that a function of the server gives, else None. Raises `RequestError`."""
+    body: dict[int, Value] = {
+        int(IprotoKey.FUNCTION_NAME): function,
+        int(IprotoKey.TUPLE): list(arguments),
+    }
+    told = await client.call(RequestType.CALL, body)
     values = told.body.get(IprotoKey.DATA)
-    if isinstance(values, list) and values and isinstance(values[0], dict):
-        return values[0]
-    return None
+    return values[0] if isinstance(values, list) and values else None
+
+
+async def call_function(url: Url, function: str, *arguments: Value) -> Any:
+    """The first value that a function of the server at `url` gives, None where it gives none.
+
+    Raises `Unreachable`, `RequestError`: what the function raised, that there is none of that name,
+    or that it may not be called.
+    """
+    async with open_client(url) as client:
+        return await _call(client, function, arguments)
 
 
 async def fetch_status(url: Url) -> dict[str, Any]:
@@ -47,7 +61,8 @@ async def fetch_status(url: Url) -> dict[str, Any]:
             "oldest_row": dict(ballot.gc_vclock),
         }
         try:
-            status |= await _call(client, STATUS_FUNCTION) or {}
+            told = await _call(client, STATUS_FUNCTION)
+            status |= told if isinstance(told, dict) else {}
         except RequestError as error:
             if error.code not in _NOT_TOLD:
                 raise
@@ -71,6 +86,6 @@ async def fetch_checksums(url: Url) -> dict[str, Any]:
                 hint="a logweir tells them to users who may execute everything; "
                 "`logweir diff` compares with any Tarantool",
             ) from error
-    if told is None:
+    if not isinstance(told, dict):
         raise RemoteProtocolError(f"{url} answered {CHECKSUMS_FUNCTION} with something else")
     return told

@@ -425,9 +425,12 @@ class Conversation:
             )
 
     def _check_call(self, access: Access, name: str) -> None:
-        """Execute of everything, of all functions, or of that one if it has a row in `_func`."""
-        if access.is_admin:
+        """Execute of everything, of all functions, or of that one if it has a row in `_func`; an
+        operator's calls are for those who may do everything."""
+        if access.is_super:
             return
+        if name in self.instance.functions.guarded:
+            raise denied(Privilege.EXECUTE, "function", name, access.user.name)
         function_id: int | str = ""
         owner = -1
         with self.shared.log.read_view() as view:

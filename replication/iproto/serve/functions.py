@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from logweir.errors import ConfigError, ErrorCode, LogweirError, RequestError
@@ -21,10 +21,18 @@ __all__ = ["Functions", "load_functions"]
 
 
 class Functions(Mapping[str, Callable[..., Value]]):
-    """The functions of one server. `store`: what a parameter named `log` is given."""
+    """The functions of one server. `store`: what a parameter named `log` is given; `guarded`: more
+    of them, for those only who may do everything."""
 
-    def __init__(self, functions: Mapping[str, Callable[..., Value]], store: object = None) -> None:
-        self._functions = dict(functions)
+    def __init__(
+        self,
+        functions: Mapping[str, Callable[..., Value]],
+        store: object = None,
+        *,
+        guarded: Mapping[str, Callable[..., Value]] = MappingProxyType({}),
+    ) -> None:
+        self._functions = {**functions, **guarded}
+        self.guarded = frozenset(guarded)
         self._takes_log = {name: _takes_log(one) for name, one in self._functions.items()}
         self._store = store
 

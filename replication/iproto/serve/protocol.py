@@ -27,7 +27,8 @@ class IprotoProtocol(WireProtocol):
     def __init__(self, shared: Shared, around: Surroundings) -> None:
         super().__init__(shared, around)
         found = load_functions(around.functions) if around.functions else {}
-        self.instance = Instance(shared, Functions({**found, **around.calls}, shared.log))
+        functions = Functions({**found, **around.calls}, shared.log, guarded=around.operator_calls)
+        self.instance = Instance(shared, functions)
 
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
         """See `WireProtocol`."""
