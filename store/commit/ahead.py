@@ -169,7 +169,7 @@ class Ahead:
             dropped = (*groups, *above)
             for group in dropped:
                 group.error, group.done = error, True
-                group.made, group.layer = [], None
+                group.made, group.layer = (), None
             self.groups = ()
         return dropped
 

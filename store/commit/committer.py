@@ -27,7 +27,7 @@ from logweir.recovery import RecoveryReport
 from logweir.store.commit.ahead import Ahead, changes
 from logweir.store.commit.failing import Fails
 from logweir.store.commit.group import Group
-from logweir.store.commit.marks import Spoiled
+from logweir.store.commit.marks import Mark, Spoiled
 from logweir.store.commit.queue import CommitQueue, Job, OnError, Refused
 from logweir.store.commit.syncer import BackgroundSync
 from logweir.store.engine.engine import Plans
@@ -319,7 +319,8 @@ class Committer(Fails, OfProcess):
                 self.ahead.drain()
             group = self.begin()
             for job in jobs:
-                self._apply(group, job)
+                # Before the first there is nothing to go back to: the group begins again.
+                self._apply(group, job, None if job is jobs[0] else group.mark())
             if group.txn.undo.is_early:
                 self._hold(group, jobs)
             self.ahead.commit(group, partial(self.ahead.end, group))
@@ -328,14 +329,15 @@ class Committer(Fails, OfProcess):
                 group.txn.abort()
             del group  # the frames of a job's error lead here
 
-    def _apply(self, group: Group, job: Job) -> None:
-        mark = group.mark()
+    def _apply(self, group: Group, job: Job, mark: Mark | None) -> None:
         job.error = None
         try:
             job.result = job.apply(group)
         except Exception as error:
             job.error = self._explained(error)
             try:
+                if mark is None:
+                    raise Spoiled
                 group.rollback(mark)
             except Spoiled:
                 self._hold(group, (job,))
@@ -357,7 +359,6 @@ class Committer(Fails, OfProcess):
 
         Raises `WriteFailed` or `WriterPoisoned` with nothing applied.
         """
-        self.check_process()
         self.check_open()
         last = groups[-1]
         blocks: list[bytes | bytearray | Pieces] = []

@@ -68,7 +68,6 @@ class Group(Outcome):
         now: float,
         waiting: Iterable[Entry] = (),
     ) -> None:
-        super().__init__()
         self.txn = txn
         self.engine = Engine(txn, schema, plans)
         self.waiting = SynchroQueue(waiting)
@@ -232,15 +231,18 @@ class Group(Outcome):
         those that want one (`store.engine.computing`). From what it halts on, or a SELECT that is
         long (`reference.selected`), they are left out.
         """
-        schema = self.engine.schema
-        spaces = [schema.get(space_id) for space_id in ids]
+        spaces: list[SpaceDef | None] = []
+        places: list[Space | None] = []
+        for space_id in ids:
+            spaces.append(space := self.engine.schema.get(space_id))
+            places.append(self._compiled(space))
         answers = Answers(
             data,
             columns,
             *self._executor.execute(
                 data,
                 columns,
-                [self._compiled(space) for space in spaces],
+                places,
                 self.txn.undo,
                 lambda number: self._referred(data, columns, number, ids, computer),
                 limit_bytes,

@@ -22,14 +22,13 @@ class Outcome:
     of `made_bytes`. `done`: it is durable and published, or dropped because of `error`; `finished`
     is called then, in the thread that wrote it."""
 
-    def __init__(self) -> None:
-        self.below: Outcome | None = None
-        self.layer: Layer | None = None
-        self.made: list[bytes | bytearray | Pieces] = []
-        self.made_bytes = 0
-        self.done = False
-        self.error: BaseException | None = None
-        self.finished: Callable[[Outcome], None] | None = None
+    below: Outcome | None = None
+    layer: Layer | None = None
+    made: Sequence[bytes | bytearray | Pieces] = ()
+    made_bytes = 0
+    done = False
+    error: BaseException | None = None
+    finished: Callable[[Outcome], None] | None = None
 
     def finish(self) -> None:
         """Tell who waits. Twice does no harm."""

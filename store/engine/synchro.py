@@ -113,69 +113,64 @@ def encode_decision(owner: int, lsn: int) -> bytes:
     return b"\x82\x02" + encode_uint(owner) + b"\x03" + encode_uint(lsn)
 
 
-class SynchroQueue:
+class SynchroQueue(deque[Entry]):
     """The transactions that wait, in the order of the log. The first one is synchronous."""
 
-    __slots__ = ("_entries", "size_bytes", "undone")
+    __slots__ = ("size_bytes", "undone")
 
     def __init__(self, entries: Iterable[Entry] = (), undone: Iterable[Span] = ()) -> None:
-        self._entries = deque(entries)
+        super().__init__(entries)
         self.undone = list(undone)
         """The rows that were rolled back."""
-        self.size_bytes = sum([len(entry.rows) for entry in self._entries]) if self._entries else 0
+        self.size_bytes = sum([len(entry.rows) for entry in self]) if self else 0
         """Bytes of all their rows."""
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries)
 
     @property
     def owner(self) -> int:
         """The instance that decides; there is one where something waits."""
-        return self._entries[0].replica_id
+        return self[0].replica_id
 
     @property
     def applied(self) -> VClock:
         """The position in front of all that waits, where something does."""
-        return self._entries[0].before
+        return self[0].before
 
     @property
     def limit(self) -> VClock | None:
         """As `applied`, None where nothing waits."""
-        return self.applied if self._entries else None
+        return self.applied if self else None
 
     def hold(self, entry: Entry) -> None:
         """Let a transaction wait."""
-        self._entries.append(entry)
+        self.append(entry)
         self.size_bytes += len(entry.rows)
 
     def decide(self, decision: Decision, is_sync: Callable[[int], bool]) -> Iterator[Entry]:
         """Drop what a decision rolls back; give, in order, what is to be applied and waits no
         longer. `is_sync`: whether a space is synchronous, asked when all before was applied."""
-        if not self._entries or decision.owner != self.owner:
+        if not self or decision.owner != self.owner:
             return
         confirmed = decision.lsn
         if decision.type == RowType.ROLLBACK:
             confirmed = -1
             self._drop(decision.lsn)
-        while self._entries:
-            entry = self._entries[0]
+        while self:
+            entry = self[0]
             if entry.lsn > confirmed and any(map(is_sync, entry.spaces)):
                 return
             yield entry
-            self._entries.popleft()
+            self.popleft()
             self.size_bytes -= len(entry.rows)
 
     def _drop(self, lsn: int) -> None:
         owner, kept = self.owner, list[Entry]()
         is_undone = False
-        for entry in self._entries:
+        for entry in self:
             is_undone = is_undone or (entry.replica_id == owner and entry.lsn >= lsn)
             if is_undone and entry.replica_id in (0, owner):
                 self.undone += entry.spans
             else:
                 kept.append(entry)
-        self._entries = deque(kept)
+        self.clear()
+        self.extend(kept)
         self.size_bytes = sum(len(entry.rows) for entry in kept)

@@ -9,11 +9,11 @@ cdef class StateScan(Scan):
     cdef size_t too_long
 
 cdef class StateBase(Base):
+    cdef object tree
     cdef Transaction txn
     cdef Database database
     cdef MDB_dbi number
     cdef size_t too_long
-    cdef bint has_long
     cdef MDB_val greatest  # key of the index; of 0 bytes: it is not known
     cdef unsigned long seen  # mutations of the transaction when that was asked
     cdef bint is_past(self, const unsigned char* key, size_t size) except -1

@@ -43,20 +43,20 @@ cdef class StateScan(Scan):
 cdef class StateBase(Base):
     """One index in a transaction, which must outlive it.
 
-    `too_long`: bytes from which on a key is not kept as it is; `has_long`: whether there may be
-    such keys.
+    `tree`: the same in Python, whose `has_long` says whether there may be keys of `too_long` bytes
+    and more, which are not kept as they are.
     """
 
-    def __init__(
-        self, Transaction txn not None, Database database not None, size_t too_long, bint has_long
-    ):
-        self.txn, self.database = txn, database
-        self.number = txn.number_of(database)
-        self.too_long, self.has_long = too_long, has_long
+    def __init__(self, tree not None, size_t too_long):
+        self.tree, self.txn, self.database = tree, tree.raw, tree.handle
+        if self.txn is None or self.database is None:
+            raise ValueError("a transaction and a database are wanted")
+        self.number = self.txn.number_of(self.database)
+        self.too_long = too_long
 
     def count(self):
         """How many keys there are, -1 where only Python can tell."""
-        return -1 if self.has_long else self.txn.stat(self.database)["entries"]
+        return -1 if self.tree.has_long else self.txn.stat(self.database)["entries"]
 
     cdef bint is_past(self, Source key, size_t size) except -1:
         """Whether a key is greater than all that are there, so that it need not be looked up."""
@@ -77,7 +77,7 @@ cdef class StateBase(Base):
         found.state = ABSENT
         self.txn.check()
         if <size_t>size >= self.too_long:
-            return REFER if self.has_long else DONE
+            return REFER if self.tree.has_long else DONE
         if self.is_past(key, size):
             return DONE
         code = find(self.txn.txn, self.number, <const char*>key, size, &value, &length)

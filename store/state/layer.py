@@ -36,13 +36,6 @@ class Layer:
         self.size_bytes = sum([table.size_bytes for table in tables])
         self.rank = sum(map(len, tables)).bit_length() // 2
 
-    def table(self, name: Name) -> Memtable:
-        """The map of an index, made where there is none."""
-        found = self.tables.get(name)
-        if found is None:
-            found = self.tables[name] = Memtable()
-        return found
-
     @property
     def spaces(self) -> set[int]:
         """The ids of the spaces that it says something of."""

@@ -212,6 +212,16 @@ class LayeredTxn:
         name = space_id, index_id
         if name in self._trees:
             return self._trees[name]
+        found = None
+        tables, base, early = self._below(name)
+        if tables or base is not None:
+            found = LayeredTree(self._referred, self.undo, tables, base, early)
+        self._trees[name] = found
+        return found
+
+    def _below(self, name: Name) -> tuple[list[Memtable], Tree | None, int]:
+        """The tables of an index, the newest first, what lies below them, and how many behind the
+        first are not durable yet. In a transaction that writes the first is its own."""
         tables: list[Memtable] = []
         base: Tree | None = None
         early = 0
@@ -227,16 +237,13 @@ class LayeredTxn:
             if layer.cleared and name in layer.cleared:
                 break
         else:
-            base = self.base.tree(space_id, index_id)
+            base = self.base.tree(*name)
         if own is not None and name not in own.tables:
             if not tables and base is None:
                 self._check_new(name)
-            tables.insert(0, own.table(name))
-        found = None
-        if tables or base is not None:
-            found = LayeredTree(self._referred, self.undo, tables, base, early)
-        self._trees[name] = found
-        return found
+            own.tables[name] = made = Memtable()
+            tables.insert(0, made)
+        return tables, base, early
 
     def _check_new(self, name: Name) -> None:
         """Whether the base can take one more index. Raises `WalError`."""
@@ -318,10 +325,10 @@ class LayeredTxn:
             bases: list[Base] = []
             early: list[int] = []
             for index_id in plan.index_ids:
-                tree = self.tree(plan.space_id, index_id)
-                tables.append(() if tree is None else tree.tables)
-                bases.append(Base() if tree is None or tree.base is None else state_base(tree.base))
-                early.append(0 if tree is None else tree.early)
+                stack, tree, count = self._below((plan.space_id, index_id))
+                tables.append(stack)
+                bases.append(Base() if tree is None else state_base(tree))
+                early.append(count)
             undo = None if self.layer is None else self.undo
             found = Space(plan, tables, bases, undo, early)
             self.spaces[plan.space_id] = found

@@ -26,7 +26,7 @@ import shutil
 import struct
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -128,7 +128,8 @@ class State(OfProcess):
         self._place = Path(os.path.abspath(directory))  # for LMDB, whatever the current folder is
         self._data: os.stat_result | None = None
         self._env: base.Environment | None = None
-        self._databases: dict[bytes, Any] = {}
+        self.databases: dict[bytes, Any] = {}
+        """The handles of all databases that were committed."""
         self._map_bytes = STATE_MAP_START_BYTES
         self._databases_max = _DATABASES_FIRST
         self._lacks_databases = False  # one that was wanted could not be had
@@ -227,7 +228,7 @@ class State(OfProcess):
             )
             with self._env.begin() as raw, raw.cursor() as cursor:
                 names = [bytes(name) for name in cursor.iternext(values=False)]
-            self._databases = {name: self._env.open_db(name, create=False) for name in names}
+            self.databases = {name: self._env.open_db(name, create=False) for name in names}
         except OSError as error:
             raise explain(error, str(self.directory)) from error
         except base.Error as error:
@@ -277,7 +278,7 @@ class State(OfProcess):
         with env.begin(write=True) as raw:
             with raw.cursor() as cursor:
                 names = [bytes(name) for name in cursor.iternext(values=False)]
-            self._databases = {name: env.open_db(name, txn=raw) for name in names}
+            self.databases = {name: env.open_db(name, txn=raw) for name in names}
 
     def _look(self, seal: Seal) -> None:
         """Compare the file with its seal while it is read; nobody writes to it before the end."""
@@ -330,7 +331,7 @@ class State(OfProcess):
             return
         with self.reading:
             self._end_latest()
-            self._databases = {}
+            self.databases = {}
             self._env.close()
             self._env = None
         if not clean or self._seal is not None:
@@ -359,7 +360,7 @@ class State(OfProcess):
         keep_for_ever((self._env, self.latest, self.shown))
         self._env = self.latest = self.shown = None
         self.reading = threading.Lock()
-        self._databases = {}
+        self.databases = {}
 
     def grow(self) -> None:
         """Double the memory map, or how many databases there may be, whichever is short. No
@@ -370,7 +371,7 @@ class State(OfProcess):
 
     def _grow(self) -> None:
         env = self._environment
-        if not (self._lacks_databases or self._wants_databases(len(self._databases))):
+        if not (self._lacks_databases or self._wants_databases(len(self.databases))):
             try:
                 env.set_mapsize(2 * self._map_bytes)
             except StateError as error:
@@ -392,7 +393,7 @@ class State(OfProcess):
             self._open_again()
 
     def _open_again(self) -> None:
-        self._databases = {}
+        self.databases = {}
         self._environment.close()
         try:
             self._env = self._open_environment()
@@ -467,15 +468,10 @@ class State(OfProcess):
         if txn is not None:
             txn.abort()
 
-    @property
-    def databases(self) -> Mapping[bytes, Any]:
-        """The handles of all databases that were committed."""
-        return self._databases
-
     def check_databases(self, names: Iterable[bytes]) -> None:
         """Raise `WalError` where there cannot be databases of these indexes, too, and one for the
         long keys of each."""
-        indexes = {name for name in self._databases if name.count(b"/") == 1}
+        indexes = {name for name in self.databases if name.count(b"/") == 1}
         if 2 * len(indexes.union(names)) > _DATABASES_MAX:
             raise explained(base.DbsFullError("MDB_DBS_FULL: too many indexes"), self.directory)
 
@@ -491,11 +487,11 @@ class State(OfProcess):
 
     def remember(self, handles: dict[bytes, Any]) -> None:
         """Keep handles that a committed write transaction opened."""
-        self._databases = {**self._databases, **handles}
+        self.databases = {**self.databases, **handles}
 
     def forget(self, name: bytes) -> None:
         """Drop the handle of a database that no longer exists."""
-        self._databases.pop(name, None)
+        self.databases.pop(name, None)
 
     def _check_place(self) -> None:
         """Raise `WriteFailed` where opening the environment again would open another one."""
@@ -523,7 +519,7 @@ class Txn:
     def tree(self, space_id: int, index_id: int) -> Tree | None:
         """The entries of one index; None where a reader finds none (it was never written)."""
         name = b"%d/%d" % (space_id, index_id)
-        handle = self.database(name)
+        handle = self._known.get(name) or self.database(name)
         return None if handle is None else Tree(self, name, handle)
 
     def database(self, name: bytes) -> Any | None:

@@ -52,7 +52,7 @@ def _maker() -> Callable[[Tree], Base]:
         with contextlib.suppress(ImportError):
             from logweir.store.state.basekernel import StateBase
 
-            return lambda tree: StateBase(tree.raw, tree.handle, PIECE_BYTES, tree.has_long)
+            return lambda tree: StateBase(tree, PIECE_BYTES)
     return PlainBase
 
 
