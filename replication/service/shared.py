@@ -29,6 +29,7 @@ from logweir.replication.service.access import (
 )
 from logweir.replication.stream.hub import Hub
 from logweir.replication.stream.retention import Retention
+from logweir.replication.turns import Turn
 from logweir.store.commit.queue import Job
 from logweir.store.log import Log
 from logweir.wal.mp import unpack
@@ -267,8 +268,14 @@ class Shared:
         return finished
 
     def _deliver(self) -> None:
+        """Answer what is done, as far as a turn goes."""
         self._scheduled = False
+        turn = Turn()
         while self._finished:
+            if turn.is_over(0):
+                self._scheduled = True
+                self._loop.call_soon(self._deliver)
+                return
             job, done = self._finished.popleft()
             self._in_line -= 1
             done(job)

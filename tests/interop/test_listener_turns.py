@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Coroutine
@@ -18,7 +19,12 @@ from typing import Any
 import pytest
 
 import logweir
+from interop.gsraw import mutation
 from logweir.limits import TURN_SECONDS
+from logweir.replication.greenstack.server_session import ServerSession
+from logweir.replication.greenstack.wire.codec import Flag, Frame, decode_frames, encode_frame
+from logweir.replication.greenstack.wire.codec import Opcode as Green
+from logweir.replication.greenstack.wire.messages import Hello, encode_bucket
 from logweir.replication.iproto.wire.codec import RequestType
 from logweir.replication.iproto.wire.requests import encode_request
 from logweir.replication.memcached.serve.pending import Pending
@@ -26,6 +32,7 @@ from logweir.replication.memcached.serve.runs import look_all
 from logweir.replication.memcached.wire.codec import Opcode, Packet
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.server import Server, ServerOptions
+from logweir.store.commit.queue import Job
 from logweir.wal.mp import unpack
 
 ROWS = 300_000
@@ -66,9 +73,13 @@ class Peer:
         return unpack(header)[1], found.get(0x30, found.get(0x31))
 
 
-def serve(folder: Path, main: Callable[[Server], Coroutine[Any, Any, None]]) -> None:
+def serve(
+    folder: Path,
+    main: Callable[[Server], Coroutine[Any, Any, None]],
+    scheme: str = "tarantool",
+) -> None:
     async def run(log: logweir.Log) -> None:
-        listen = (parse_listen_url("tarantool://127.0.0.1:0"),)
+        listen = (parse_listen_url(f"{scheme}://127.0.0.1:0"),)
         server = Server(log, ServerOptions(listen=listen, guest="all"))
         await server.start()
         try:
@@ -203,17 +214,108 @@ def test_an_index_of_a_large_space_is_not_made_in_the_loop(many: Path) -> None:
     serve(many, main)
 
 
+def burn(seconds: float = TURN_SECONDS) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_what_is_done_together_is_answered_in_turns(tmp_path: Path) -> None:
+    """Who waits in the loop goes on between the answers to changes that became durable at once."""
+    turns = 0
+    told: list[int] = []
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def main(server: Server) -> None:
+        done, are_durable = asyncio.Event(), threading.Event()
+
+        def answer(job: Job) -> None:
+            burn()
+            told.append(turns)
+            if len(told) == 8:
+                done.set()
+
+        counting = asyncio.create_task(others())
+        for number in range(8):
+            job = Job(lambda group: None, is_long=True)
+            job.waiter = are_durable if number == 7 else None
+            server.shared.submit(job, answer)
+        await asyncio.sleep(0)  # they are in line then
+        assert are_durable.wait(30)
+        await done.wait()
+        counting.cancel()
+        assert len(set(told)) > 3
+
+    serve(tmp_path / "s", main, "tank")
+
+
+async def frames(reader: asyncio.StreamReader, count: int) -> list[Frame]:
+    """So many of Greenstack's, all with the status of success."""
+    found = []
+    for _ in range(count):
+        head = await reader.readexactly(4)
+        data = head + await reader.readexactly(int.from_bytes(head, "big"))
+        ((frame,), _, _, problem) = decode_frames(data)
+        assert problem is None
+        assert frame.status == 0
+        found.append(frame)
+    return found
+
+
+def test_a_large_transaction_is_answered_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of Greenstack: another one is answered while its answers are made, which stay in order."""
+    made = 0
+    answer = ServerSession.answer
+
+    def slowly(self: ServerSession, request: Frame, *more: Any) -> None:
+        nonlocal made
+        made += request.opcode == Green.MUTATION
+        burn(TURN_SECONDS / 10)
+        answer(self, request, *more)
+
+    monkeypatch.setattr(ServerSession, "answer", slowly)
+    hello = encode_frame(Frame(Green.HELLO, payload=Hello("test", "1", "", ()).encode()))
+    select = encode_frame(Frame(Green.SELECT_BUCKET, payload=encode_bucket("default")))
+    requests = [
+        mutation(b"k%d" % number, opaque=number, flags=Flag.MORE if number < 999 else 0)
+        for number in range(1000)
+    ]
+
+    async def main(server: Server) -> None:
+        url = server.listener.urls[0]
+        long = await asyncio.open_connection(url.host, url.port)
+        other = await asyncio.open_connection(url.host, url.port)
+        with closing(long[1]), closing(other[1]):
+            for reader, writer in (long, other):
+                writer.write(hello + select)
+                assert len(await frames(reader, 2)) == 2
+            long[1].write(b"".join(map(encode_frame, requests)))
+            answered = await frames(long[0], 1)
+            other[1].write(encode_frame(Frame(Green.NOOP)))
+            await frames(other[0], 1)
+            assert made < 1000
+            answered += await frames(long[0], 999)
+            assert [frame.opaque for frame in answered] == list(range(1000))
+
+    serve(tmp_path / "s", main, "greenstack")
+
+
 def test_expensive_commands_of_one_read_are_divided() -> None:
     """Of memcached's commands those behind a turn's work are left, with the answers before them."""
 
-    def burn(packet: Packet) -> bytes:
-        end = time.thread_time() + TURN_SECONDS
-        while time.thread_time() < end:
-            pass
+    def look(packet: Packet) -> bytes:
+        burn()
         return b"x"
 
     requests = [Packet(Opcode.STAT)] * 20
     with pytest.raises(Pending) as pending:
-        look_all(requests, pytest.fail, burn)
+        look_all(requests, pytest.fail, look)
     assert 1 <= len(pending.value.answers) < 10
     assert len(pending.value.rest) == 20 - len(pending.value.answers)

@@ -1,8 +1,9 @@
 """Serving Greenstack clients: sessions, lanes, connections and buckets together.
 
 A batch of a lane's requests is one job of the commit queue, in which each is a transaction of its
-own, or all together where `more` binds them; it is answered once durable. A batch of GETs behind
-nothing unfinished in its lane is answered at once, from a view of what is durable.
+own, or all together where `more` binds them; it is answered once durable, turn by turn where it has
+many. A batch of GETs behind nothing unfinished in its lane is answered at once, from a view of what
+is durable.
 
 Nobody may do more than the grants of the user say: SASL makes one out of guest. A guest can select
 no bucket but `default`, unless guests may do everything. On a read-only server changes get
@@ -14,8 +15,10 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
 from logweir.errors import ConfigError, LogweirError, RequestError
 from logweir.limits import (
@@ -45,6 +48,8 @@ from logweir.replication.greenstack.serve.runs import (
 from logweir.replication.greenstack.serve.statements import (
     execute_alone,
     execute_together,
+    first_answers,
+    is_part,
     refusal_of,
 )
 from logweir.replication.greenstack.server_session import (
@@ -81,6 +86,8 @@ from logweir.wal.writer import VERSION
 __all__ = ["Conversation", "GreenstackService"]
 
 _log = get_logger("logweir.replication.greenstack")
+_QUICK_REQUESTS: Final = 32  # more are left to the log's own thread: each may be executed by itself
+_STEP_REQUESTS: Final = 16  # are answered before it is asked whether the turn is over
 
 
 class GreenstackService:
@@ -182,6 +189,7 @@ class Conversation:
         self._taken_bytes = 0  # of requests that are not answered
         self._unanswered = Unanswered(link, GREENSTACK_PIPELINE_BYTES, self._tell_pace)
         self._is_put_off = False
+        self._answering: deque[Iterator[None]] = deque()  # batches that are done
         service.conversations.add(self)
 
     # --- events -----------------------------------------------------------------------------------
@@ -291,14 +299,19 @@ class Conversation:
             self.session.notice(NoticeCode.SPEED_UP, "go on")
 
     def _pump(self) -> None:
-        """Start what may be started, as far as a turn goes and the client takes the answers."""
+        """Answer what is done and start what may be started, as far as a turn goes and the client
+        takes the answers."""
         link, session, turn = self.link, self.session, self.link.turn()
-        while self.lanes.has_ready:
+        while self._answering or self.lanes.has_ready:
             if session.waiting_bytes > OUTPUT_LOW_BYTES:
                 link.flush()
             if not link.writable or turn.is_over(link.sent_bytes + session.waiting_bytes):
                 link.go_on_later(self._pump)
                 return
+            if self._answering:
+                if next(self._answering[0], True):  # it has said all
+                    self._answering.popleft()
+                continue
             for batch in self.lanes.take():
                 self._start(batch)
 
@@ -371,7 +384,7 @@ class Conversation:
             run = one.frame if isinstance(one.frame, RequestRun) else run_of(one.frame)
             return None if run is None else look_up(run, service.buckets, bucket, now, expired)
 
-        answers = _first_answers(requests, look, Turn().is_over)
+        answers = first_answers(requests, look, Turn().is_over)
         if answers:
             self._finish(batch, answers)
         else:
@@ -401,8 +414,8 @@ class Conversation:
                     return execute_run(one.frame, items, group, now, service.uuid, ordinary)
                 return execute_alone(group, executor, one, now)
 
-            answers = _first_answers(requests, run, lambda size: size >= TURN_ANSWER_BYTES)
-            is_left = len(answers) < len(requests) or _is_part(answers[-1])
+            answers = first_answers(requests, run, lambda size: size >= TURN_ANSWER_BYTES)
+            is_left = len(answers) < len(requests) or is_part(answers[-1])
             batch.lane.left_from = batch if is_left else None
             return answers
 
@@ -413,19 +426,25 @@ class Conversation:
             else:
                 _log.warning("greenstack.commit_failed", peer=self.link.peer, error=str(job.error))
                 answers = [(Status.TMP_FAILURE, b"")] * len(requests)
-            self._finish(batch, answers)
+            self._answering.append(self._answer(batch, answers))
             self._pump()
             self.link.flush()
 
         try:
-            service.shared.submit(Job(apply, batch.size_bytes), done)
+            is_long = len(requests) > _QUICK_REQUESTS
+            service.shared.submit(Job(apply, batch.size_bytes, is_long=is_long), done)
         except LogweirError as error:
             failed = Job(apply)
             failed.error = error
             done(failed)
 
     def _finish(self, batch: Batch[str], answers: Sequence[Answer | Answered]) -> None:
-        """Answer a batch, or its first requests: the others were not run."""
+        """Answer a batch in this turn."""
+        for _ in self._answer(batch, answers):
+            pass
+
+    def _answer(self, batch: Batch[str], answers: Sequence[Answer | Answered]) -> Iterator[None]:
+        """Answer a batch step by step, or its first requests: the others were not run."""
         count = failed = 0
         whole = len(answers)
         for number, (one, made) in enumerate(zip(batch.requests, answers, strict=False)):
@@ -440,6 +459,8 @@ class Conversation:
             for frame in _frames(one):
                 self.session.answer(frame, *made)
                 count, failed = count + 1, failed + (made[0] != Status.SUCCESS)
+            if (number + 1) % _STEP_REQUESTS == 0:
+                yield
         self.service.shared.metrics.answered("greenstack", count - failed, failed)
         self._done(batch, whole)
 
@@ -566,29 +587,6 @@ class Conversation:
         if stream is not None:
             stream.task = None
             stream.close()
-
-
-def _first_answers(
-    requests: Sequence[Pending],
-    answer: Callable[[Pending], Answer | Answered | None],
-    is_enough: Callable[[int], bool],
-) -> list[Answer | Answered]:
-    """The answers to the first requests, up to one that has none; `is_enough`: of so many bytes."""
-    answers: list[Answer | Answered] = []
-    size = 0
-    for one in requests:
-        made = answer(one)
-        if made is None:
-            break
-        answers.append(made)
-        size += sum(len(part) for part in made if isinstance(part, bytes))
-        if is_enough(size) or _is_part(made):
-            break
-    return answers
-
-
-def _is_part(made: Answer | Answered) -> bool:
-    return isinstance(made, Answered) and made.rest is not None
 
 
 def _frames(pending: Pending) -> Sequence[Frame]:

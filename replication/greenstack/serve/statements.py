@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from logweir.errors import RequestError
 from logweir.replication.greenstack.serve.commands import Answer, Executor
 from logweir.replication.greenstack.serve.lanes import Pending
+from logweir.replication.greenstack.serve.runs import Answered
 from logweir.replication.greenstack.wire.codec import FlexKey, Frame, Status
 from logweir.replication.logs import get_logger
 from logweir.store.commit.group import Group
 
-__all__ = ["execute_alone", "execute_together", "refusal_of"]
+__all__ = ["execute_alone", "execute_together", "first_answers", "is_part", "refusal_of"]
 
 _log = get_logger("logweir.replication.greenstack")
 
@@ -66,3 +67,27 @@ def execute_together(
                 for i, other in enumerate(requests)
             ]
     return answers
+
+
+def first_answers(
+    requests: Sequence[Pending],
+    answer: Callable[[Pending], Answer | Answered | None],
+    is_enough: Callable[[int], bool],
+) -> list[Answer | Answered]:
+    """The answers to the first requests, up to one that has none; `is_enough`: of so many bytes."""
+    answers: list[Answer | Answered] = []
+    size = 0
+    for one in requests:
+        made = answer(one)
+        if made is None:
+            break
+        answers.append(made)
+        size += sum(len(part) for part in made if isinstance(part, bytes))
+        if is_enough(size) or is_part(made):
+            break
+    return answers
+
+
+def is_part(made: Answer | Answered) -> bool:
+    """Whether it answers a part of a run: the rest was not executed."""
+    return isinstance(made, Answered) and made.rest is not None
