@@ -22,6 +22,7 @@ from setuptools.command.build_py import build_py
 KERNELS = {
     "logweir.wal.kernel": "wal/kernel.py",
     "logweir.wal.fillerkernel": "wal/fillerkernel.py",
+    "logweir.wal.zstdkernel": "wal/zstdkernel.pyx",
     "logweir.store.schema.kernel": "store/schema/kernel.py",
     "logweir.store.schema.largekernel": "store/schema/largekernel.py",
     "logweir.store.state.memtablekernel": "store/state/memtablekernel.pyx",
@@ -68,6 +69,7 @@ TYPES = Path("build/cython/types")
 # What a kernel links, by pkg-config's name for it: where headers and library are, if not where the
 # compiler looks anyway.
 LINKED = {
+    "logweir.wal.zstdkernel": "libzstd",
     "logweir.store.state.lmdbkernel": "lmdb",
     "logweir.store.state.applykernel": "lmdb",
     "logweir.store.state.basekernel": "lmdb",

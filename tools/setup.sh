@@ -103,6 +103,7 @@ setup_compiler() {
 raise SystemExit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))' \
         || packages="$packages python3-dev"
     printf '#include <lmdb.h>\n' | cc -E - >/dev/null 2>&1 || packages="$packages liblmdb-dev"
+    printf '#include <zstd.h>\n' | cc -E - >/dev/null 2>&1 || packages="$packages libzstd-dev"
     # shellcheck disable=SC2086
     if [ -n "$packages" ]; then apt_install $packages || true; fi
 }

@@ -38,6 +38,11 @@ from logweir.wal.crc32c import checksum, checksums
 from logweir.wal.mp import decode_uint, skip
 from logweir.wal.zstdlib import zstd
 
+try:
+    from logweir.wal.zstdkernel import unpack
+except ImportError:  # what stands in `zstdlib` does the same
+    unpack = None  # type: ignore[assignment]
+
 __all__ = [
     "EOF_MARKER",
     "FIXHEADER_BYTES",
@@ -277,6 +282,9 @@ def decompress(payload: bytes | memoryview, limit_bytes: int = BLOCK_RAW_BYTES) 
     `LimitExceeded` when more than `limit_bytes` come out, `DecodeError` for anything that is not
     one whole frame.
     """
+    found = None if unpack is None else unpack(payload, limit_bytes)
+    if found is not None:
+        return found
     unpacker = zstd.ZstdDecompressor()
     try:
         data: bytes = unpacker.decompress(payload, limit_bytes + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
@@ -16,6 +16,7 @@ from support.frames import frame as other_frame
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import BLOCK_STORED_BYTES
+from logweir.wal import block
 from logweir.wal.block import (
     EOF_MARKER,
     FIXHEADER_BYTES,
@@ -159,6 +160,19 @@ def test_compression_threshold(size: int) -> None:
     assert decode_fixheader(plain) == FixHeader("plain", size, checksum(b"x" * size))
 
 
+@pytest.fixture(
+    params=[None, block.unpack] if block.unpack is not None else [None],
+    ids=lambda unpack: "module" if unpack is None else "libzstd",
+    scope="module",
+    autouse=True,
+)
+def unpacking(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Frames are unpacked by the module, and by libzstd where that was compiled."""
+    chosen, block.unpack = block.unpack, request.param
+    yield
+    block.unpack = chosen
+
+
 @given(st.binary(max_size=20_000), st.sampled_from([1, 3, 1, 9]), st.integers(0, 9))
 def test_compressed_round_trip(rows: bytes, level: int, unsynced: int) -> None:
     """What is compressed unpacks, at any level, from any kind of buffer."""
@@ -182,6 +196,24 @@ def test_compressors_are_not_shared_between_threads() -> None:
     with ThreadPoolExecutor(4) as pool:
         packed = list(pool.map(lambda rows: bytes(encode_block(rows)[1]), sources))
     assert [decompress(payload) for payload in packed] == sources
+
+
+def test_contexts_are_not_shared_between_threads() -> None:
+    """Frames of any size that are unpacked in several threads at once are what was packed, and a
+    damaged one among them spoils no other."""
+    sources = [Random(i).randbytes(50) * (1 << i % 16) for i in range(48)]
+    packed = [bytes(encode_block(rows, threshold_bytes=0)[1]) for rows in sources]
+    packed[7] = packed[7][:-3]
+
+    def unpack(payload: bytes) -> bytes:
+        try:
+            return decompress(payload)
+        except DecodeError:
+            return b"damaged"
+
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(unpack, packed * 8))
+    assert found == [*sources[:7], b"damaged", *sources[8:]] * 8
 
 
 def test_other_frames_are_read() -> None:
