@@ -12,9 +12,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from logweir.errors import ConfigError
-from logweir.pipeline.columns import check_columns, ddl
+from logweir.pipeline.columns import DEFAULT_COLUMNS, check_columns, ddl
+from logweir.pipeline.counting import COUNTED, COUNTS
 from logweir.pipeline.jobs.spaces import resolved
-from logweir.pipeline.options import ScanOptions, is_spooled
+from logweir.pipeline.options import ORIGIN, ScanOptions, is_spooled, parse_boolean
 from logweir.pipeline.peersources import (
     TOPIC_COLUMNS,
     PeerReader,
@@ -38,6 +39,9 @@ __all__ = ["LogweirReader", "SplitPartition", "batch_reader", "schema_of", "stre
 def schema_of(options: dict[str, str]) -> tuple[str, dict[str, str]]:
     """The columns that the options ask for, as DDL, and the options with what was looked up for
     it. Raises `ConfigError`."""
+    if _is_counted(options):
+        _counted(options)
+        return ddl(tuple(COUNTS), COUNTS), options
     parsed = ScanOptions.parse(options)
     if is_topic(parsed):
         return TOPIC_COLUMNS, options
@@ -47,13 +51,35 @@ def schema_of(options: dict[str, str]) -> tuple[str, dict[str, str]]:
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """The reader of a folder, a server, an upstream or a topic. Raises `ConfigError`."""
+    if _is_counted(options):
+        return CountingReader(_reader(_counted(options)))
     parsed = ScanOptions.parse(options)
-    if is_topic(parsed):
-        return TopicReader(parsed)
-    parsed = with_schema(parsed, schema)
-    if is_spooled(parsed.url):
-        return SpoolReader(parsed)
-    return PeerReader(parsed) if parsed.url else LogweirReader(parsed)
+    return TopicReader(parsed) if is_topic(parsed) else _reader(with_schema(parsed, schema))
+
+
+def _reader(options: ScanOptions) -> DataSourceReader:
+    if is_spooled(options.url):
+        return SpoolReader(options)
+    return PeerReader(options) if options.url else LogweirReader(options)
+
+
+def _is_counted(options: Mapping[str, str]) -> bool:
+    given = {key.lower(): text for key, text in options.items()}
+    return parse_boolean("counts", given.get("counts", "false"))
+
+
+def _counted(options: Mapping[str, str]) -> ScanOptions:
+    """The options of the scan whose rows are counted. Raises `ConfigError`."""
+    given = {key: text for key, text in options.items() if key.lower() != "counts"}
+    parsed = ScanOptions.parse(given)
+    if parsed.space or is_topic(parsed) or parsed.columns != DEFAULT_COLUMNS:
+        raise ConfigError(
+            "counts",
+            "goes with the rows of a log; not with space or columns, nor with a topic.",
+            origin=ORIGIN,
+            hint="leave them out; `spaces` and `types` say what is counted",
+        )
+    return replace(parsed, columns=COUNTED)
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
@@ -120,3 +146,20 @@ class LogweirReader(DataSourceReader):
         if isinstance(partition, SplitPartition):
             _settle()
             yield from scan(partition.split, self._options, partition.spaces)
+
+
+class CountingReader(DataSourceReader):
+    """Counts what another reader reads, in its tasks."""
+
+    def __init__(self, reader: DataSourceReader) -> None:
+        self._reader = reader
+
+    def partitions(self) -> Any:
+        """Those of the other reader."""
+        return self._reader.partitions()
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """One batch of what is counted, or none."""
+        from logweir.pipeline.counting import counts
+
+        yield from counts(self._reader.read(partition))

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from logweir.pipeline.columns import ddl
-from logweir.pipeline.frames import scan
+from logweir.pipeline.counting import TOTALS, totals
+from logweir.pipeline.frames import scan_options
 from logweir.pipeline.jobs.fold import Folder
 from logweir.pipeline.jobs.folding import Prepared, looking, prepare, sorted_rows
 from logweir.pipeline.jobs.history import History
@@ -18,7 +19,7 @@ from logweir.pipeline.jobs.keyed import keyer_of
 from logweir.pipeline.jobs.survey import Until
 from logweir.pipeline.jobs.typed import TypedColumns
 from logweir.pipeline.jobs.work import carrying
-from logweir.wal.xrow import RowType
+from logweir.pipeline.sessions import register
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -195,24 +196,10 @@ def stats(spark: SparkSession, *paths: str | Path, **options: Any) -> DataFrame:
     """What the rows of an archive are: a row per kind of file, space and type of row.
 
     kind, space_id, type_name, rows, bytes (of keys, tuples and operations), keys (about how many
-    different ones; of updates and deletes), first_lsn, last_lsn, first_ts, last_ts. `options`: of
-    the scan.
+    different ones, to some 2 %; of updates and deletes), first_lsn, last_lsn, first_ts, last_ts.
+    `options`: of the scan.
     """
-    from pyspark.sql import functions as sql
-
-    columns = ["kind", "space_id", "type", "lsn", "ts", "key", "size"]
-    rows = scan(spark, *paths, columns=columns, **options)
-    counted = rows.groupBy("kind", "space_id", "type").agg(
-        sql.count("*").alias("rows"),
-        sql.sum(sql.coalesce("size", sql.lit(0))).alias("bytes"),
-        sql.approx_count_distinct("key").alias("keys"),
-        sql.min("lsn").alias("first_lsn"),
-        sql.max("lsn").alias("last_lsn"),
-        sql.min("ts").alias("first_ts"),
-        sql.max("ts").alias("last_ts"),
-    )
-    name = sql.col("type").cast("string")
-    for kind in RowType:
-        name = sql.when(sql.col("type") == int(kind), kind.name).otherwise(name)
-    named = counted.withColumn("type", name).withColumnRenamed("type", "type_name")
-    return named.orderBy("kind", "space_id", "type_name")
+    register(spark)
+    given = scan_options(*paths, **options).to_text()
+    counted = spark.read.format("logweir").options(**given, counts="true").load()
+    return counted.repartition(1).mapInArrow(carrying(totals), ddl(tuple(TOTALS), TOTALS))
