@@ -46,7 +46,7 @@ ORIGIN: Final = "option"
 KINDS: Final = ("xlog", "snap")
 SPLIT_MODES: Final = ("exact", "resync", "none")
 ON_ERROR: Final = ("fail", "skip", "report")
-SPOOLED: Final = ("tap", "greenstack", "synapse", "synapse+redis")
+SPOOLED: Final = ("tap", "greenstack", "synapse", "synapse+redis", "synapse+file")
 """Schemes of the upstreams that are followed into a folder, from which the rows are read."""
 
 

@@ -2,6 +2,7 @@
 
 ``scheme://[user[:password]@]host[:port][/path…][?name=value&…]``
 ``scheme://[user[:password]@]unix/:/file[:/path…][?name=value&…]``
+``scheme://FILE[?name=value&…]``
 
 Which schemes there are, with their ports, paths and options, say the folders of the protocols
 (`Scheme`); `logweir.replication.protocols` reads addresses of all of them.
@@ -17,7 +18,8 @@ processes; it is read anew for every connection); of every listener: `from`
 
 The second form, behind its scheme the one in which Tarantool writes them, means a unix socket. TLS
 is not spoken there, and networks have no meaning; a listener has `mode` instead of `from`
-(`logweir.replication.unixsocket`). A colon in the file's name is written `%3A`.
+(`logweir.replication.unixsocket`). A colon in the file's name is written `%3A`. The third form is
+that of schemes whose addresses are files that say where the upstream is (`Scheme.is_file`).
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ STALL_SECONDS: Final = 30.0
 
 _SECONDS_MAX: Final = 1e6
 _PASSWORD_FILE: Final = "password_file"  # noqa: S105
-_SOCKET_OPTIONS: Final = frozenset(("stall", "name", _PASSWORD_FILE))
+_FILE_OPTIONS: Final = frozenset(("stall", "name"))
+_SOCKET_OPTIONS: Final = _FILE_OPTIONS | {_PASSWORD_FILE}
 _OPTIONS: Final = _SOCKET_OPTIONS | {"tls", "ca", "certificate", "key"}
 _LISTEN_OPTIONS: Final = frozenset(("from",))
 _LISTEN_SOCKET_OPTIONS: Final = frozenset(("mode",))
@@ -57,6 +60,7 @@ _LISTEN_SOCKET_OPTIONS: Final = frozenset(("mode",))
 class Url:
     """One address. Its text (`str`) never shows the password, which a connection takes from
     `secret`. `socket`: the file of a unix socket; then there is no host, and the port is 0.
+    `file`: that says where the upstream is; then there is nothing else but options.
     `password_file`: where the password was read."""
 
     scheme: str
@@ -67,6 +71,7 @@ class Url:
     path: tuple[str, ...] = ()
     options: tuple[tuple[str, str], ...] = ()
     socket: str = ""
+    file: str = ""
     password_file: str = field(default="", repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -74,6 +79,8 @@ class Url:
         host = f"[{self.host}]" if ":" in self.host else self.host
         path = "".join("/" + urllib.parse.quote(part, safe="") for part in self.path)
         query = "?" + urllib.parse.urlencode(self.options) if self.options else ""
+        if self.file:
+            return f"{self.scheme}://{urllib.parse.quote(self.file)}{query}"
         if self.socket:
             path = f":{path}" if path else ""
             return f"{self.scheme}://{who}unix/:{urllib.parse.quote(self.socket)}{path}{query}"
@@ -105,8 +112,8 @@ class Scheme:
     listeners, of upstreams; `options`, `listen_options`: what may stand in an upstream's and a
     listener's address besides what may stand in each, a name that ends with a point for all that
     begin so; `stall_seconds`: how long an upstream may say nothing, unless its address says;
-    `fills`: (kind, name here, part) of what an upstream's address tells that it fills, see
-    `replication.service.names`."""
+    `is_file`: its addresses are files; `fills`: (kind, name here, part) of what an upstream's
+    address tells that it fills, see `replication.service.names`."""
 
     name: str
     port: int
@@ -118,6 +125,7 @@ class Scheme:
     options: frozenset[str] = frozenset()
     listen_options: frozenset[str] = frozenset()
     stall_seconds: float = STALL_SECONDS
+    is_file: bool = False
     fills: Callable[[Url], Iterable[tuple[str, str, str]]] = lambda url: ()
 
 
@@ -183,10 +191,31 @@ def _takes(options: frozenset[str], key: str) -> bool:
     return (f"{head}." if rest else key) in options and not key.endswith(".")
 
 
+def _options(query: str) -> tuple[tuple[str, str], ...]:
+    """Raises `ValueError`."""
+    found = urllib.parse.parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    return tuple(found)
+
+
+def _parse_file(text: str, scheme: Scheme, origin: str) -> Url:
+    """The third form. Raises `ConfigError`."""
+    name, _, query = text.partition("://")[2].partition("?")
+    file = urllib.parse.unquote(name)
+    form = f"write {scheme.name}://FILE, and %3F for a question mark in its name"
+    if not file or "\0" in file:
+        raise _refuse(text, origin, "it names no file", form)
+    try:
+        return Url(scheme.name, "", 0, options=_options(query), file=file)
+    except ValueError as error:
+        raise _refuse(text, origin, str(error), form) from error
+
+
 def _parse(
     text: str, schemes: Schemes, origin: str, default_host: str, is_listener: bool
 ) -> tuple[Url, Scheme]:
     scheme = _scheme(text, schemes, origin, is_listener)
+    if scheme.is_file:
+        return _parse_file(text, scheme, origin), scheme
     form = f"write {scheme.name}://host:{scheme.port}" + "".join(
         f"/{part}" for part in scheme.path_names
     )
@@ -194,9 +223,7 @@ def _parse(
     try:
         parts = urllib.parse.urlsplit(text)
         port = parts.port
-        options = urllib.parse.parse_qsl(
-            parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)
-        )
+        options = _options(parts.query)
     except ValueError as error:
         raise _refuse(text, origin, str(error), form) from error
     if parts.fragment or any(letter.isspace() or letter < " " for letter in text):
@@ -224,7 +251,7 @@ def _parse(
         user=urllib.parse.unquote(parts.username or ""),
         password=urllib.parse.unquote(parts.password or ""),
         path=path,
-        options=tuple(options),
+        options=options,
         socket=file,
     )
     return url, scheme
@@ -236,9 +263,11 @@ def read_url(text: str, schemes: Schemes, *, origin: str = "argument") -> Url:
     Raises `ConfigError`, in which a password is not shown.
     """
     url, scheme = _parse(text, schemes, origin, "", is_listener=False)
-    if url.port == 0 and not url.socket:
+    if url.port == 0 and not (url.socket or url.file):
         raise _refuse(text, origin, "port 0 cannot be connected to", "name the port")
-    allowed = scheme.options | (_SOCKET_OPTIONS if url.socket else _OPTIONS)
+    allowed = scheme.options | (
+        _FILE_OPTIONS if url.file else _SOCKET_OPTIONS if url.socket else _OPTIONS
+    )
     unknown = sorted(key for key, _ in url.options if not _takes(allowed, key))
     if unknown:
         known = ", ".join(sorted(allowed))

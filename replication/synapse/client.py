@@ -44,7 +44,7 @@ from logweir.replication.dialer import Closing, dial
 from logweir.replication.link import Link
 from logweir.replication.runner import Timing
 from logweir.replication.synapse.client_session import ClientSession, Event, Greeted
-from logweir.replication.synapse.follow.catchup import Sources
+from logweir.replication.synapse.follow.catchup import Sources, read_secret
 from logweir.replication.synapse.follow.cursors import Tracker
 from logweir.replication.synapse.wire.address import SCHEMES
 from logweir.replication.synapse.wire.codec import Dialect, decode_row_value
@@ -150,7 +150,7 @@ class Follower(Closing):
         self.streams = frozenset(streams)
         self.server = self.url.option("server_name")
         self.last_error = ""
-        self.sources = Sources(self.url)
+        self.sources = Sources(self.url, read_secret(self.url))
         self._file = None if tokens is None else TokenFile(Path(tokens))
         self._start_all = start == "all"
         self._timing = timing or Timing()

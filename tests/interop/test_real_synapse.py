@@ -103,10 +103,7 @@ def test_newest_synapse_over_redis_is_followed_across_a_restart_of_redis(tmp_pat
         RedisServer(home, python_of("1.163.2")) as broker,
         RealSynapse(home, "1.163.2", broker.port) as synapse,
     ):
-        url = parse_url(
-            f"synapse+redis://127.0.0.1:{broker.port}/logweir.test"
-            f"?http=127.0.0.1:{synapse.http_port}"
-        )
+        url = parse_url(f"synapse+file://{home}/hs.yaml")  # which says where Redis and main are
         with Serving(tmp_path / "data", follow=[url]) as serving:
             serving.wait(lambda: follows(serving))
             synapse.activity("first")

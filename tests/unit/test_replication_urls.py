@@ -52,6 +52,11 @@ from logweir.replication.urls import Url
             "synapse+redis://unix/:/r:/matrix.org",
             Url("synapse+redis", "", 0, path=("matrix.org",), socket="/r"),
         ),
+        (
+            "synapse+file:///etc/My%20Server/hs.yaml?name=two",
+            Url("synapse+file", "", 0, options=(("name", "two"),), file="/etc/My Server/hs.yaml"),
+        ),
+        ("synapse+file://hs.yaml", Url("synapse+file", "", 0, file="hs.yaml")),
     ],
 )
 def test_address_is_read(text: str, url: Url) -> None:

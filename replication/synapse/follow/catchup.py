@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import secrets
+import socket
 import ssl
 import urllib.parse
 from collections.abc import Callable
@@ -40,6 +41,7 @@ __all__ = ["Page", "Refused", "Sources", "Updates", "read_secret"]
 _WAITS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _ANSWER_SECONDS: Final = 60.0
 _MASTER: Final = "master"
+_UNIX: Final = "unix/:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +74,42 @@ def read_secret(url: Url) -> str:
         raise ConfigError("auth_file", f"{auth_file}: {error.strerror}") from error
 
 
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a unix socket. `file`: the socket's."""
+
+    def __init__(self, file: str, *, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._file = file
+
+    def connect(self) -> None:
+        """See the library. Raises `OSError`."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._file)
+
+
 class Updates:
-    """The address of one `replication` listener. `address`: `[http[s]://]host:port`."""
+    """The address of one `replication` listener. `address`: `[http[s]://]host:port`, or
+    `unix/:FILE`. Raises `ConfigError`."""
 
     def __init__(self, address: str, *, secret: str = "") -> None:
+        self._secret = secret
+        self._file = address.removeprefix(_UNIX) if address.startswith(_UNIX) else ""
+        if self._file:
+            self._url = address
+            return
         text = address if "://" in address else f"http://{address}"
         parts = urllib.parse.urlsplit(text)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError("http", f"{address!r} is no address", hint="write http=host:port")
+            raise ConfigError(
+                "http",
+                f"{address!r} is no address",
+                hint="write http=host:port, or http=unix/:FILE",
+            )
         self._url = f"{parts.scheme}://{parts.netloc}"
         self._host = parts.hostname
         self._port = parts.port
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._secret = secret
 
     async def fetch(self, wanted: Fetch, tell: Callable[[str], None]) -> Page | Refused:
         """One page. `tell`: called before each attempt, with what ended the one before, "" at
@@ -129,6 +154,16 @@ class Updates:
         told = f"{self._url} answered {text}"
         return Refused(told) if 400 <= status < 500 else told
 
+    def _connection(self) -> http.client.HTTPConnection:
+        """One that is not open yet."""
+        if self._file:
+            return _UnixConnection(self._file, timeout=CONNECT_SECONDS)
+        if self._tls is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
+        return http.client.HTTPSConnection(
+            self._host, self._port, timeout=CONNECT_SECONDS, context=self._tls
+        )
+
     def _request(self, wanted: Fetch) -> tuple[int, bytes]:
         name = urllib.parse.quote(wanted.stream, safe="")
         query = {
@@ -141,13 +176,7 @@ class Updates:
             f"?{urllib.parse.urlencode(query)}"
         )
         headers = {"Authorization": f"Bearer {self._secret}"} if self._secret else {}
-        connection = (
-            http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
-            if self._tls is None
-            else http.client.HTTPSConnection(
-                self._host, self._port, timeout=CONNECT_SECONDS, context=self._tls
-            )
-        )
+        connection = self._connection()
         try:
             try:
                 connection.connect()
@@ -186,10 +215,10 @@ def _read(body: bytes) -> Page:
 
 
 class Sources:
-    """The addresses of one upstream where missed rows are fetched. `url`: with its options."""
+    """The addresses of one upstream where missed rows are fetched. `url`: with its options;
+    `secret`: that requests bring, "" for none."""
 
-    def __init__(self, url: Url) -> None:
-        secret = read_secret(url)
+    def __init__(self, url: Url, secret: str) -> None:
         self._updates = {
             key.partition(".")[2] or _MASTER: Updates(address, secret=secret)
             for key, address in url.options

@@ -31,7 +31,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from logweir.errors import (
     ConfigError,
@@ -41,7 +41,7 @@ from logweir.errors import (
     SourceStopped,
     Unreachable,
 )
-from logweir.limits import CONNECT_SECONDS, SYNAPSE_WAITING_BYTES
+from logweir.limits import SYNAPSE_WAITING_BYTES
 from logweir.replication.budget import Unanswered
 from logweir.replication.dialer import dial_with
 from logweir.replication.link import Link
@@ -51,10 +51,8 @@ from logweir.replication.synapse.client_session import (
     ClientSession,
     Event,
     Greeted,
-    RedisSession,
-    take_page,
 )
-from logweir.replication.synapse.follow.catchup import Page, Refused, Sources
+from logweir.replication.synapse.follow.catchup import Page, Refused, Sources, read_secret
 from logweir.replication.synapse.follow.cursors import Tracker
 from logweir.replication.synapse.follow.ingest import Intake
 from logweir.replication.synapse.wire.codec import Dialect
@@ -62,7 +60,7 @@ from logweir.replication.synapse.wire.units import Change, Fetch, size_of
 from logweir.replication.urls import Url
 from logweir.store import Log
 
-__all__ = ["SynapseRedisSource", "SynapseSource"]
+__all__ = ["Flow", "SynapseSource", "Upstream"]
 
 _log = get_logger("logweir.replication.synapse")
 
@@ -72,18 +70,16 @@ _SURVEY_SECONDS: Final = 5.0
 
 _QUIET_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 1.0
-_PING_SECONDS: Final = 10.0
-_REDIS_MESSAGES: Final = 1000
 
 
-class _Upstream:
+class Upstream:
     """What is alike over TCP and Redis: options, the intake, the tracker, fetches, the status."""
 
-    def __init__(self, url: Url, log: Log, once: bool) -> None:
+    def __init__(self, url: Url, log: Log, once: bool, secret: str | None = None) -> None:
         self._url = url
         self._log = log
         self._once = once
-        self._sources = Sources(url)
+        self._sources = Sources(url, read_secret(url) if secret is None else secret)
         start = url.option("start") or "now"
         if start not in ("now", "all"):
             raise ConfigError("start", f"{start!r} is neither now nor all")
@@ -175,10 +171,10 @@ class _Upstream:
         return ", ".join(waiting + shown[:12])
 
 
-class _Flow:
+class Flow:
     """Changes between the one who decides and the one who stores."""
 
-    def __init__(self, upstream: _Upstream, progress: Progress) -> None:
+    def __init__(self, upstream: Upstream, progress: Progress) -> None:
         self._upstream = upstream
         self._progress = progress
         self._changes: list[Change] = []
@@ -275,7 +271,7 @@ class _TcpConversation:
             server_name=source.server_name,
             milliseconds=source.milliseconds,
         )
-        self.flow = _Flow(source, progress)
+        self.flow = Flow(source, progress)
         self.flow.on_page = self._take_page
         self.flow.on_room = self._look
         self.tracker: Tracker | None = None
@@ -333,7 +329,7 @@ class _TcpConversation:
         self.session.reading(not is_held, self._link.time())
 
 
-class SynapseSource(_Upstream):
+class SynapseSource(Upstream):
     """A homeserver's TCP listener, for a `Runner`. `once`: see
     the module."""
 
@@ -372,124 +368,3 @@ class SynapseSource(_Upstream):
                 self.forget()
             link.close("following ends")
             await link.gone
-
-
-class SynapseRedisSource(_Upstream):
-    """A homeserver's Redis channel, for a `Runner`. The server's name is the address's path."""
-
-    def __init__(self, url: Url, log: Log, *, once: bool = False) -> None:
-        super().__init__(url, log, once)
-        self.server_name = url.path[0]
-
-    async def attempt(self, progress: Progress) -> None:
-        """See `Source`."""
-        try:
-            from redis import asyncio as redis
-            from redis.asyncio.retry import Retry
-            from redis.backoff import NoBackoff
-            from redis.exceptions import RedisError
-        except ImportError as error:
-            raise SourceStopped(
-                "the package `redis` is not installed", hint="pip install 'logweir[redis]'"
-            ) from error
-        tracker = await self.tracker(self.server_name)
-        client = redis.Redis(
-            host=self._url.host,
-            port=self._url.port,
-            unix_socket_path=self._url.socket or None,
-            username=self._url.user or None,
-            password=self._url.secret() or None,
-            ssl=self._url.flag("tls"),
-            ssl_ca_certs=self._url.option("ca") or None,
-            ssl_certfile=self._url.option("certificate") or None,
-            ssl_keyfile=self._url.option("key") or None,
-            socket_connect_timeout=CONNECT_SECONDS,
-            retry=Retry(NoBackoff(), 0),  # what was published meanwhile would be lost unseen
-        )
-        try:
-            async with client.pubsub() as subscription:
-                await subscription.subscribe(self.server_name)
-                if await subscription.get_message(timeout=CONNECT_SECONDS) is None:
-                    raise Unreachable(self.url, "Redis does not confirm the subscription")
-                reader = _RedisReader(self, subscription, tracker, progress)
-                await client.publish(self.server_name, "REPLICATE ")
-                await reader.run()
-        except RedisError as error:
-            raise Unreachable(self.url, f"Redis: {error}") from error
-        finally:
-            await client.aclose()
-
-
-class _RedisReader:
-    """One subscription that is confirmed."""
-
-    def __init__(
-        self,
-        source: SynapseRedisSource,
-        subscription: Any,
-        tracker: Tracker,
-        progress: Progress,
-    ) -> None:
-        self._source = source
-        self._subscription = subscription
-        self._tracker = tracker
-        self._session = RedisSession(tracker)
-        self._flow = _Flow(source, progress)
-        self._flow.on_page = self._take_page
-        self._room = asyncio.Event()
-        self._flow.on_room = self._room.set
-        self._began_at = self._heard = asyncio.get_running_loop().time()
-        progress.state(SourceState.SYNCING)
-
-    async def run(self) -> None:
-        """Until the end, which raises."""
-        reading = asyncio.get_running_loop().create_task(self._read())
-        try:
-            await self._flow.run(self._settled)
-        finally:
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-            if self._flow.has_unstored:
-                self._source.forget()
-
-    def _settled(self) -> bool:
-        now = asyncio.get_running_loop().time()
-        return self._source.has_caught_up(self._tracker, now, self._began_at, self._heard)
-
-    def _take_page(self, wanted: Fetch, page: Page | Refused) -> Sequence[Change]:
-        return take_page(self._tracker, wanted, page)
-
-    async def _read(self) -> None:
-        try:
-            while True:
-                messages = await self._messages()
-                self._heard = asyncio.get_running_loop().time()
-                self._flow.add(self._session.receive(messages))
-                while self._flow.waiting_bytes > SYNAPSE_WAITING_BYTES:
-                    self._room.clear()
-                    await self._room.wait()
-        except asyncio.CancelledError:
-            raise
-        except LogweirError as error:
-            self._flow.end(error)
-        except Exception as error:  # the library's own, and those of the socket
-            self._flow.end(Unreachable(self._source.url, f"Redis: {error}"))
-
-    async def _messages(self) -> list[bytes]:
-        """What was published, at least one message, or nothing after a sign of life of Redis."""
-        first = await self._subscription.get_message(timeout=_PING_SECONDS)
-        if first is None:
-            await self._subscription.ping()
-            first = await self._subscription.get_message(timeout=CONNECT_SECONDS)
-            if first is None:
-                raise Unreachable(self._source.url, "Redis is silent")
-        found = []
-        while first is not None:
-            if first["type"] == "message":
-                found.append(first["data"])
-            elif first["type"] == "subscribe":
-                raise Unreachable(self._source.url, "the connection to Redis was made anew")
-            if len(found) >= _REDIS_MESSAGES:
-                break
-            first = await self._subscription.get_message(timeout=0.0)
-        return found

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from logweir.replication.listener import Service
 from logweir.replication.runner import Source
 from logweir.replication.service.protocol import WireProtocol
 from logweir.replication.service.rights import Choice, Rights
-from logweir.replication.synapse.follow.source import SynapseRedisSource, SynapseSource
+from logweir.replication.synapse.follow.channel import SynapseRedisSource
+from logweir.replication.synapse.follow.homeserver import HomeserverSource
+from logweir.replication.synapse.follow.source import SynapseSource
 from logweir.replication.synapse.serve.endpoint import SynapseService
 from logweir.replication.synapse.serve.options import read_options
 from logweir.replication.synapse.serve.shown import Shown
@@ -16,6 +19,12 @@ from logweir.replication.synapse.wire.address import SCHEMES
 from logweir.replication.urls import Url
 
 __all__ = ["PROTOCOL", "SynapseProtocol"]
+
+_SOURCES: Final[dict[str, Callable[..., Source]]] = {
+    "synapse": SynapseSource,
+    "synapse+redis": SynapseRedisSource,
+    "synapse+file": HomeserverSource,
+}
 
 
 class SynapseProtocol(WireProtocol):
@@ -37,8 +46,7 @@ class SynapseProtocol(WireProtocol):
 
     def source(self, url: Url) -> Source:
         """See `WireProtocol`."""
-        kind = SynapseRedisSource if url.scheme == "synapse+redis" else SynapseSource
-        return kind(url, self.shared.log, once=self.around.once)
+        return _SOURCES[url.scheme](url, self.shared.log, once=self.around.once)
 
 
 PROTOCOL = SynapseProtocol

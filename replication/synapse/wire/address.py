@@ -1,7 +1,8 @@
-"""Addresses of homeservers: ``synapse://host:port``, ``synapse+redis://host:port/server_name``.
+"""Addresses of homeservers: ``synapse://host:port``, ``synapse+redis://host:port/server_name``,
+``synapse+file://homeserver.yaml``.
 
-The second is for upstreams only. Options of an upstream are in `synapse.follow.source`, those of a
-listener in `synapse.serve.options`; `streams` narrows what is shown, see
+The second and third are for upstreams only. Options of an upstream are in `synapse.follow.source`,
+those of a listener in `synapse.serve.options`; `streams` narrows what is shown, see
 `logweir.replication.service.rights`.
 """
 
@@ -41,7 +42,15 @@ SCHEMES: Final = schemes_of(
         ("server_name",),
         1,
         listens=False,
-        options=_OPTIONS,
+        options=_OPTIONS | {"dbid"},
+        fills=_fills,
+    ),
+    Scheme(
+        "synapse+file",
+        0,
+        listens=False,
+        options=frozenset(("http", "http.", "start", "with")),
+        is_file=True,
         fills=_fills,
     ),
 )
