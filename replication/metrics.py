@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
+from typing import NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -18,13 +19,18 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 from logweir.wal.writer import VERSION
 
-__all__ = ["Metrics"]
+__all__ = ["Metrics", "StreamFigures"]
 
 _SECONDS = tuple(0.001 * 2**i for i in range(16))
 
@@ -56,6 +62,46 @@ class _Often(Collector):
         yield commits
 
 
+class StreamFigures(NamedTuple):
+    """One writer's rows of one stream of an upstream. `token`: up to which it was read; `behind`:
+    how many tokens the upstream said there are more; `gaps`: losses since this server began;
+    `waits`: what was missed cannot be had now."""
+
+    stream: str
+    writer: str
+    token: int
+    behind: int
+    gaps: int
+    waits: bool
+
+
+class _Streams(Collector):
+    """The streams of upstreams, read when they are asked for. `read`: by the upstream's address."""
+
+    def __init__(self) -> None:
+        self.read: dict[str, Callable[[], Iterable[StreamFigures]]] = {}
+
+    def collect(self) -> Iterator[Metric]:
+        """See the library."""
+        name, labels = "logweir_source_stream_", ("url", "stream", "writer")
+        token = GaugeMetricFamily(name + "token", "token up to which it was read", labels=labels)
+        behind = GaugeMetricFamily(
+            name + "behind_tokens", "tokens that the upstream has more", labels=labels
+        )
+        waits = GaugeMetricFamily(
+            name + "waits", "1 while what was missed cannot be had", labels=labels
+        )
+        gaps = CounterMetricFamily(name + "gaps", "losses that were put on record", labels=labels)
+        for url, read in self.read.items():
+            for one in read():
+                where = (url, one.stream, one.writer)
+                token.add_metric(where, one.token)
+                behind.add_metric(where, one.behind)
+                waits.add_metric(where, one.waits)
+                gaps.add_metric(where, one.gaps)
+        yield from (token, behind, waits, gaps)
+
+
 class Metrics:
     """The counters of one server. `registry`: where they stand; a new one unless given."""
 
@@ -75,6 +121,8 @@ class Metrics:
         self._sent = self._counter("link_sent_bytes_total", "bytes sent", "scheme")
         self._often = _Often()
         self.registry.register(self._often)
+        self._streams = _Streams()
+        self.registry.register(self._streams)
         self._follower_lag = self._gauge(
             "follower_lag_rows", "rows that a follower has not acknowledged", "scheme", "follower"
         )
@@ -178,6 +226,10 @@ class Metrics:
         """An upstream's state changed to `state`, one of `states`."""
         for name in states:
             self._source_state.labels(url, name).set(1 if name == state else 0)
+
+    def source_streams(self, url: str, read: Callable[[], Iterable[StreamFigures]]) -> None:
+        """`read` tells how the streams of an upstream stand, whenever that is asked."""
+        self._streams.read[url] = read
 
     def source_rows(self, url: str, rows: int) -> None:
         """Rows of an upstream were applied."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Protocol
@@ -28,7 +28,7 @@ from typing import Final, Protocol
 from logweir.errors import LogweirError, SourceStopped, Unreachable
 from logweir.limits import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS
 from logweir.replication.logs import get_logger
-from logweir.replication.metrics import Metrics
+from logweir.replication.metrics import Metrics, StreamFigures
 from logweir.replication.urls import STALL_SECONDS
 
 __all__ = ["Progress", "Runner", "Source", "SourceState", "SourceStatus", "Timing"]
@@ -111,6 +111,10 @@ class Progress(Protocol):
 
     def applied(self, rows: int, position: str, lag_seconds: float | None) -> None:
         """`rows` more are durable here; `position`: where we stand now."""
+        ...
+
+    def streams(self, read: Callable[[], Iterable[StreamFigures]]) -> None:
+        """`read` tells how each stream stands, for the metrics."""
         ...
 
     def part_stopped(self, part: str, reason: str) -> None:
@@ -198,6 +202,10 @@ class Runner:
             self._status, rows=self._status.rows + rows, position=position, lag_seconds=lag_seconds
         )
         self._wake()
+
+    def streams(self, read: Callable[[], Iterable[StreamFigures]]) -> None:
+        """See `Progress`."""
+        self._metrics.source_streams(self._source.url, read)
 
     def part_stopped(self, part: str, reason: str) -> None:
         """See `Progress`."""

@@ -1,4 +1,4 @@
-"""What the peer of one connection may do with the spaces of a store, and what a listener shows.
+"""What the peer of one connection may do with the spaces of a store, and what an address shows.
 
 Who the peer is: the user that its connection names (`Link.user`), else guest; a login makes it
 another one. Grants are read again whenever they have changed, so what is taken back is gone at the
@@ -6,7 +6,8 @@ next question, also on open connections. A user that was dropped may do nothing.
 
 A listener's address may show less than the grants allow: `topics=` (Tank) and `streams=` (Synapse)
 are names, or patterns with `*`, `?` and `[…]`, with commas between them. What none of them fits is
-not there for any client of that listener, whatever it may do elsewhere.
+not there for any client of that listener, whatever it may do elsewhere; in an upstream's address
+(`streams=`) it is not followed.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ __all__ = ["Choice", "Privilege", "Rights", "StoreUsers"]
 
 
 class Choice:
-    """The names that a listener shows: those that fit a pattern; all if there is none."""
+    """The names that an address chooses: those that fit a pattern; all if there is none."""
 
     def __init__(self, patterns: tuple[str, ...] = ()) -> None:
         self._patterns = patterns
 
     @classmethod
     def of(cls, url: Url, option: str) -> Choice:
-        """The one that a listener's address makes. Raises `ConfigError` if it fits nothing."""
+        """The one that an address makes. Raises `ConfigError` if it fits nothing."""
         patterns = tuple(option_names(url, option))
         if not patterns and option in dict(url.options):
             hint = f"name what is shown, as in {option}=orders,log-*; without it everything is"
-            raise ConfigError(option, f"names nothing in {url}", origin="--listen", hint=hint)
+            raise ConfigError(option, f"names nothing in {url}", hint=hint)
         return cls(patterns)
 
     @property

@@ -186,6 +186,60 @@ def test_writer_that_is_away_is_waited_for_and_told(
     assert status().attempts == 1
     assert not upstream.gaps()
     assert not upstream.rows("events")
+    told = upstream.serving.server.metrics.render().decode()
+    where = 'stream="events",url="' + status().url + '",writer="p1"}'
+    assert f"logweir_source_stream_token{{{where} 0.0" in told
+    assert f"logweir_source_stream_behind_tokens{{{where} 5.0" in told
+    assert f"logweir_source_stream_waits{{{where} 1.0" in told
+    typing = where.replace('"events"', '"typing"').replace('"p1"', '"master"')
+    assert f"logweir_source_stream_token{{{typing} 4.0" in told
+    assert f"logweir_source_stream_waits{{{typing} 0.0" in told
+
+
+def test_only_the_streams_that_are_named_are_followed(
+    tmp_path: Path, stack: ExitStack, broker: RedisServer
+) -> None:
+    """Neither rows nor gaps nor a space of the others; who takes more of them later misses none."""
+    asked: list[str] = []
+
+    def answer(stream: str, _writer: str, after: int, upto: int) -> tuple[int, bytes]:
+        asked.append(stream)
+        return updates({2: ["e"]}, after, upto)
+
+    home = stack.enter_context(listening(answer))
+    lines = [f"POSITION {stream} master 2 2" for stream in ("events", "typing", "receipts")]
+    with ExitStack() as first:
+        options = f"start=all&http={home}&streams=events,rec*"
+        upstream = Upstream(broker, first, tmp_path / "data", options)
+        upstream.publish(*lines, 'RDATA typing master 3 ["t"]', 'RDATA receipts master 3 ["r"]')
+        upstream.serving.wait(lambda: len(upstream.rows("receipts")) == 2)
+        upstream.serving.wait(lambda: len(upstream.rows("events")) == 1)
+        assert upstream.log.schema.get("synapse_typing") is None
+        told = upstream.serving.server.metrics.render().decode()
+        assert 'stream="receipts"' in told
+        assert 'stream="typing"' not in told
+    assert set(asked) == {"events", "receipts"}
+    upstream = Upstream(broker, stack, tmp_path / "data", f"start=all&http={home}&streams=typing")
+    upstream.publish(*lines)
+    upstream.serving.wait(lambda: upstream.rows("typing") == [("master", 2, ["e"])])
+    assert not upstream.gaps()
+
+
+@pytest.mark.parametrize("dialect", ["D1", "D3"])
+def test_streams_of_a_listener_are_chosen_too(tmp_path: Path, dialect: str) -> None:
+    """Of all that a TCP listener sends; it is caught up when these are."""
+    listen = parse_listen_url(f"synapse://:0?dialect={dialect}")
+    with Serving(tmp_path / "one", listen=[listen]) as one:
+        for name in ("a", "b"):
+            one.log.create_space(name, [("id", "unsigned")], primary=["id"])
+        url = f"synapse://127.0.0.1:{one.port}?streams=a"
+        with Serving(tmp_path / "copy", follow=[parse_url(url)], listen=[]) as copy:
+            state = lambda: copy.server.runners[0].status.state  # noqa: E731
+            copy.wait(lambda: state() == SourceState.FOLLOWING)
+            for name in ("b", "a"):
+                one.log.insert(name, [1])
+            copy.wait(lambda: copy.log.count("synapse_a") == 1)
+            assert copy.log.schema.get("synapse_b") is None
 
 
 def test_row_that_cannot_be_stored_is_a_gap_of_its_token(

@@ -55,7 +55,7 @@ epochs and of streams that went back is ours.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -93,7 +93,7 @@ class Tracker:
     """All streams of one upstream, over as many connections as it takes.
 
     `cursors`: what is stored; `start_all`: a stream that is new here is taken from its beginning,
-    not from now on; `limit_bytes`: of rows held back.
+    not from now on; `takes`: whether a stream is followed at all; `limit_bytes`: of rows held back.
     """
 
     def __init__(
@@ -101,11 +101,13 @@ class Tracker:
         cursors: Mapping[tuple[str, str], Cursor],
         *,
         start_all: bool = False,
+        takes: Callable[[str], bool] = lambda stream: True,
         limit_bytes: int = SYNAPSE_PENDING_BYTES,
     ) -> None:
         self._start_all = start_all
         self._limit_bytes = limit_bytes
-        self._flows = {key: Flow(*key, cursor) for key, cursor in cursors.items()}
+        self._takes = takes
+        self._flows = {key: Flow(*key, cursor) for key, cursor in cursors.items() if takes(key[0])}
         self._dialect = Dialect.D1
         self._changes: list[Change] = []
         self._asks: deque[Flow] = deque()
@@ -145,6 +147,15 @@ class Tracker:
     def cursors(self) -> dict[tuple[str, str], Cursor]:
         """Every cursor, as of the changes that were given out."""
         return {key: flow.cursor for key, flow in self._flows.items() if flow.cursor is not None}
+
+    @property
+    def behind(self) -> dict[tuple[str, str], int]:
+        """How many tokens are still missing of what is fetched."""
+        return {
+            key: flow.target - flow.cursor.last
+            for key, flow in self._flows.items()
+            if flow.place is Place.FETCHING and flow.cursor is not None
+        }
 
     @property
     def is_settled(self) -> bool:
@@ -257,6 +268,8 @@ class Tracker:
         cannot be meant."""
         flow = self._flows.get((stream, instance))
         if flow is None:
+            if not self._takes(stream):
+                return
             if len(self._flows) >= SYNAPSE_STREAMS:
                 raise LimitExceeded("SYNAPSE_STREAMS", SYNAPSE_STREAMS, len(self._flows) + 1)
             size = max(len(stream.encode()), len(instance.encode()))

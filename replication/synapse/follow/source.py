@@ -12,6 +12,7 @@ http.<writer>  the same of another writer than the main process
 auth_file    file with `worker_replication_secret`, if the server has one
 start          `now` (default): streams that are new here begin with what comes; `all`: with what
                the server still has
+streams        only these are followed: names, or patterns, with commas between them
 name           part of the names of the spaces, for a second server in one store
 =============  ====================================================================================
 
@@ -30,6 +31,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -46,7 +48,9 @@ from logweir.replication.budget import Unanswered
 from logweir.replication.dialer import dial_with
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
+from logweir.replication.metrics import StreamFigures
 from logweir.replication.runner import Progress, SourceState
+from logweir.replication.service.rights import Choice
 from logweir.replication.synapse.client_session import (
     ClientSession,
     Event,
@@ -56,7 +60,7 @@ from logweir.replication.synapse.follow.catchup import Page, Refused, Sources, r
 from logweir.replication.synapse.follow.cursors import Tracker
 from logweir.replication.synapse.follow.ingest import Intake
 from logweir.replication.synapse.wire.codec import Dialect
-from logweir.replication.synapse.wire.units import Change, Fetch, size_of
+from logweir.replication.synapse.wire.units import Change, Fetch, Gap, size_of
 from logweir.replication.urls import Url
 from logweir.store import Log
 
@@ -84,6 +88,8 @@ class Upstream:
         if start not in ("now", "all"):
             raise ConfigError("start", f"{start!r} is neither now nor all")
         self._start_all = start == "all"
+        self._choice = Choice.of(url, "streams")
+        self._gaps: Counter[tuple[str, str]] = Counter()
         self._waiting: dict[tuple[str, str], str] = {}
         self._intake: Intake | None = None
         self._tracker: Tracker | None = None
@@ -99,7 +105,9 @@ class Upstream:
         if self._intake is None or self._tracker is None:
             intake = await asyncio.to_thread(Intake, self._log, server, name=name)
             self._tracker = Tracker(
-                await asyncio.to_thread(intake.cursors), start_all=self._start_all
+                await asyncio.to_thread(intake.cursors),
+                start_all=self._start_all,
+                takes=self._choice.takes,
             )
             self._intake = intake
         elif self._intake.server != server:
@@ -114,7 +122,9 @@ class Upstream:
         assert self._intake is not None
         work = asyncio.ensure_future(asyncio.to_thread(self._intake.store, changes))
         try:
-            return await asyncio.shield(work)
+            rows = await asyncio.shield(work)
+            self._gaps.update((one.stream, one.instance) for one in changes if type(one) is Gap)
+            return rows
         except asyncio.CancelledError:
             await asyncio.wait((work,))
             raise
@@ -159,6 +169,17 @@ class Upstream:
             return True
         return not tracker.unseen and (not self._once or now >= heard + _QUIET_SECONDS)
 
+    def figures(self) -> list[StreamFigures]:
+        """How each stream stands."""
+        tracker = self._tracker
+        if tracker is None:
+            return []
+        behind = tracker.behind
+        return [
+            StreamFigures(*key, one.last, behind.get(key, 0), self._gaps[key], key in self._waiting)
+            for key, one in sorted(tracker.cursors.items())
+        ]
+
     def place(self) -> str:
         """Where the streams stand, for people."""
         assert self._tracker is not None
@@ -177,6 +198,7 @@ class Flow:
     def __init__(self, upstream: Upstream, progress: Progress) -> None:
         self._upstream = upstream
         self._progress = progress
+        progress.streams(upstream.figures)
         self._changes: list[Change] = []
         self._bytes = 0
         self._news = asyncio.Event()

@@ -16,7 +16,9 @@ from logweir.replication.urls import Scheme, Url, schemes_of
 
 __all__ = ["SCHEMES"]
 
-_OPTIONS: Final = frozenset(("dialect", "server_name", "http", "http.", "auth_file", "start"))
+_OPTIONS: Final = frozenset(
+    ("dialect", "server_name", "http", "http.", "auth_file", "start", "streams")
+)
 
 
 def _fills(url: Url) -> Iterator[tuple[str, str, str]]:
@@ -49,7 +51,7 @@ SCHEMES: Final = schemes_of(
         "synapse+file",
         0,
         listens=False,
-        options=frozenset(("http", "http.", "start", "with")),
+        options=frozenset(("http", "http.", "start", "streams", "with")),
         is_file=True,
         fills=_fills,
     ),
