@@ -41,6 +41,7 @@ from logweir.errors import (
 )
 
 if TYPE_CHECKING:
+    from logweir.capturing.stream import capture
     from logweir.changes import follow
     from logweir.recovery.read import read
     from logweir.store import Log, Transaction, open
@@ -72,6 +73,7 @@ __all__ = [
     "WriteFailed",
     "WriterPoisoned",
     "__version__",
+    "capture",
     "follow",
     "open",
     "read",
@@ -83,6 +85,7 @@ _HOMES: Final = {
     "Transaction": ("logweir.store", "Transaction"),
     "VClock": ("logweir.wal.vclock", "VClock"),
     "__version__": ("logweir.wal.writer", "VERSION"),
+    "capture": ("logweir.capturing.stream", "capture"),
     "follow": ("logweir.changes", "follow"),
     "open": ("logweir.store", "open"),
     "read": ("logweir.recovery.read", "read"),

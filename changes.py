@@ -27,17 +27,21 @@ from pathlib import Path
 from typing import Final
 
 from logweir.errors import ConfigError, WalError
-from logweir.replication.iproto.client.changes import server_changes
+from logweir.replication.iproto.client.changes import Begun, server_changes
 from logweir.replication.protocols import parse_url
 from logweir.replication.urls import Url
+from logweir.store.engine.settling import judged, may_wait
+from logweir.store.recover.defined import folder_definitions
 from logweir.wal.columns import RowColumns
 from logweir.wal.directory import scan_directory
+from logweir.wal.filesystem import OS
 from logweir.wal.follow import Follower
 from logweir.wal.lease import Lease
+from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import Transaction
 
-__all__ = ["follow", "follow_async"]
+__all__ = ["follow", "follow_async", "following"]
 
 _POLL_SECONDS: Final = 0.05
 _PIECE: Final = 256  # transactions of a folder that a thread reads at a time
@@ -65,8 +69,31 @@ def follow(
     """
     url, start = _asked(where, after)
     if url is None:
-        return _of_folder(Path(where), start, once, stop)
-    return _of_server(url, start, once, stop)
+        pieces = _of_folder(Path(where), start, once, stop)
+    else:
+        pieces = _of_server(url, start, once, stop)
+    for columns in pieces:
+        for transaction in _transactions(columns):
+            yield transaction
+            if stop is not None and stop.is_set():
+                return
+
+
+def following(
+    where: str | os.PathLike[str],
+    after: Mapping[int, int] | None = None,
+    *,
+    once: bool = False,
+    stop: threading.Event | None = None,
+    begun: Begun | None = None,
+) -> Generator[RowColumns, None, None]:
+    """As `follow`, as columns of whole transactions; what a folder gives is settled (see
+    `logweir.wal.settled`). `begun`: called once, before the first; what it raises is raised
+    here."""
+    url, start = _asked(where, after)
+    if url is not None:
+        return _of_server(url, start, once, stop, begun)
+    return _of_folder(Path(where), start, once, stop, begun)
 
 
 async def follow_async(
@@ -119,14 +146,20 @@ def _transactions(columns: RowColumns) -> Iterator[Transaction]:
         yield Transaction(tuple(columns.row(number) for number in range(first, last)))
 
 
-def _follower(folder: Path, after: VClock | None) -> Follower:
-    """From there, or from the oldest log. Raises `WalError` where there is no folder."""
+def _follower(folder: Path, after: VClock | None, *, settles: bool = False) -> Follower:
+    """From there, or from the oldest log. `settles`: only what is settled is given. Raises
+    `WalError` where there is no folder."""
     if not folder.is_dir():
         raise WalError("no such folder.", path=str(folder), hint="give the folder of a store")
     if after is None:
         logs = scan_directory(folder).xlogs
         after = logs[0].vclock if logs else VClock()
-    return Follower(folder, after, lease=Lease(folder))
+
+    def judge(position: VClock) -> Settled:
+        return judged(folder, position, OS)
+
+    settled = judge if settles and may_wait(folder, OS) else None
+    return Follower(folder, after, settled=settled, lease=Lease(folder))
 
 
 def _ready(follower: Follower) -> Iterator[Transaction]:
@@ -139,12 +172,19 @@ def _next(ready: Iterator[Transaction]) -> list[Transaction]:
 
 
 def _of_folder(
-    folder: Path, after: VClock | None, once: bool, stop: threading.Event | None
-) -> Generator[Transaction, None, None]:
-    with _follower(folder, after) as follower:
+    folder: Path,
+    after: VClock | None,
+    once: bool,
+    stop: threading.Event | None,
+    begun: Begun | None = None,
+) -> Generator[RowColumns, None, None]:
+    with _follower(folder, after, settles=begun is not None) as follower:
+        if begun is not None:
+            defined = folder_definitions(folder)
+            begun(defined.replicaset, follower.vclock, defined.vclock)
         while stop is None or not stop.is_set():
-            for transaction in _ready(follower):
-                yield transaction
+            for block in follower.poll():
+                yield block.columns
                 if stop is not None and stop.is_set():
                     return
             if once:
@@ -156,8 +196,12 @@ def _of_folder(
 
 
 def _of_server(
-    url: Url, after: VClock | None, once: bool, stop: threading.Event | None
-) -> Generator[Transaction, None, None]:
+    url: Url,
+    after: VClock | None,
+    once: bool,
+    stop: threading.Event | None,
+    begun: Begun | None = None,
+) -> Generator[RowColumns, None, None]:
     """A thread speaks with the server, so that it is answered however long the program takes."""
     came: queue.SimpleQueue[RowColumns | BaseException | None] = queue.SimpleQueue()
     loop = asyncio.new_event_loop()
@@ -165,7 +209,7 @@ def _of_server(
 
     async def receive() -> None:
         try:
-            async with aclosing(server_changes(url, after, once=once)) as pieces:
+            async with aclosing(server_changes(url, after, once=once, begun=begun)) as pieces:
                 async for columns in pieces:
                     await room.acquire()
                     came.put(columns)
@@ -187,7 +231,7 @@ def _of_server(
                 raise found
             if found is None:
                 return
-            yield from _transactions(found)
+            yield found
             loop.call_soon_threadsafe(room.release)
     finally:
         with suppress(RuntimeError):  # it has ended

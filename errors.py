@@ -21,6 +21,8 @@
     │  └─ RemoteProtocolError     reply_hint              the peer sent what is not allowed
     ├─ LimitExceeded              limit_name, limit, got  see `logweir.limits`
     ├─ PositionUnavailable        wanted, oldest, newest  the log no longer holds that position
+    ├─ WrongHistory               expected, found         a position of another log
+    ├─ CallbackFailed             function, position      a program's own function raised
     ├─ StreamGap                  position, found         a follower would have missed rows
     ├─ PeerRefused                result, name            a peer answered with an error of its own
     ├─ SourceStopped                                      an upstream that only an operator can mend
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "CallbackFailed",
     "ChainGap",
     "ConfigError",
     "CorruptBlock",
@@ -65,6 +68,7 @@ __all__ = [
     "WalError",
     "WriteFailed",
     "WriterPoisoned",
+    "WrongHistory",
 ]
 
 
@@ -406,6 +410,33 @@ class PositionUnavailable(LogweirError):
         self.wanted = wanted
         self.oldest = oldest
         self.newest = newest
+
+
+class WrongHistory(LogweirError):
+    """A position that was noted of one log is asked of another. `expected`: the UUID of the replica
+    set it was noted of; `found`: of the one that was asked, None where it tells none."""
+
+    def __init__(self, where: str, expected: object, found: object) -> None:
+        super().__init__(
+            f"the token is of replica set {expected}, {where} is of {found or 'an unknown one'}.",
+            hint="give the log it was taken of; or begin anew, without a token",
+        )
+        self.expected = expected
+        self.found = found
+
+
+class CallbackFailed(LogweirError):
+    """A function that takes changes raised; what it raised is the `__cause__`. `function`: its
+    name; `position`: the vclock after the transaction it was given, which is not taken."""
+
+    def __init__(self, function: str, position: object, cause: BaseException, what: str) -> None:
+        said = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+        super().__init__(
+            f"{function} raised {said}, given the transaction up to {position} ({what}).",
+            hint="nothing was skipped: mend the function, and start again with this transaction",
+        )
+        self.function = function
+        self.position = position
 
 
 def _moment(value: object) -> object:

@@ -13,7 +13,8 @@ from typing import Any, Final
 __all__ = ["CLASSES", "FUNCTIONS", "api_page"]
 
 FUNCTIONS: Final = {
-    "logweir": ("open", "read", "follow"),
+    "logweir": ("open", "read", "follow", "capture"),
+    "logweir.capturing.running": ("run", "load_function"),
     "logweir.aio": ("open", "follow"),
     "logweir.recovery": ("examine", "plan", "replay", "repair", "restore"),
     "logweir.pipeline": (

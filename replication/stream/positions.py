@@ -20,6 +20,7 @@ from typing import Any, Final
 from logweir.store import Log
 from logweir.store.commit.group import Group
 from logweir.store.engine.request import Request
+from logweir.store.engine.statements import Statements
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 
@@ -86,7 +87,12 @@ def position(log: Log, source: str, stream: str, instance: str) -> Mapping[str, 
 
 
 def put_position(
-    group: Group, source: str, stream: str, instance: str, tokens: Mapping[str, Any], time_ms: int
+    group: Group | Statements,
+    source: str,
+    stream: str,
+    instance: str,
+    tokens: Mapping[str, Any],
+    time_ms: int,
 ) -> None:
     """Note a position as part of the open transaction."""
     space = group.schema.space(POSITION_SPACE)

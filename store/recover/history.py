@@ -30,23 +30,19 @@ from pathlib import Path
 from typing import Final
 
 from logweir.errors import ErrorCode, PositionUnavailable, RequestError
-from logweir.limits import TOPIC_TUPLE_BYTES
 from logweir.store.commit.applying import APPLIED, apply_row
 from logweir.store.engine import ddl
-from logweir.store.engine.engine import Engine, Plans
+from logweir.store.engine.engine import Engine
 from logweir.store.engine.settling import judged, may_wait
+from logweir.store.recover.defined import Defined, system_blocks
 from logweir.store.recover.loading import cannot_apply
 from logweir.store.schema.bulk import KeyPlan
 from logweir.store.schema.definition import (
-    SYSTEM_ID_MAX,
     IndexDef,
     SpaceDef,
     SystemSpace,
 )
 from logweir.store.schema.keys import exact_key
-from logweir.store.schema.schema import Schema
-from logweir.store.state.layered import LayeredTxn
-from logweir.store.state.state import State, Txn
 from logweir.wal.columns import RowColumns
 from logweir.wal.directory import DirectoryIndex, LogFile, no_store, scan_directory
 from logweir.wal.filesystem import OS, FileSystem
@@ -160,7 +156,7 @@ def _named(name: str, newest: LogFile, path: Path, filesystem: FileSystem) -> in
     """The id of the space that had a name last, by the newest snapshot and the log behind it.
     Raises `RequestError`."""
     names = SpaceNames()
-    for block in _system_blocks(newest.path, filesystem):
+    for block in system_blocks(newest.path, filesystem):
         names.learn(block.columns)
     with Follower(path, newest.vclock, filesystem=filesystem) as follower:
         for block in follower.poll():
@@ -169,14 +165,6 @@ def _named(name: str, newest: LogFile, path: Path, filesystem: FileSystem) -> in
     if not found:
         raise RequestError(ErrorCode.NO_SUCH_SPACE, f"Space '{name}' does not exist")
     return found[-1]
-
-
-def _system_blocks(snap: Path, filesystem: FileSystem) -> Iterator[Block]:
-    """The blocks of a snapshot that hold the system's spaces, which come first."""
-    for block in read_snapshot(snap, filesystem):
-        yield block
-        if block.columns.space_id[-1] > SYSTEM_ID_MAX:
-            return
 
 
 def _begin(index: DirectoryIndex, after: VClock | None, end: VClock | None) -> LogFile:
@@ -232,9 +220,9 @@ class _Story:
     def __init__(self, space_id: int, key: bytes) -> None:
         self._space_id = space_id
         self._key = key
-        nothing = Txn(State(Path()), None, write=False)  # never opened: it is all in memory
-        self._txn = LayeredTxn((), nothing, write=True)
-        self._engine = Engine(self._txn, Schema(TOPIC_TUPLE_BYTES), Plans())
+        self._defined = Defined()
+        self._engine = self._defined.engine
+        self._txn = self._defined.txn
         self._space: SpaceDef | None = None
         self._plans: tuple[KeyPlan, KeyPlan] | None = None  # of tuples, of keys
         self._image: bytes | None = None  # of the key; None where it fits no tuple
@@ -255,13 +243,7 @@ class _Story:
 
     def begin(self, path: Path, filesystem: FileSystem) -> None:
         """Take the definitions and the tuple of a snapshot."""
-        for block in _system_blocks(path, filesystem):
-            self._take_definitions(block.columns)
-        schema = self._engine.schema
-        for space in map(schema.space, ddl.DEFINING):
-            for index in space.indexes[1:]:
-                ddl.build_index(self._engine, space, index)
-        self._txn.forget()
+        self._defined.begin(path, filesystem)
         self._learn()
         is_there = False
         for block in read_snapshot(path, filesystem) if self._image is not None else ():
@@ -272,18 +254,6 @@ class _Story:
             if is_there and self._space_id not in spaces:
                 return
             is_there = is_there or self._space_id in spaces
-
-    def _take_definitions(self, columns: RowColumns) -> None:
-        engine = self._engine
-        for row, space_id in enumerate(columns.space_id):
-            if space_id not in _DEFINING:
-                continue
-            data = columns.tuple_bytes(row) or b""
-            engine.schema.apply(space_id, None, data, is_insert=True, trusted=True)
-            space = engine.schema.space(space_id)
-            primary = engine.schema.index(space, 0)
-            (image,) = engine.plans.get(space, primary, check=False).key(data)
-            self._txn.load(space_id, 0, [(image, data)])
 
     def take(self, block: Block) -> Iterator[tuple[int, str | None]]:
         """Go along with the rows of a block. Yields each that changes the key, and how, but none

@@ -116,6 +116,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "iproto_*",
         "follower_contract",
         "changes",
+        "capture*",
         "applied_rows",
         "synchronous_rows",
         "pipelined_*",

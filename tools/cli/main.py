@@ -70,6 +70,7 @@ COMMANDS: Final = {
     "gaps": "List what upstreams had and a store has not.",
     "user": "Manage users, roles and their rights.",
     "topic": "List, make, configure, delete and import Tank topics.",
+    "capture": "Call a Python function once for each transaction.",
     "changes": "Write the changes of a space into one file, as columns.",
     "pipeline": "Run a job over an archive on Spark.",
     "crashtest": "Crash any program again and again, and check what it left.",

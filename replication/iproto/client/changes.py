@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
 from logweir.errors import ErrorCode, PositionUnavailable, RemoteProtocolError
@@ -18,16 +18,20 @@ from logweir.replication.urls import Url
 from logweir.wal.columns import RowColumns
 from logweir.wal.vclock import VClock
 
-__all__ = ["server_changes"]
+__all__ = ["Begun", "server_changes"]
+
+Begun = Callable[[uuid.UUID | None, VClock, VClock], None]
+"""Called with the UUID of a log's replica set, the place behind which rows are given, and the end
+of the log, before its rows."""
 
 _ACK_SECONDS: Final = 0.5  # a master cuts off who says nothing for a few seconds
 
 
 async def server_changes(
-    url: Url, after: VClock | None, *, once: bool = False
+    url: Url, after: VClock | None, *, once: bool = False, begun: Begun | None = None
 ) -> AsyncGenerator[RowColumns, None]:
     """Whole transactions behind `after`, as they come; None: from the oldest that the server has
-    on; `once`: up to where it was when it was asked.
+    on; `once`: up to where it was when it was asked; `begun`: what it raises ends it.
 
     The server keeps its log for who is connected, and forgets who is not. Raises `Unreachable`,
     `SourceStopped`, `RemoteProtocolError`, and `PositionUnavailable` where what comes behind
@@ -40,7 +44,10 @@ async def server_changes(
             raise _gone(place.vclock, oldest, ballot.vclock)
         upstream.session.subscribe(uuid.uuid4(), uuid.uuid4(), place.vclock, anonymous=True)
         upstream.link.flush()
-        target = (await upstream.expect(Subscribed)).vclock
+        subscribed = await upstream.expect(Subscribed)
+        target = subscribed.vclock
+        if begun is not None:
+            begun(subscribed.replicaset, place.vclock, target)
         alive = asyncio.create_task(_acknowledge(upstream, place))
         try:
             while not (once and place.vclock.covers(target)):

@@ -11,19 +11,26 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 from logweir.errors import RemoteProtocolError
 from logweir.limits import IPROTO_FRAME_BYTES, TUPLE_BYTES
 from logweir.replication.iproto.client import Client, open_client
-from logweir.replication.iproto.wire.codec import U32_MAX, Answer, IprotoKey, RequestType
+from logweir.replication.iproto.wire.codec import (
+    U32_MAX,
+    Answer,
+    IprotoKey,
+    RequestType,
+    decode_ballot,
+)
 from logweir.replication.urls import Url
 from logweir.store.engine.request import ITERATORS, Done, Request, encode_body
-from logweir.store.schema.definition import PartDef, SpaceDef, SystemSpace
+from logweir.store.recover.defined import Definitions
+from logweir.store.schema.definition import SYSTEM_ID_MAX, PartDef, SpaceDef, SystemSpace
 from logweir.store.schema.schema import Schema
 from logweir.wal.mp import Value, pack
 
-__all__ = ["ServerSpace"]
+__all__ = ["ServerSpace", "server_definitions"]
 
 T = TypeVar("T")
 
@@ -75,9 +82,7 @@ class ServerSpace:
         self.space = self.schema.space(name)
 
     def _define(self, source: SystemSpace, index_id: int, key: Row) -> None:
-        """Learn the definitions that a user may know."""
-        for row in self._select(_VIEWS[source], index_id, "EQ" if key else "ALL", key):
-            self.schema.apply(source, None, pack(row), trusted=True)
+        self._run(_learn(self._client, self.schema, source, index_id, key))
 
     def _select(
         self,
@@ -88,15 +93,8 @@ class ServerSpace:
         limit: int = U32_MAX,
         offset: int = 0,
     ) -> list[Row]:
-        body: Mapping[int, Value] = {
-            int(IprotoKey.SPACE_ID): space_id,
-            int(IprotoKey.INDEX_ID): index_id,
-            int(IprotoKey.ITERATOR): ITERATORS.index(iterator),
-            int(IprotoKey.LIMIT): limit,
-            int(IprotoKey.OFFSET): offset,
-            int(IprotoKey.KEY): list(key),
-        }
-        return _rows(self._run(self._client.call(RequestType.SELECT, body)))
+        found = _selected(self._client, space_id, index_id, iterator, key, limit, offset)
+        return self._run(found)
 
     def execute(self, request: Request) -> Row | None:
         """Make one change. Returns the tuple that the server answers with, if any."""
@@ -140,8 +138,48 @@ class ServerSpace:
         page = self._select(self.space.id, 0, "ALL", (), _PAGE_ROWS)
         while page:
             yield from page
-            key = [_part(page[-1], part) for part in primary.parts]
+            key = [part_value(page[-1], part) for part in primary.parts]
             page = self._select(self.space.id, 0, "GT", key, _PAGE_ROWS)
+
+
+async def _selected(
+    client: Client,
+    space_id: int,
+    index_id: int,
+    iterator: str,
+    key: Row,
+    limit: int = U32_MAX,
+    offset: int = 0,
+) -> list[Row]:
+    body: Mapping[int, Value] = {
+        int(IprotoKey.SPACE_ID): space_id,
+        int(IprotoKey.INDEX_ID): index_id,
+        int(IprotoKey.ITERATOR): ITERATORS.index(iterator),
+        int(IprotoKey.LIMIT): limit,
+        int(IprotoKey.OFFSET): offset,
+        int(IprotoKey.KEY): list(key),
+    }
+    return _rows(await client.call(RequestType.SELECT, body))
+
+
+async def _learn(
+    client: Client, schema: Schema, source: SystemSpace, index_id: int = 0, key: Row = ()
+) -> None:
+    """Learn the definitions that a user may know, of users' spaces."""
+    for row in await _selected(client, _VIEWS[source], index_id, "EQ" if key else "ALL", key):
+        if source == SystemSpace.COLLATION or key or cast(int, row[0]) > SYSTEM_ID_MAX:
+            schema.apply(source, None, pack(row), trusted=True)
+
+
+async def server_definitions(url: Url) -> Definitions:
+    """Those of a server that its user may know, of users' spaces, as of a position or later. Raises
+    `Unreachable`, `RemoteProtocolError`, `RequestError`."""
+    schema = Schema()
+    async with open_client(url) as client:
+        ballot = decode_ballot((await client.call(RequestType.VOTE)).body)
+        for source in _VIEWS:
+            await _learn(client, schema, source)
+    return Definitions(schema, None, ballot.vclock.without_local())
 
 
 def _rows(answer: Answer) -> list[Row]:
@@ -151,7 +189,7 @@ def _rows(answer: Answer) -> list[Row]:
     return rows
 
 
-def _part(row: Row, part: PartDef) -> Value:
+def part_value(row: Row, part: PartDef) -> Value:
     """The value of one part of a key, nil where the tuple has none there."""
     value: Any = row
     for step in chain([part.field_no], part.steps):

@@ -1,0 +1,188 @@
+"""A function called once for each transaction of a folder or server: `logweir capture`.
+
+==============  ==================================================================================
+kept in         guarantee
+==============  ==================================================================================
+a store         exactly once, of what the function does with the transaction of that store: its
+                changes and the position are one transaction of the log. What it does elsewhere
+                it may do again after a crash
+a token file    at least once: the token is durable after the function returned. A crash between
+                the two gives it the same transaction again, once more and in order
+==============  ==================================================================================
+
+Nothing is skipped: a function that raises ends it with `CallbackFailed`, and the next start begins
+with that transaction. The position in the store is a tuple of `logweir_position` with the source
+``capture`` and the name of the capture for a stream.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from logweir.capturing.stream import Captured, capture
+from logweir.errors import CallbackFailed, ConfigError, Unreachable
+from logweir.replication.stream import positions
+from logweir.store import Log, Transaction
+from logweir.wal.failpoint import failpoint
+from logweir.wal.filesystem import OS, FileSystem, explain
+from logweir.wal.mp import Value
+from logweir.wal.newfile import replace_file
+
+__all__ = ["Kept", "StoreKept", "TokenFile", "load_function", "run"]
+
+Function = Callable[..., object]
+
+_SOURCE: Final = "capture"
+_TOKEN_BYTES: Final = 4096
+_RETRY_SECONDS: Final = 1.0
+
+
+class Kept:
+    """Where the place of a capture is kept: see the subclasses."""
+
+    def token(self) -> str | None:
+        """The place, None before the first. Raises `WalError`."""
+        raise NotImplementedError
+
+    def take(self, captured: Captured, call: Callable[..., None]) -> None:
+        """Let `call` deal with a transaction, and keep the place behind it."""
+        raise NotImplementedError
+
+
+class StoreKept(Kept):
+    """In a store, with what the function does there. `name`: of the capture.
+
+    The function is given the transaction from upstream and one of the store.
+    """
+
+    def __init__(self, log: Log, name: str) -> None:
+        self._log = log
+        self._name = name
+        positions.make_spaces(log)
+
+    def token(self) -> str | None:
+        """See `Kept`."""
+        found = positions.position(self._log, _SOURCE, self._name, "")
+        return None if found is None else str(found["token"])
+
+    def take(self, captured: Captured, call: Callable[..., None]) -> None:
+        """See `Kept`. Raises what `Log.transaction` raises."""
+        time_ms = int(self._log.now() * 1000)
+        with self._log.transaction() as tx:
+            call(captured, tx)
+            tokens = {"token": captured.token}
+            positions.put_position(tx, _SOURCE, self._name, "", tokens, time_ms)
+            failpoint("capture.before_commit")
+        failpoint("capture.after_commit")
+
+
+class TokenFile(Kept):
+    """In a file, which is replaced durably. The function is given the transaction alone."""
+
+    def __init__(self, path: Path, filesystem: FileSystem = OS) -> None:
+        self._path = path
+        self._filesystem = filesystem
+
+    def token(self) -> str | None:
+        """See `Kept`."""
+        try:
+            with self._path.open("rb") as file:
+                return file.read(_TOKEN_BYTES).decode("ascii", "replace").strip()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise explain(error, str(self._path)) from error
+
+    def take(self, captured: Captured, call: Callable[..., None]) -> None:
+        """See `Kept`. Raises `WalError`."""
+        call(captured)
+        failpoint("capture.before_commit")
+        try:
+            replace_file(self._filesystem, self._path, captured.token.encode() + b"\n")
+        except OSError as error:
+            raise explain(error, str(self._path)) from error
+        failpoint("capture.after_commit")
+
+
+def run(
+    where: str | os.PathLike[str],
+    kept: Kept,
+    function: Function,
+    *,
+    spaces: Sequence[int | str] = (),
+    key: Value = None,
+    once: bool = False,
+    stop: threading.Event | None = None,
+    waiting: Callable[[Unreachable], None] | None = None,
+) -> int:
+    """Call `function` for each transaction of `where` behind the place that is kept.
+
+    The other arguments are those of `logweir.capture`. A server that goes away is tried again each
+    second: `waiting` is told of it; with `once`, or without `waiting`, it is raised. Returns how
+    many transactions the function was given. Raises `CallbackFailed`, and what `logweir.capture`
+    and the place raise.
+    """
+    name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', function)}"
+    given = 0
+    stopped = stop or threading.Event()
+
+    def call_with(captured: Captured) -> Callable[..., None]:
+        def call(*arguments: Captured | Transaction) -> None:
+            if captured.changes:
+                with _explained(name, captured):
+                    function(*arguments)
+                failpoint("capture.after_function")
+
+        return call
+
+    while not stopped.is_set():
+        try:
+            found = capture(where, kept.token(), spaces=spaces, key=key, once=once, stop=stopped)
+            with closing(found):
+                for captured in found:
+                    kept.take(captured, call_with(captured))
+                    given += bool(captured.changes)
+            return given
+        except Unreachable as error:
+            if once or waiting is None:
+                raise
+            waiting(error)
+            stopped.wait(_RETRY_SECONDS)
+    return given
+
+
+@contextmanager
+def _explained(name: str, captured: Captured) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        first = captured.changes[0]
+        what = f"{first.type_name} in {first.space}"
+        if len(captured.changes) > 1:
+            what += f" and {len(captured.changes) - 1} more"
+        raise CallbackFailed(name, captured.vclock, error, what) from error
+
+
+def load_function(name: str) -> Function:
+    """The function that ``module:function`` names. Raises `ConfigError`."""
+    module_name, _, path = name.partition(":")
+    hint = "give it as module:function, the module as `import` finds it"
+    if not module_name or not path:
+        raise ConfigError("function", f"{name!r} names no function", hint=hint)
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except Exception as error:
+        text = f"{name!r} cannot be imported: {type(error).__name__}: {error}"
+        raise ConfigError("function", text, hint=hint) from error
+    if not callable(found):
+        raise ConfigError("function", f"{name!r} is not callable", hint=hint)
+    function: Function = found
+    return function

@@ -1,0 +1,100 @@
+"""`logweir capture`: call a Python function once for each transaction of a folder or server."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+import logweir
+from logweir.capturing.running import Kept, StoreKept, TokenFile, load_function, run
+from logweir.errors import ConfigError, DecodeError, Unreachable
+from logweir.tools.cli.notify import notify
+from logweir.tools.cli.output import Output
+from logweir.wal.mp import Value
+from logweir.wal.render import from_json, load_json
+
+
+def command(
+    out: Output,
+    where: Annotated[
+        str, typer.Argument(metavar="WHERE", help="A folder, or tarantool://… of a server.")
+    ],
+    function: Annotated[
+        str, typer.Option("--exec", metavar="MODULE:FUNCTION", help="What is called.")
+    ],
+    store: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Keep the place in this store: exactly once."),
+    ] = None,
+    token: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keep the place in this file: at least once."),
+    ] = None,
+    name: Annotated[
+        str, typer.Option(help="Of the capture, of which a store may keep several.")
+    ] = "default",
+    space: Annotated[
+        list[str] | None, typer.Option(help="Only this space; may be repeated.")
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="Only keys that begin so: a value, or an array."),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Stop at the end of the log.")] = False,
+) -> int:
+    """Call a Python function once for each transaction of a folder or server, in order.
+
+    With --store DIR it is given the transaction and one of that store, which has the position, too:
+    what it does there is done exactly once, whatever crashes. With --token FILE it is given the
+    transaction alone, and again if a crash comes before the file is written. If it raises, the
+    program ends with exit code 1, and the next start gives it the same transaction.
+    """
+    if (store is None) == (token is None):
+        raise ConfigError("--store", "one of --store and --token says where the place is kept")
+    called = load_function(function)
+    spaces = [int(one) if one.isdecimal() else one for one in space or ()]
+    wanted = None if key is None else _key(key)
+    stop = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(ValueError):  # not in the main thread
+            signal.signal(number, end)
+
+    def waiting(error: Unreachable) -> None:
+        out.warning(f"{error.message}; trying again")
+
+    def work(kept: Kept) -> int:
+        notify("READY=1")
+        options = {"spaces": spaces, "key": wanted, "once": once}
+        return run(where, kept, called, stop=stop, waiting=waiting, **options)  # type: ignore[arg-type]
+
+    if token is not None:
+        given = work(TokenFile(token))
+    else:
+        assert store is not None
+        if "://" not in where and Path(where).resolve() == store.resolve():
+            raise ConfigError("--store", "is the folder that is read: its own changes would come")
+        with logweir.open(store) as log:
+            given = work(StoreKept(log, name))
+    notify("STOPPING=1")
+    if out.as_json:
+        out.json({"transactions": given})
+    else:
+        out.message(f"{given} transactions")
+    return 0
+
+
+def _key(text: str) -> Value:
+    try:
+        return from_json(load_json(text))
+    except DecodeError as error:
+        raise ConfigError("--key", f"{error.message}", hint="write strings in quotes") from error
