@@ -22,6 +22,7 @@ import contextlib
 import os
 import threading
 from abc import ABC, abstractmethod
+from array import array
 from collections import deque
 from collections.abc import (
     AsyncIterator,
@@ -37,9 +38,10 @@ from functools import partial
 from importlib import import_module
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from logweir import store
+from logweir.store.choosing import Changes
 from logweir.store.commit import append as appending
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
     from logweir.changes import follow_async as follow
 
 __all__ = ["AsyncLog", "AsyncTransaction", "follow", "open"]
+
+T = TypeVar("T")
 
 
 def __getattr__(name: str) -> Any:
@@ -247,7 +251,7 @@ class AsyncLog(_AsyncStatements):
         self.sync.check_process()
         return await asyncio.to_thread(self.sync.select, space, key, **options)
 
-    async def rows(
+    def rows(
         self,
         after: Mapping[int, int] | None = None,
         *,
@@ -255,6 +259,38 @@ class AsyncLog(_AsyncStatements):
         settled: bool = False,
     ) -> AsyncIterator[LoggedTransaction]:
         """As `Log.rows`."""
+        return self._read(after, LogCursor.ready, follow=follow, settled=settled)
+
+    def listen(
+        self,
+        spaces: int | str | Sequence[int | str],
+        *,
+        key: Value = None,
+        after: Mapping[int, int] | None = None,
+    ) -> AsyncIterator[Changes]:
+        """The transactions that `Log.listen` calls a function for, until the log is closed. Leave
+        it by `contextlib.aclosing`, or by `break`."""
+        chooser = self.sync.chooser(spaces, key)
+        start = self.sync.applied if after is None else VClock(after)
+        lsns = array("Q", start.lsns())
+
+        def ready(cursor: LogCursor) -> Iterator[Changes]:
+            for block in cursor.blocks():
+                for changes in chooser.taken(block.columns, lsns):
+                    if changes.changes:
+                        yield changes
+
+        return self._read(start, ready, follow=True, settled=True)
+
+    async def _read(
+        self,
+        after: Mapping[int, int] | None,
+        ready: Callable[[LogCursor], Iterator[T]],
+        *,
+        follow: bool,
+        settled: bool,
+    ) -> AsyncIterator[T]:
+        """What `ready` makes of the log behind a position."""
         self.sync.check_process()
         loop = asyncio.get_running_loop()
         grown = asyncio.Event()
@@ -265,13 +301,13 @@ class AsyncLog(_AsyncStatements):
 
         forget = self.sync.on_commit(wake)
         self._waiting.add(grown)
-        pieces = _Pieces(self.sync, after, settled)
+        pieces = _Pieces(self.sync, after, settled, ready)
         try:
             while True:
                 grown.clear()
                 piece = await asyncio.to_thread(pieces.take)
-                for transaction in piece:
-                    yield transaction
+                for one in piece:
+                    yield one
                     self.sync.check_process()
                 if not piece:
                     if not follow or self.sync.is_closed:
@@ -293,19 +329,26 @@ class AsyncLog(_AsyncStatements):
 _PIECE = 1000
 
 
-class _Pieces:
+class _Pieces(Generic[T]):
     """A cursor read by threads, one piece at a time. Whoever was to get a piece may be gone when it
     is ready, so closing waits for the one that is being read."""
 
-    def __init__(self, log: Log, after: Mapping[int, int] | None, settled: bool) -> None:
+    def __init__(
+        self,
+        log: Log,
+        after: Mapping[int, int] | None,
+        settled: bool,
+        ready: Callable[[LogCursor], Iterator[T]],
+    ) -> None:
         self._log = log
+        self._make = ready
         self._after = after
         self._settled = settled
         self._cursor: LogCursor | None = None
-        self._ready: Iterator[LoggedTransaction] = iter(())
+        self._ready: Iterator[T] = iter(())
         self._lock = threading.Lock()
 
-    def take(self) -> list[LoggedTransaction]:
+    def take(self) -> list[T]:
         """At most `_PIECE` transactions; none where there are no more yet."""
         with self._lock:
             if self._log.is_closed:
@@ -314,7 +357,7 @@ class _Pieces:
                 self._cursor = self._log.cursor(self._after, settled=self._settled)
             piece = list(islice(self._ready, _PIECE))
             if not piece:
-                self._ready = self._cursor.ready()
+                self._ready = self._make(self._cursor)
                 piece = list(islice(self._ready, _PIECE))
             return piece
 

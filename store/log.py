@@ -24,6 +24,7 @@ from logweir.store.commit.queue import CommitQueue
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
 from logweir.store.engine.statements import Statements
+from logweir.store.listening import Listens
 from logweir.store.past import Past
 from logweir.store.reading import Reads
 from logweir.store.recover.checkpoint import CheckpointOptions, Checkpoints
@@ -43,7 +44,7 @@ __all__ = ["Durability", "Log"]
 T = TypeVar("T")
 
 
-class Log(OfProcess, TakesJobs, Reads, Past, Statements, Appends, Upkeep):
+class Log(OfProcess, TakesJobs, Reads, Past, Listens, Statements, Appends, Upkeep):
     """A durable, append-only change log with the state it makes. Made by `logweir.open`.
 
     Safe to use from several threads: changes that meet share one sync. One process per folder.

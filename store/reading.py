@@ -7,7 +7,7 @@ import threading
 import uuid
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from logweir.wal.filesystem import FileSystem
 from logweir.wal.follow import Follower
 from logweir.wal.lease import Lease
 from logweir.wal.mp import Value
+from logweir.wal.reader import Block
 from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import Transaction as LoggedTransaction
@@ -227,12 +228,28 @@ class Reads(ABC):
         with "none" there are none in the log. Raises `PositionUnavailable` where the log no longer
         holds that position, and following it what stopped a log that has failed.
         """
+        found = self.blocks(after, follow=follow, stop=stop, settled=settled)
+        with contextlib.closing(found):
+            for block in found:
+                for transaction in block.transactions():
+                    yield transaction
+                    self.check_process()
+
+    def blocks(
+        self,
+        after: Mapping[int, int] | None = None,
+        *,
+        follow: bool = False,
+        stop: threading.Event | None = None,
+        settled: bool = False,
+    ) -> Generator[Block, None, None]:
+        """`rows`, as whole blocks."""
         committer = self._committer
         with self.cursor(after, settled=settled) as cursor:
             while not (follow and committer.is_closed):
                 committer.check_readable()
                 seen = committer.vclock
-                yield from cursor.ready()
+                yield from cursor.blocks()
                 if not follow or (stop is not None and stop.is_set()):
                     return
                 if committer.failure is not None:

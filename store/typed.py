@@ -1,21 +1,25 @@
-"""Tuples of a space as objects of a program's dataclass, by the names in the space's format.
+"""Tuples of a space as objects of a program's class, by the names in the space's format.
 
-Each field that the dataclass is made of must be a field of the format; others of the format are
-left out. A tuple that is shorter has the dataclass's default in what it lacks, None without one.
-Values are what they are in tuples: nothing is converted or checked.
+The class is a dataclass, or a struct of msgspec. Each field that its objects are made of must be a
+field of the format; others of the format are left out. A tuple that is shorter has the class's
+default in what it lacks, None without one. Values are what they are in tuples: nothing is converted
+or checked.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeVar
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.engine.statements import Row
-from logweir.store.reading import Reads
 from logweir.store.schema.definition import SpaceDef
 from logweir.wal.mp import Value
+
+if TYPE_CHECKING:
+    from logweir.store.log import Log
 
 __all__ = ["TypedSpace"]
 
@@ -25,7 +29,7 @@ T = TypeVar("T")
 class TypedSpace:
     """One space of a log: what `Log.space` gives."""
 
-    def __init__(self, log: Reads, space: int | str) -> None:
+    def __init__(self, log: Log, space: int | str) -> None:
         log.schema.space(space)
         self._log = log
         self._space = space
@@ -45,8 +49,8 @@ class TypedSpace:
         limit: int | None = None,
         offset: int = 0,
     ) -> list[T]:
-        """`Log.select`, as objects of the dataclass `into`. Raises `RequestError` also for what is
-        no dataclass, or has a field that the format has not."""
+        """`Log.select`, as objects of the class `into`. Raises `RequestError` also for what is no
+        dataclass or struct, or has a field that the format has not."""
         made = _maker(self.definition, into)
         found = self._log.select(
             self._space, key, iterator=iterator, index=index, limit=limit, offset=offset
@@ -54,14 +58,24 @@ class TypedSpace:
         return list(map(made, found))
 
     def get(self, into: type[T], key: Value, *, index: int | str = 0) -> T | None:
-        """`Log.get`, as an object of the dataclass `into`. Errors: `rows`."""
+        """`Log.get`, as an object of the class `into`. Errors: `rows`."""
         made = _maker(self.definition, into)
         found = self._log.get(self._space, key, index=index)
         return None if found is None else made(found)
 
+    def insert(self, row: T) -> T:
+        """`Log.insert` of an object. Returns what is stored, as another one. Errors: `rows`."""
+        made = _maker(self.definition, type(row))
+        return made(self._log.insert(self._space, self.tuple(row)))
+
+    def replace(self, row: T) -> T:
+        """`Log.replace` of an object; see `insert`."""
+        made = _maker(self.definition, type(row))
+        return made(self._log.replace(self._space, self.tuple(row)))
+
     def tuple(self, row: object) -> Row:
-        """The tuple of an object, for `insert`, `replace` and `upsert`: nil in fields that the
-        dataclass has not. What is nil at the end and may be is left out. Errors: `rows`."""
+        """The tuple of an object, for `upsert`, `append` and transactions: nil in fields that its
+        class has not. What is nil at the end and may be is left out. Errors: `rows`."""
         space = self.definition
         places = _places(space, type(row))
         values: list[Value] = [None] * (1 + max(places.values(), default=-1))
@@ -74,13 +88,7 @@ class TypedSpace:
 
 def _maker(space: SpaceDef, into: type[T]) -> Callable[[Row], T]:
     places = _places(space, into)
-    fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(into)  # type: ignore[arg-type]
-    missing = dataclasses.MISSING
-    nothing = {
-        field.name: None
-        for field in fields
-        if field.init and field.default is missing and field.default_factory is missing
-    }
+    nothing = {name: None for name, has_default in _fields(into).items() if not has_default}
 
     def make(row: Row) -> T:
         given = {name: row[at] for name, at in places.items() if at < len(row)}
@@ -89,16 +97,29 @@ def _maker(space: SpaceDef, into: type[T]) -> Callable[[Row], T]:
     return make
 
 
-def _places(space: SpaceDef, into: type) -> dict[str, int]:
-    """Which field of a tuple each field of a dataclass is."""
+def _fields(into: type) -> dict[str, bool]:
+    """The fields that objects of a class are made of: whether each has a default."""
+    if hasattr(into, "__struct_fields__"):
+        found = import_module("msgspec.structs").fields(into)
+        return {field.name: not field.required for field in found}
     if not dataclasses.is_dataclass(into):
         raise RequestError(
             ErrorCode.ILLEGAL_PARAMS,
-            f"{into!r} is no dataclass",
+            f"{into!r} is no dataclass or struct",
             hint="write @dataclass before a class with the names of the space's fields",
         )
+    missing = dataclasses.MISSING
+    return {
+        field.name: field.default is not missing or field.default_factory is not missing
+        for field in dataclasses.fields(into)
+        if field.init
+    }
+
+
+def _places(space: SpaceDef, into: type) -> dict[str, int]:
+    """Which field of a tuple each field of a class is."""
+    names = _fields(into)
     numbers = {field.name: at for at, field in enumerate(space.fields)}
-    names = [field.name for field in dataclasses.fields(into) if field.init]
     for name in names:
         if name not in numbers:
             raise RequestError(

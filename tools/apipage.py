@@ -30,7 +30,7 @@ CLASSES: Final = {
     "logweir.store.log.Log": (
         *("close", "vclock", "oldest_position", "schema", "status"),
         *("insert", "replace", "update", "upsert", "delete", "append", "transaction"),
-        *("get", "select", "count", "rows", "read_view", "history", "as_of", "on_commit"),
+        *("get", "select", "count", "rows", "read_view", "history", "as_of", "on_commit", "listen"),
         *("create_space", "alter_space", "drop_space", "truncate", "create_index", "drop_index"),
         *("create_sequence", "use_sequence", "space", "spaces"),
         *("snapshot", "backup", "retain", "release", "waiting", "end_waiting"),
@@ -40,10 +40,11 @@ CLASSES: Final = {
         *("create_space", "create_index", "rollback"),
     ),
     "logweir.store.view.View": ("get", "select", "count", "schema"),
-    "logweir.store.typed.TypedSpace": ("get", "rows", "tuple"),
+    "logweir.store.typed.TypedSpace": ("get", "rows", "insert", "replace", "tuple"),
+    "logweir.store.listening.Listener": ("close", "wait"),
     "logweir.aio.AsyncLog": (
         *("close", "vclock", "insert", "replace", "update", "upsert", "delete", "append"),
-        *("transaction", "get", "select", "rows", "run"),
+        *("transaction", "get", "select", "rows", "listen", "run"),
     ),
     "logweir.aio.AsyncTransaction": (
         *("insert", "replace", "update", "upsert", "delete", "append", "get", "select"),

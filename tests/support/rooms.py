@@ -82,7 +82,16 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "schema",
             "sequences",
         ),
-        *("state_*", "store_*", "syncer_*", "unlogged_time", "update", "values", "async_rows_*"),
+        *(
+            "state_*",
+            "store_*",
+            "syncer_*",
+            "listen",
+            "unlogged_time",
+            "update",
+            "values",
+            "async_rows_*",
+        ),
         *(
             "failing_system_calls",
             "named",

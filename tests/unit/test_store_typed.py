@@ -66,8 +66,37 @@ def test_an_object_goes_back_as_a_tuple(log: logweir.Log) -> None:
         (Age(5, 50), (5, None, 50)),
     ):
         assert users.tuple(row) == wanted
-    log.insert("users", users.tuple(User("dee", 4, ["y"])))
+    assert users.insert(User("dee", 4, ["y"])) == User("dee", 4, ["y"])
     assert users.get(User, 4) == User("dee", 4, ["y"])
+    with pytest.raises(RequestError) as caught:
+        users.insert(User("dee", 4))
+    assert caught.value.code == ErrorCode.TUPLE_FOUND
+    assert users.replace(User("eve", 4)) == User("eve", 4)
+    assert log.get("users", 4) == (4, "eve", None, [])
+
+
+def test_structs_of_msgspec(log: logweir.Log) -> None:
+    """As dataclasses: names, defaults, what a tuple lacks, and the way back."""
+    msgspec = pytest.importorskip("msgspec", reason="msgspec is not installed")
+    fields = [
+        ("name", str),
+        ("id", int),
+        ("age", int | None),
+        ("tags", list, msgspec.field(default_factory=list)),
+    ]
+    struct = msgspec.defstruct("Struct", fields)
+    users = log.space("users")
+    assert users.rows(struct) == [
+        struct("ada", 1, None),
+        struct("bob", 2, 20, ["x"]),
+        struct("cy", 3, 30),
+    ]
+    assert users.tuple(struct("dee", 4, None, ["y"])) == (4, "dee", None, ["y"])
+    assert users.insert(struct("dee", 4, 5)) == struct("dee", 4, 5)
+    assert log.get("users", 4) == (4, "dee", 5, [])
+    odd = msgspec.defstruct("Odd", [("nick", str)], kw_only=True, forbid_unknown_fields=True)
+    with pytest.raises(RequestError, match=r"Odd\.nick is no field"):
+        users.rows(odd)
 
 
 def test_what_does_not_fit_is_refused(log: logweir.Log) -> None:

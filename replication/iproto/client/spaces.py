@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, Final, Self, TypeVar, cast
 
 from logweir.errors import RemoteProtocolError
@@ -24,9 +23,10 @@ from logweir.replication.iproto.wire.codec import (
     decode_ballot,
 )
 from logweir.replication.urls import Url
+from logweir.store.choosing import part_value
 from logweir.store.engine.request import ITERATORS, Done, Request, encode_body
 from logweir.store.recover.defined import Definitions
-from logweir.store.schema.definition import SYSTEM_ID_MAX, PartDef, SpaceDef, SystemSpace
+from logweir.store.schema.definition import SYSTEM_ID_MAX, SpaceDef, SystemSpace
 from logweir.store.schema.schema import Schema
 from logweir.wal.mp import Value, pack
 
@@ -187,14 +187,3 @@ def _rows(answer: Answer) -> list[Row]:
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
         raise RemoteProtocolError("the server answered with something else than tuples")
     return rows
-
-
-def part_value(row: Row, part: PartDef) -> Value:
-    """The value of one part of a key, nil where the tuple has none there."""
-    value: Any = row
-    for step in chain([part.field_no], part.steps):
-        try:
-            value = value[step.decode() if isinstance(step, bytes) else step]
-        except (LookupError, TypeError):
-            return None
-    return value
