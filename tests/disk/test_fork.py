@@ -88,6 +88,7 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
         "append_packed": ("kv", request.tuple),
         "change_base": (lambda txn: None,),
         "changes_of": (280,),
+        "chooser": ("kv", None),
         "commit_group": (None, print),
         "count": ("kv",),
         "create_index": ("kv", "other", ["value"]),
@@ -103,6 +104,7 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
         "get": ("kv", 0),
         "history": ("kv", 0),
         "insert": ("kv", (10**6, "x")),
+        "listen": ("kv", print),
         "knows_settled": (VClock(),),
         "on_commit": (print,),
         "trial": (Executor(),),
@@ -135,7 +137,7 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
             with found():
                 return "entered"
         found = found(*arguments.get(name, ())) if callable(found) else found
-        return next(found) if name in ("rows", "turn") else found
+        return next(found) if name in ("blocks", "rows", "turn") else found
 
     return {
         name: lambda name=name: use(name) for name in dir(type(log)) if not name.startswith("_")
