@@ -106,6 +106,12 @@ GROUP_BYTES: Final = 8 * 1024 * 1024
 END_MARK_BYTES: Final = 4096
 """Largest `logweir.end` that is read; its longest form has about 1200 bytes."""
 
+EXPIRY_LOOK_SECONDS: Final = 1.0
+"""So often the store looks for tuples that have expired."""
+
+EXPIRY_BATCH_TUPLES: Final = 256
+"""So many of them are deleted in one transaction."""
+
 LEASE_SECONDS: Final = 4 * 3600
 """A file that only a reader's lease keeps stays so long after the first attempt to remove it."""
 

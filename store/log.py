@@ -23,7 +23,8 @@ from logweir.store.commit.marks import Outcome
 from logweir.store.commit.queue import CommitQueue
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
-from logweir.store.engine.statements import Statements
+from logweir.store.expiring import Expires, Sweeper
+from logweir.store.expiry import EXPIRY_SPACE
 from logweir.store.listening import Listens
 from logweir.store.past import Past
 from logweir.store.reading import Reads
@@ -44,7 +45,7 @@ __all__ = ["Durability", "Log"]
 T = TypeVar("T")
 
 
-class Log(OfProcess, TakesJobs, Reads, Past, Listens, Statements, Appends, Upkeep):
+class Log(OfProcess, TakesJobs, Reads, Past, Listens, Expires, Appends, Upkeep):
     """A durable, append-only change log with the state it makes. Made by `logweir.open`.
 
     Safe to use from several threads: changes that meet share one sync. One process per folder.
@@ -77,7 +78,10 @@ class Log(OfProcess, TakesJobs, Reads, Past, Listens, Statements, Appends, Upkee
         )
         self._queue = CommitQueue(self._committer.commit, self._committer.lock)
         self._checkpoints = Checkpoints(self, checkpoints)
+        self._sweeper = Sweeper(self.delete_expired)
         self._belong()
+        if self.schema.get(EXPIRY_SPACE) is not None:
+            self._sweeper.start()
 
     def _after_commit(self, logged_bytes: int) -> None:
         self._checkpoints.after_commit(logged_bytes)
@@ -105,6 +109,7 @@ class Log(OfProcess, TakesJobs, Reads, Past, Listens, Statements, Appends, Upkee
         if committer.is_closed:
             return
         self._check_not_inside()
+        self._sweeper.close()
         self._queue.close()
         self._checkpoints.close()
         failed: list[Exception] = []
@@ -130,6 +135,7 @@ class Log(OfProcess, TakesJobs, Reads, Past, Listens, Statements, Appends, Upkee
         if self.is_foreign:
             return
         committer = self._committer
+        self._sweeper.close()
         self._queue.close()
         self._checkpoints.close()
         committer.layers.close(apply=False)

@@ -22,6 +22,7 @@ from logweir.store.engine.executing import Executor
 from logweir.store.engine.reads import GET
 from logweir.store.engine.request import key_bytes
 from logweir.store.engine.select import numbers
+from logweir.store.expiry import EXPIRY_SPACE
 from logweir.store.recover.checkpoint import Checkpoints
 from logweir.store.recover.upkeep import position_of
 from logweir.store.schema.definition import SpaceDef
@@ -54,6 +55,14 @@ class Reads(ABC):
 
     @abstractmethod
     def check_process(self) -> None: ...
+
+    @abstractmethod
+    def now(self) -> float: ...
+
+    @property
+    def _may_expire(self) -> bool:
+        """Whether tuples may have to be left out: then they are read in a view."""
+        return self._committer.schema.get(EXPIRY_SPACE) is not None
 
     @property
     def vclock(self) -> VClock:
@@ -114,7 +123,8 @@ class Reads(ABC):
         committer = self._committer
         try:
             with committer.view() as (txn, schema, vclock):
-                yield ReadView(Engine(txn, schema, committer.plans), vclock, self.instance)
+                engine = Engine(txn, schema, committer.plans)
+                yield ReadView(engine, vclock, self.now(), instance=self.instance)
         except StateError as error:
             raise explained(error, committer.state.directory) from error
 
@@ -130,9 +140,10 @@ class Reads(ABC):
 
     def get(self, space: int | str, key: Key, *, index: int | str = 0) -> tuple[Value, ...] | None:
         """The tuple with that full key of a unique index, None if there is none."""
-        found = self._committer.reader.rows(space, index, GET, 1, 0, key_bytes(key))
-        if found is not None:
-            return found[0] if found else None
+        if not self._may_expire:
+            found = self._committer.reader.rows(space, index, GET, 1, 0, key_bytes(key))
+            if found is not None:
+                return found[0] if found else None
         with self.read_view() as view:
             return view.get(space, key, index=index)
 
@@ -151,7 +162,7 @@ class Reads(ABC):
         `key`: None for all, one value, or a list with the first parts; `iterator`: EQ (default
         with a key), REQ, ALL (default without), LT, LE, GE, GT. Raises `RequestError`.
         """
-        asked = numbers(key, iterator, limit, offset)
+        asked = None if self._may_expire else numbers(key, iterator, limit, offset)
         found = None if asked is None else self._committer.reader.rows(space, index, *asked)
         if found is not None:
             return found
@@ -180,7 +191,7 @@ class Reads(ABC):
 
     def count(self, space: int | str) -> int:
         """How many tuples a space holds."""
-        found = self._committer.reader.count(space)
+        found = None if self._may_expire else self._committer.reader.count(space)
         if found is not None:
             return found
         with self.read_view() as view:

@@ -14,8 +14,9 @@ from logweir.store.commit.group import Group
 from logweir.store.commit.marks import Outcome
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
-from logweir.store.engine.select import rows
+from logweir.store.engine.select import Select, rows
 from logweir.store.engine.statements import Row, Statements
+from logweir.store.expiry import expiry_of, unexpired
 from logweir.store.schema.schema import Schema
 from logweir.store.state.state import StateError, explained
 from logweir.wal.mp import Value
@@ -185,7 +186,12 @@ class Transaction(Statements):
 
     def get(self, space: int | str, key: Value, *, index: int | str = 0) -> Row | None:
         """As `Log.get`, this transaction's changes included."""
-        return self._make(RowType.SELECT, space, key, None, index)
+        row = self._make(RowType.SELECT, space, key, None, index)
+        engine = self._open().engine
+        expiry = None if row is None else expiry_of(engine, engine.schema.space(space))
+        if row is None or expiry is None or not expiry.is_over(row, self._log.now()):
+            return row
+        return None
 
     def select(
         self, space: int | str, key: Value = None, **options: Any
@@ -193,7 +199,11 @@ class Transaction(Statements):
         """As `Log.select`, this transaction's changes included."""
         engine = self._open().engine
         try:
-            return rows(engine, space, key, **options)
+            expiry = expiry_of(engine, engine.schema.space(space))
+            if expiry is None:
+                return rows(engine, space, key, **options)
+            wanted = Select.of(engine.schema, space, key, **options)
+            return unexpired(engine, wanted, expiry, self._log.now())
         finally:
             self._hold()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from logweir.store.engine import reads
 from logweir.store.engine.batches import Answers
@@ -14,8 +15,9 @@ from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import COLUMNS, Answer, Executor
 from logweir.store.engine.reference import kept, selected
 from logweir.store.engine.request import key_bytes
-from logweir.store.engine.select import rows
+from logweir.store.engine.select import Select, rows
 from logweir.store.engine.statements import Row
+from logweir.store.expiry import Expiry, due, expiry_of, unexpired
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.schema import Schema
 from logweir.store.state.layered import LayeredTxn
@@ -35,15 +37,26 @@ def get(engine: Engine, space: int | str, key: Value, *, index: int | str = 0) -
 @dataclass(frozen=True, slots=True)
 class View:
     """The whole store at one position: what `Log.read_view` and `Log.as_of` give. `vclock`: that
-    position. For one thread at a time."""
+    position; `now`: seconds since 1970, what has expired by then is left out, None for all. For one
+    thread at a time."""
 
     engine: Engine
     vclock: VClock
+    now: float | None = None
 
     def get(self, space: int | str, key: Value, *, index: int | str = 0) -> Row | None:
         """As `Log.get`."""
         found = get(self.engine, space, key, index=index)
-        return None if found is None else tuple(unpack(found))
+        row = None if found is None else tuple(unpack(found))
+        expiry = None if row is None else self._expiry(space)
+        return None if expiry is not None and expiry[0].is_over(row or (), expiry[1]) else row
+
+    def _expiry(self, space: int | str) -> tuple[Expiry, float] | None:
+        """When tuples of a space expire, and what time it is; None: never."""
+        if self.now is None:
+            return None
+        found = expiry_of(self.engine, self.schema.space(space))
+        return None if found is None else (found, self.now)
 
     def select(
         self,
@@ -56,13 +69,17 @@ class View:
         offset: int = 0,
     ) -> list[Row]:
         """As `Log.select`."""
-        return rows(
-            self.engine, space, key, iterator=iterator, index=index, limit=limit, offset=offset
-        )
+        options: Any = {"iterator": iterator, "index": index, "limit": limit, "offset": offset}
+        expiry = self._expiry(space)
+        if expiry is None:
+            return rows(self.engine, space, key, **options)
+        return unexpired(self.engine, Select.of(self.schema, space, key, **options), *expiry)
 
     def count(self, space: int | str) -> int:
         """As `Log.count`."""
-        return reads.count(self.engine, self.schema.space(space))
+        found = self.schema.space(space)
+        count, expiry = reads.count(self.engine, found), self._expiry(space)
+        return count if expiry is None else count - sum(1 for _ in due(self.engine, found, *expiry))
 
     @property
     def schema(self) -> Schema:
@@ -74,7 +91,7 @@ class View:
 class ReadView(View):
     """One of now. `instance`: the store's UUID."""
 
-    instance: uuid.UUID
+    instance: uuid.UUID = field(kw_only=True)
 
     def tuples(self, space: SpaceDef) -> Iterator[bytes]:
         """All tuples of a space, as MsgPack, in the order of its primary key."""

@@ -32,7 +32,7 @@ CLASSES: Final = {
         *("insert", "replace", "update", "upsert", "delete", "append", "transaction"),
         *("get", "select", "count", "rows", "read_view", "history", "as_of", "on_commit", "listen"),
         *("create_space", "alter_space", "drop_space", "truncate", "create_index", "drop_index"),
-        *("create_sequence", "use_sequence", "space", "spaces"),
+        *("create_sequence", "use_sequence", "space", "spaces", "set_expiry", "delete_expired"),
         *("snapshot", "backup", "retain", "release", "waiting", "end_waiting"),
     ),
     "logweir.store.transaction.Transaction": (

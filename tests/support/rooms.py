@@ -101,6 +101,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "synchronous_rows",
         ),
         "settled_*",
+        "expiry*",
         *(
             "applied_rows",
             "traced_commits",

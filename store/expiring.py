@@ -1,0 +1,149 @@
+"""The part of `Log` that deletes what has expired: see `store.expiry`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import islice
+from typing import Any, Final
+
+from logweir.errors import ErrorCode, LogweirError, RequestError
+from logweir.limits import EXPIRY_BATCH_TUPLES, EXPIRY_LOOK_SECONDS
+from logweir.store.choosing import part_value
+from logweir.store.commit.group import Group
+from logweir.store.engine.engine import Engine
+from logweir.store.engine.request import Request, key_bytes
+from logweir.store.engine.statements import Statements
+from logweir.store.expiry import EXPIRY_SPACE, FORMAT, Expiry, due, due_index, settings
+from logweir.store.schema.definition import SpaceDef
+from logweir.store.view import ReadView
+from logweir.wal.process import start_thread
+from logweir.wal.xrow import RowType
+
+__all__ = ["Expires", "Sweeper"]
+
+_LOGGER: Final = logging.getLogger("logweir")
+
+
+class Expires(Statements, ABC):
+    """What a log offers about tuples that expire."""
+
+    instance: uuid.UUID
+    _sweeper: Sweeper
+
+    @abstractmethod
+    def now(self) -> float: ...
+
+    @abstractmethod
+    def read_view(self) -> AbstractContextManager[ReadView]: ...
+
+    @abstractmethod
+    def _run(self, apply: Callable[[Group], Any], size: int = 0) -> Any: ...
+
+    def set_expiry(self, space: int | str, field: int | str | None, *, seconds: int = 0) -> None:
+        """Let the tuples of a space expire `seconds` after the time in a field, a number of seconds
+        since 1970; None: no longer.
+
+        `field`: name or number, from 0, the first of a TREE index. A tuple without a number there
+        never expires. What has expired is not read any more, and deleted about a second later by
+        this instance, in transactions of `limits.EXPIRY_BATCH_TUPLES` tuples at most. Raises
+        `RequestError`.
+        """
+        found = self.schema.space(space)
+        if field is None:
+            if self.schema.get(EXPIRY_SPACE) is not None:
+                self.delete(EXPIRY_SPACE, found.id)
+            return
+        names = [one.name for one in found.fields]
+        if isinstance(field, str) and field not in names:
+            raise RequestError(
+                ErrorCode.ILLEGAL_PARAMS,
+                f"space {found.name!r} has no field {field!r}",
+                hint=f"its fields are {', '.join(names) or 'without names'}",
+            )
+        number = names.index(field) if isinstance(field, str) else field
+        due_index(found, number)
+        if type(seconds) is not int or seconds < 0:
+            raise RequestError(ErrorCode.ILLEGAL_PARAMS, f"{seconds!r} is no number of seconds")
+        if self.schema.get(EXPIRY_SPACE) is None:
+            self.create_space(EXPIRY_SPACE, FORMAT, if_not_exists=True)
+        row = (found.id, found.name, number, seconds, str(self.instance))
+        self.replace(EXPIRY_SPACE, row)
+        self._sweeper.start()
+
+    def delete_expired(self) -> int:
+        """Delete what has expired and is this instance's to delete, now. Returns how many tuples.
+        It happens by itself each second. Raises what a change raises."""
+        deleted = 0
+        for space, expiry in self._own_expiries():
+            is_more = True
+            while is_more:
+                count = self._delete_due(space, expiry)
+                deleted += count
+                is_more = count == EXPIRY_BATCH_TUPLES
+        return deleted
+
+    def _own_expiries(self) -> list[tuple[SpaceDef, Expiry]]:
+        if self.schema.get(EXPIRY_SPACE) is None:
+            return []
+        with self.read_view() as view:
+            found = settings(view.engine)
+        return [one for one in found if one[1].instance == str(self.instance)]
+
+    def _delete_due(self, space: SpaceDef, expiry: Expiry) -> int:
+        """Delete a batch, as one transaction."""
+        now = self.now()
+
+        def apply(group: Group) -> int:
+            engine: Engine = group.engine
+            known = engine.schema.get(space.id)
+            if known is None or known.primary is None or known.name != expiry.name:
+                return 0
+            rows = list(islice(due(engine, known, expiry, now), EXPIRY_BATCH_TUPLES))
+            for row in rows:
+                key = [part_value(row, part) for part in known.primary.parts]
+                group.execute(Request(RowType.DELETE, space.id, key=key_bytes(key)))
+            return len(rows)
+
+        count: int = self._run(apply)
+        return count
+
+
+class Sweeper:
+    """The thread that deletes, once there is something that expires. `delete`: see
+    `Expires.delete_expired`; `is_needed`: whether anything may expire."""
+
+    def __init__(self, delete: Callable[[], int]) -> None:
+        self._delete = delete
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._guard = threading.Lock()
+        self._told = ""
+
+    def start(self) -> None:
+        """Begin, if it has not; a closed one does not."""
+        with self._guard:
+            if self._thread is None and not self._stop.is_set():
+                self._thread = start_thread("logweir-expiry", self._run)
+
+    def close(self) -> None:
+        """End it, behind the batch that it is at."""
+        self._stop.set()
+        with self._guard:
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(EXPIRY_LOOK_SECONDS):
+            try:
+                self._delete()
+                self._told = ""
+            except LogweirError as error:  # it tries again
+                if str(error) != self._told:
+                    self._told = str(error)
+                    _LOGGER.error("what has expired cannot be deleted: %s", error)
