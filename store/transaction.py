@@ -16,7 +16,7 @@ from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
 from logweir.store.engine.select import Select, rows
 from logweir.store.engine.statements import Row, Statements
-from logweir.store.expiry import expiry_of, unexpired
+from logweir.store.expiry import EXPIRY_SPACE, expiry_of, unexpired
 from logweir.store.schema.schema import Schema
 from logweir.store.state.state import StateError, explained
 from logweir.wal.mp import Value
@@ -187,11 +187,11 @@ class Transaction(Statements):
     def get(self, space: int | str, key: Value, *, index: int | str = 0) -> Row | None:
         """As `Log.get`, this transaction's changes included."""
         row = self._make(RowType.SELECT, space, key, None, index)
-        engine = self._open().engine
-        expiry = None if row is None else expiry_of(engine, engine.schema.space(space))
-        if row is None or expiry is None or not expiry.is_over(row, self._log.now()):
+        schema = self._open().schema
+        if row is None or schema.get(EXPIRY_SPACE) is None:
             return row
-        return None
+        expiry = expiry_of(self._open().engine, schema.space(space))
+        return None if expiry is not None and expiry.is_over(row, self._log.now()) else row
 
     def select(
         self, space: int | str, key: Value = None, **options: Any
