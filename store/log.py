@@ -180,7 +180,8 @@ class Log(OfProcess, TakesJobs, Reads, Past, Listens, Expires, Appends, Upkeep):
     @property
     def system_changes(self) -> int:
         """`changes_of` all system spaces together."""
-        self.check_process()
+        if self.is_foreign:
+            self.check_process()
         return self._committer.system_count
 
     def transaction(self) -> Transaction:

@@ -48,6 +48,7 @@ class Reads(ABC):
     """The part of `Log` that changes nothing."""
 
     path: Path
+    is_foreign: bool
     instance: uuid.UUID
     _committer: Committer
     _checkpoints: Checkpoints
@@ -111,7 +112,8 @@ class Reads(ABC):
     def changes_of(self, space_id: int) -> int:
         """In how many commits a space was changed since the folder was opened, at most: who keeps
         something made from its rows reads them again when this number is another one."""
-        self.check_process()
+        if self.is_foreign:
+            self.check_process()
         return self._committer.changes[space_id]
 
     @contextlib.contextmanager
@@ -187,7 +189,7 @@ class Reads(ABC):
         if found is not None:
             return found
         with self.read_view() as view:
-            return view.select_batch(*given), view.engine.schema
+            return view.select_batch(*given)
 
     def count(self, space: int | str) -> int:
         """How many tuples a space holds."""

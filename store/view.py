@@ -128,7 +128,7 @@ class ReadView(View):
         ids: Sequence[int],
         limit_bytes: int,
         computer: Computer | None = None,
-    ) -> Answers:
+    ) -> tuple[Answers, Schema]:
         """Many statements that change nothing, up to a SELECT that is long: see
         `reads.select_batch`."""
         engine = self.engine

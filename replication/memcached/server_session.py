@@ -38,11 +38,12 @@ from logweir.errors import RemoteProtocolError
 from logweir.limits import FRAME_SECONDS, LOGIN_TRIES
 from logweir.replication.memcached.push.stream import Producer, StreamOptions
 from logweir.replication.memcached.serve.commands import READS, TAP_OPCODES, is_malformed
-from logweir.replication.memcached.serve.runs import RequestRun, RunBuffer, packets_of
+from logweir.replication.memcached.serve.runs import RequestRun, packets_of, take_run
 from logweir.replication.memcached.wire.codec import (
     REQUEST,
     Opcode,
     Packet,
+    PacketBuffer,
     Status,
     encode_answer,
 )
@@ -172,7 +173,7 @@ class ServerSession(BaseSession[Event]):
         self.producer: Producer[object] | None = None
         self._settings = settings
         self._must_login = must_login
-        self._packets = RunBuffer()
+        self._packets = PacketBuffer()
         self._text: TextCodec | None = None
         self._has_begun = False
         self._slots: deque[bytes | None] = deque()
@@ -196,7 +197,7 @@ class ServerSession(BaseSession[Event]):
             self._text = TextCodec() if data[0] < REQUEST else None
         if self._text is not None:
             data, text_problem = self._text.feed(data)
-        pieces, problem = self._packets.feed_runs(data)
+        pieces, problem = self._packets.feed_runs(data, take_run)
         problem = problem or text_problem
         self.kept_bytes = len(self._packets) + (0 if self._text is None else len(self._text))
         self._unit_deadline = now + FRAME_SECONDS if self.kept_bytes else None

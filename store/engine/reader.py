@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from logweir.store.engine.batches import Answers
 from logweir.store.engine.computing import Computer
@@ -44,28 +44,21 @@ T = TypeVar("T")
 _REFERRED: Final = 2
 
 
-class _Reading:
+class _Reading(Engine):
     """What is published at one moment; over `State.latest`, and while that goes on `State.shown`,
     so that nobody keeps layers that the state has taken."""
 
-    __slots__ = ("engine", "places")
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self, txn: LayeredTxn, schema: Schema, plans: Plans) -> None:
+        super().__init__(txn, schema, plans)
         self.places: dict[tuple[int | str, int | str], tuple[SpaceDef, int, Space | None]] = {}
 
     def place(self, space: int | str, index: int | str) -> tuple[SpaceDef, int, Space | None]:
         """A space, the id of its index, and what compiled selections want."""
-        schema = self.engine.schema
-        found = schema.space(space)
-        index_id = schema.index(found, index).id
-        made = found, index_id, compiled(self.engine, found)
+        found = self.schema.space(space)
+        index_id = self.schema.index(found, index).id
+        made = found, index_id, compiled(self, found)
         self.places[space, index] = made
         return made
-
-    def count(self, space: int | str) -> int | None:
-        """See `Reader.count`."""
-        return counted(self.engine, self.engine.schema.space(space))
 
 
 class _Referred(Exception):
@@ -131,7 +124,7 @@ class Reader:
         """How many tuples a space holds; None where that wants a view. Raises `RequestError`."""
         if not COMPILED:
             return None
-        return self._asked(lambda reading: reading.count(space))
+        return self._asked(lambda reading: counted(reading, reading.schema.space(space)))
 
     def select_batch(
         self,
@@ -148,24 +141,20 @@ class Reader:
             return None
         try:
             return self._asked(
-                lambda reading: (
-                    select_batch(
-                        reading.engine, executor, data, columns, ids, limit_bytes, _refer, computer
-                    ),
-                    reading.engine.schema,
-                )
+                select_batch, executor, data, columns, ids, limit_bytes, _refer, computer
             )
         except _Referred:
             return None
 
-    def _asked(self, ask: Callable[[_Reading], T]) -> T:
-        """What somebody finds in what is published now, which stays so meanwhile."""
+    def _asked(self, ask: Callable[..., T], *given: Any) -> T:
+        """What `ask`, told a `_Reading` and `given`, finds in what is published now, which stays so
+        meanwhile."""
         try:
             while True:
                 with self._state.reading:
                     reading: _Reading | None = self._state.shown
                     if reading is not None:
-                        found = ask(reading)
+                        found = ask(reading, *given)
                         break
                 self._renew()
         except StateError as error:
@@ -178,4 +167,4 @@ class Reader:
             schema = self._published()
             base = self._state.begin_latest()
             txn = LayeredTxn(self._layers.stack, base, write=False)
-            self._state.shown = _Reading(Engine(txn, schema, self._plans))
+            self._state.shown = _Reading(txn, schema, self._plans)

@@ -20,6 +20,7 @@ from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import COMPILED, Answer, Executor
 from logweir.store.engine.refusal import refusal
 from logweir.store.schema.definition import IndexDef, SpaceDef
+from logweir.store.schema.schema import Schema
 from logweir.store.state.layered import LayeredTxn
 from logweir.wal.mp import Value
 
@@ -95,7 +96,8 @@ def compiled(engine: Engine, space: SpaceDef) -> Space | None:
         if plan is None:
             return None
         found = txn.space(plan)
-    txn.check_process()
+    if txn.base.state.is_foreign:
+        txn.check_process()
     return found
 
 
@@ -108,8 +110,9 @@ def select_batch(
     limit_bytes: int,
     refer: Callable[[int], Answer],
     computer: Computer | None = None,
-) -> Answers:
-    """Many statements that change nothing: SELECTs, and those whose tuple the computer keeps.
+) -> tuple[Answers, Schema]:
+    """Many statements that change nothing: SELECTs, and those whose tuple the computer keeps. With
+    what came of them the definitions then.
 
     `executor`: not used by another thread meanwhile; `refer`: has the reference engine do one, or
     halts; the rest as for `Group.execute_batch`."""
@@ -122,7 +125,7 @@ def select_batch(
         definitions.append(space)
         spaces.append(None if space is None else compiled(engine, space))
     done = executor.execute(data, columns, spaces, txn.undo, refer, limit_bytes, computer)
-    return Answers(data, columns, *done, definitions)
+    return Answers(data, columns, *done, definitions), schema
 
 
 class Piece(Protocol):

@@ -28,11 +28,11 @@ from logweir.replication.memcached.serve.commands import READS, Executor, Viewer
 from logweir.replication.memcached.serve.pending import Pending
 from logweir.replication.memcached.serve.runs import (
     RequestRun,
-    RunBuffer,
     change_all,
     execute_one,
     look_all,
     packets_of,
+    take_run,
 )
 from logweir.replication.memcached.wire import kernel, pushkernel
 from logweir.replication.memcached.wire.codec import (
@@ -134,7 +134,7 @@ class Side:
         self.buckets += 1
         self.all = Buckets(self.log, lambda: self.now)
         self.bucket: Bucket = self.all.make(f"b{self.buckets}")
-        self.buffer = RunBuffer()
+        self.buffer = PacketBuffer()
         self.log.run_job(Job(self._set_states))
         self.start = self.log.vclock
 
@@ -146,7 +146,7 @@ class Side:
 
     def feed(self, data: bytes) -> bytes:
         """The answers to what came in one read."""
-        pieces, problem = self.buffer.feed_runs(data)
+        pieces, problem = self.buffer.feed_runs(data, take_run)
         assert problem is None
         self.runs += sum(isinstance(piece, RequestRun) for piece in pieces)
         if not self.in_runs:
@@ -163,8 +163,8 @@ class Side:
         expired: list[tuple[bytes, int]] = []
         answers, rest = b"", ()
 
-        def look(run: RequestRun) -> Looks:
-            return Looks(run, self.all, self.bucket, self.now, expired)
+        def look(run: RequestRun) -> list[bytes]:
+            return Looks(run, self.all, self.bucket, self.now, expired).answer()
 
         def ordinary(packet: Packet) -> bytes:
             with self.log.read_view() as view:
@@ -306,11 +306,11 @@ def test_run_is_what_packets_are(made: list[Packet], tail: bytes, data: st.DataO
     """In any portions, a run holds the packets that stand there, whole and well-formed."""
     stream = b"".join(map(encode_request, made)) + tail
     cut = data.draw(st.integers(0, len(stream)))
-    runs_of, plain = RunBuffer(), PacketBuffer()
+    runs_of, plain = PacketBuffer(), PacketBuffer()
     found: list[Packet] = []
     expected: list[Packet] = []
     for part in (stream[:cut], stream[cut:]):
-        pieces, problem = runs_of.feed_runs(part)
+        pieces, problem = runs_of.feed_runs(part, take_run)
         packets, other = plain.feed(part)
         assert str(problem) == str(other) or problem is not None
         found += packets_of(pieces)

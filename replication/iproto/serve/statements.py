@@ -110,9 +110,9 @@ def read_run(
     done, schema = log.select_batch(
         executor, run.data, run.columns, run.space_ids, TURN_ANSWER_BYTES
     )
-    answers = run.answers(done, schema_version(schema))
-    left = _left(run, done.count) if done.count < run.count else ()
-    return Outcome(answers, done.count, len(done.refused), left)
+    answers, count = run.answers(done, schema_version(schema)), done.count
+    left = _left(run, count) if count < run.count else ()
+    return Outcome(answers, count, len(done.refused), left)
 
 
 def _left(run: Run, done: int) -> Sequence[Request | Run]:

@@ -113,12 +113,12 @@ class Run:
     def answers(self, done: Answers, schema_version: int) -> bytes:
         """The answers to what was executed, as `codec.encode_answer` and `encode_error` make
         them."""
-        first = 0
+        first, count = 0, done.count
         parts: list[bytes | bytearray] = []
-        for number in (*done.refused, done.count):
+        for number in (*done.refused, count):
             if number > first:
                 parts.append(self._answers(done, first, number, schema_version & 0xFFFFFFFF))
-            if number < done.count:
+            if number < count:
                 error = done.error(number)
                 parts.append(encode_error(self.syncs[number], schema_version, error))
             first = number + 1

@@ -384,10 +384,11 @@ class Conversation:
 
     def _read(self, event: Commands) -> None:
         shared, now = self.service.shared, self.service.now()
+        buckets, bucket = self.service.buckets, self.bucket
         expired: list[tuple[bytes, int]] = []
 
-        def look(run: RequestRun) -> Looks:
-            return Looks(run, self.service.buckets, self.bucket, now, expired)
+        def look(run: RequestRun) -> list[bytes]:
+            return Looks(run, buckets, bucket, now, expired).answer()
 
         def ordinary(request: Packet) -> bytes:
             with shared.log.read_view() as view:
@@ -403,7 +404,7 @@ class Conversation:
             self.service.statistics.answered(event.requests, answers)
             self.session.answer(event.slot, answers)
         if expired:
-            shared.submit(removal(self.bucket, expired, self.service.now), _report)
+            shared.submit(removal(bucket, expired, self.service.now), _report)
 
     def _submit(self, event: Commands, begun: Pending | None = None) -> None:
         self._unfinished += 1

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
-from logweir.errors import DecodeError, LimitExceeded, RequestError
+from logweir.errors import LimitExceeded, RequestError
 from logweir.limits import TAP_ANSWERS_BYTES, TAP_VALUE_BYTES, TURN_SECONDS
 from logweir.replication.bucket import kernel as bucketkernel
-from logweir.replication.bucket.batch import Changes, Looks, Paused
+from logweir.replication.bucket.batch import Changes, Paused
 from logweir.replication.bucket.item import unpack_item
 from logweir.replication.bucket.store import GroupItems
 from logweir.replication.logs import get_logger
@@ -37,7 +37,6 @@ from logweir.wal import kernel as rows_kernel
 
 __all__ = [
     "RequestRun",
-    "RunBuffer",
     "change_all",
     "execute_one",
     "look_all",
@@ -179,17 +178,6 @@ def take_run(data: bytes, at: int = 0) -> RequestRun | None:
     return RequestRun(data, at, found[kernel.RUN_STOP], count, found[kernel.RUN_CHANGES])
 
 
-class RunBuffer(PacketBuffer):
-    """Finds runs in what a client sends, and packets between them."""
-
-    def feed_runs(
-        self, data: bytes
-    ) -> tuple[list[Packet | RequestRun], DecodeError | LimitExceeded | None]:
-        """As `feed`."""
-        found: list[Packet | RequestRun] = []
-        return found, self._feed(data, found, take_run)
-
-
 def change_all(
     requests: Sequence[Packet | RequestRun],
     items: GroupItems,
@@ -219,11 +207,11 @@ def change_all(
 
 def look_all(
     requests: Sequence[Packet | RequestRun],
-    look: Callable[[RequestRun], Looks],
+    look: Callable[[RequestRun], list[bytes]],
     ordinary: Callable[[Packet], bytes],
 ) -> bytes:
-    """`change_all` of requests that change nothing. `look`: begins a run of them."""
-    return _execute(requests, lambda run: look(run).answer(), ordinary, TURN_SECONDS)
+    """`change_all` of requests that change nothing. `look`: answers a run of them (`Looks`)."""
+    return _execute(requests, look, ordinary, TURN_SECONDS)
 
 
 def _execute(

@@ -230,19 +230,15 @@ class PacketBuffer:
 
         After a problem there is nothing more to be found.
         """
-        packets: list[Packet] = []
-        return packets, self._feed(data, packets)
+        return self.feed_runs(data, None)
 
-    def _feed(
-        self,
-        data: bytes,
-        found: list[Any],
-        take_run: Callable[[bytes, int], Any | None] | None = None,
-    ) -> DecodeError | LimitExceeded | None:
-        """`feed` into `found`. `take_run`: finds what is to be taken in one piece, `stop` is where
-        that ends."""
+    def feed_runs(
+        self, data: bytes, take_run: Callable[[bytes, int], Any | None] | None
+    ) -> tuple[list[Any], DecodeError | LimitExceeded | None]:
+        """`feed`. `take_run`: finds what is to be taken in one piece, `stop` is where that ends."""
+        found: list[Any] = []
         if self._problem is not None:
-            return self._problem
+            return found, self._problem
         if self._skip_bytes:
             skipped = min(self._skip_bytes, len(data))
             self._skip_bytes -= skipped
@@ -255,13 +251,13 @@ class PacketBuffer:
         except (DecodeError, LimitExceeded) as problem:
             self._problem = problem
             self._kept.clear()
-            return problem
+            return found, problem
         if at < len(data) and not self._skip_bytes:
             needed = HEADER_BYTES
             if len(data) - at >= HEADER_BYTES:
                 needed += U32.unpack_from(data, at + 8)[0]
             self._kept.keep(data[at:], needed)
-        return None
+        return found, None
 
     def _split(
         self,
