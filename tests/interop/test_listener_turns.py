@@ -25,7 +25,7 @@ from logweir.replication.greenstack.server_session import ServerSession
 from logweir.replication.greenstack.wire.codec import Flag, Frame, decode_frames, encode_frame
 from logweir.replication.greenstack.wire.codec import Opcode as Green
 from logweir.replication.greenstack.wire.messages import Hello, encode_bucket
-from logweir.replication.iproto.wire.codec import RequestType
+from logweir.replication.iproto.wire.codec import RequestType, frame
 from logweir.replication.iproto.wire.requests import encode_request
 from logweir.replication.memcached.serve.pending import Pending
 from logweir.replication.memcached.serve.runs import look_all
@@ -33,7 +33,7 @@ from logweir.replication.memcached.wire.codec import Opcode, Packet
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.server import Server, ServerOptions
 from logweir.store.commit.queue import Job
-from logweir.wal.mp import unpack
+from logweir.wal.mp import pack, unpack
 
 ROWS = 300_000
 GREETING = 128
@@ -147,6 +147,52 @@ def test_many_long_selects_of_one_read_do_not_keep_the_loop(many: Path) -> None:
             other.send(select(limit=1))
             assert await other.answer() == (1, [[0, "x"]])
             assert [await first] + [await long.answer() for _ in range(3)] == [(1, [])] * 4
+
+    serve(many, main)
+
+
+def in_stream(kind: int, body: dict[int, Any] | None = None) -> bytes:
+    """A request of the first stream."""
+    return frame(pack({0: kind, 1: 3, 0x0A: 1}) + pack(body or {}))
+
+
+def test_a_long_select_of_a_transaction_lets_others_be_answered(many: Path) -> None:
+    """It reads what the transaction has changed, counts as read at COMMIT, and its view lives on
+    until its end where the transaction is to rest meanwhile."""
+    body = {0x10: SPACE, 0x11: 0, 0x12: 2**32 - 1, 0x13: ROWS - 1, 0x14: ALL, 0x20: []}
+    change = encode_request(RequestType.REPLACE, 5, {0x10: SPACE, 0x21: [0, "x"]})
+    conflict = "Transaction has been aborted by conflict"
+
+    async def main(server: Server) -> None:
+        long, other = await Peer.to(server), await Peer.to(server)
+        with closing(long.writer), closing(other.writer):
+            for expected in (None, conflict):
+                long.send(in_stream(RequestType.BEGIN))
+                assert await long.answer() == (3, None)
+                long.send(
+                    in_stream(RequestType.REPLACE, {0x10: SPACE, 0x21: [ROWS - 1, "y"]}),
+                    in_stream(RequestType.SELECT, body),
+                    in_stream(RequestType.COMMIT),
+                )
+                assert await long.answer() == (3, [[ROWS - 1, "y"]])
+                answering = asyncio.ensure_future(long.answer())
+                if expected:
+                    last = {0x10: SPACE, 0x21: [ROWS, "z"]}
+                    other.send(change, encode_request(RequestType.REPLACE, 6, last))
+                    assert await other.answer() == (5, [[0, "x"]])
+                    assert await other.answer() == (6, [[ROWS, "z"]])
+                else:
+                    other.send(PING)
+                    assert await other.answer() == (7, None)
+                assert not answering.done()
+                assert await answering == (3, [[ROWS - 1, "y"]])
+                assert await long.answer() == (3, expected)
+            undo = {0x10: SPACE, 0x11: 0, 0x20: [ROWS]}
+            restore = {0x10: SPACE, 0x21: [ROWS - 1, "x"]}
+            other.send(encode_request(RequestType.DELETE, 8, undo))
+            other.send(encode_request(RequestType.REPLACE, 9, restore))
+            assert (await other.answer())[0] == 8
+            assert (await other.answer())[0] == 9
 
     serve(many, main)
 

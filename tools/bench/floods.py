@@ -50,8 +50,8 @@ LISTEN: Final = (
 """Behind them come the listeners for rows of streams over HTTP, and for the metrics."""
 
 
-def _iproto(kind: int, body: dict[int, object]) -> bytes:
-    payload = pack({0: kind, 1: 1}) + pack(body)
+def _iproto(kind: int, body: dict[int, object], stream: int = 0) -> bytes:
+    payload = pack({0: kind, 1: 1, 0x0A: stream} if stream else {0: kind, 1: 1}) + pack(body)
     return b"\xce" + len(payload).to_bytes(4, "big") + payload
 
 
@@ -76,6 +76,19 @@ def _index() -> bytes:
     row = [_MANY, 1, "second", "tree", {"unique": False}, [[1, "string"]]]
     return _iproto(RequestType.INSERT, {0x10: _INDEXES, 0x21: row}) + _iproto(
         RequestType.DELETE, {0x10: _INDEXES, 0x11: 0, 0x20: [_MANY, 1]}
+    )
+
+
+def _reading_transaction() -> bytes:
+    """A SELECT that passes all rows, in a transaction of a stream."""
+    body = {0x10: _MANY, 0x11: 0, 0x12: 1, 0x13: ROWS - 1, 0x14: _ALL, 0x20: []}
+    return b"".join(
+        _iproto(kind, more, stream=1)
+        for kind, more in (
+            (RequestType.BEGIN, {}),
+            (RequestType.SELECT, body),
+            (RequestType.ROLLBACK, {}),
+        )
     )
 
 
@@ -163,6 +176,7 @@ PROTOCOLS: Final = {
             "type 99": _iproto(99, {}),
             "SELECT all": _many(limit=2**32 - 1),
             "SELECT offset": _many(offset=ROWS - 1),
+            "SELECT in stream": _reading_transaction(),
             "SELECT view": _select(_VIEW, [], limit=2**32 - 1, iterator=_ALL),
             "FETCH_SNAPSHOT": _iproto(RequestType.FETCH_SNAPSHOT, {}),
             "JOIN": _joins(RequestType.JOIN),

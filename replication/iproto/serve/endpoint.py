@@ -37,6 +37,7 @@ from logweir.replication.iproto.serve.statements import (
     NO_TUPLE,
     SYSTEM_END,
     Outcome,
+    Reading,
     execute_all,
     read_run,
     select_body,
@@ -246,25 +247,33 @@ class Conversation:
         access = self.check_statement(request)
         is_select = request.type == RowType.SELECT
         if is_select and not self._batch.events and not self._unfinished:
-            if not self.link.in_turns(self._select(request, access), self._selected):
-                self._behind = _Batch()
+            self.select(request, self._read(request, access))
             return
         self._batch.add(request, goes_first=is_select or request.type in MAY_GROW)
         if not is_select and request.space_id < SYSTEM_END:
             self._batch.is_definition = True
             self._submit()
 
-    def _select(self, request: Request, access: Access) -> Generator[None, None, None]:
-        """Answer a SELECT step by step."""
+    def select(self, request: Request, reading: Reading) -> None:
+        """Answer a SELECT as `reading` finds what it asks for; nothing else is handled until then,
+        other connections have their turns."""
+        if not self.link.in_turns(self._select(request, reading), self._selected):
+            self._behind = _Batch()
+
+    def _read(self, request: Request, access: Access) -> Reading:
         self.shared.open_views += 1
         try:
             with self.shared.log.read_view() as view:
-                parts = yield from select_body(view.engine, request, access)
+                return (yield from select_body(view.engine, request, access))
+        finally:
+            self.shared.open_views -= 1
+
+    def _select(self, request: Request, reading: Reading) -> Generator[None, None, None]:
+        try:
+            parts = yield from reading
         except RequestError as error:
             self.answer_error(request, error)
             return
-        finally:
-            self.shared.open_views -= 1
         size = sum(map(len, parts))
         if size <= TURN_ANSWER_BYTES:
             self.answer(request, b"".join(parts))

@@ -40,6 +40,7 @@ __all__ = [
     "NO_TUPLE",
     "SYSTEM_END",
     "Outcome",
+    "Reading",
     "execute_all",
     "read_run",
     "select_body",
@@ -48,6 +49,8 @@ __all__ = [
 SYSTEM_END: Final = 512
 _NO_DATA: Final = data_body(())
 NO_TUPLE: Final = b"\x90"
+Reading = Generator[None, None, list[bytes]]
+"""What finds the answer to a SELECT step by step, and returns the parts of its body."""
 
 
 @dataclass(slots=True)
@@ -176,9 +179,7 @@ def execute(group: Group, request: Request, access: Access) -> bytes:
     return _NO_DATA if found is None else data_body((found,))
 
 
-def select_body(
-    engine: Engine, request: Request, access: Access
-) -> Generator[None, None, list[bytes]]:
+def select_body(engine: Engine, request: Request, access: Access) -> Reading:
     """Find what a SELECT asks for, piece by piece. Returns the body of the answer, in parts; of a
     system view it has what the user may know. Raises `RequestError`."""
     view = VIEWS.get(request.space_id)

@@ -125,10 +125,12 @@ class Streams:
         if request.type != RowType.SELECT and request.space_id < SYSTEM_END:
             text = "A transaction of a stream does not support changes of definitions"
             raise RequestError(ErrorCode.UNSUPPORTED, text)
-        if trial.is_awake:
-            self._connection.answer(request, trial.run(request, access))
-        else:
+        if not trial.is_awake:
             trial.wake(lambda error: self._woken(request, error))
+        elif request.type == RowType.SELECT:
+            self._connection.select(request, trial.select(request, access))
+        else:
+            self._connection.answer(request, trial.change(request, access))
 
     def _woken(self, request: Request, error: BaseException | None) -> None:
         with self._connection.link.guarded():

@@ -17,7 +17,7 @@ before it run again on a view of that moment, with the same outcome as at COMMIT
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
@@ -25,7 +25,7 @@ from typing import Final
 from logweir.errors import ErrorCode, LogweirError, RequestError
 from logweir.limits import TRIAL_BYTES, TRIAL_READ_BYTES, TRIAL_SECONDS, TRIALS
 from logweir.replication.budget import Budget
-from logweir.replication.iproto.serve.statements import execute
+from logweir.replication.iproto.serve.statements import Reading, execute, select_body
 from logweir.replication.iproto.wire.requests import Request
 from logweir.replication.service.access import Access
 from logweir.replication.service.shared import Shared, as_request_error
@@ -112,6 +112,7 @@ class Trial:
         self._failure: RequestError | None = None
         self._is_over = False
         self._must_rest = False
+        self._is_reading = False
         self._used_at = self._loop.time()
         self._view: _View | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -121,7 +122,7 @@ class Trial:
 
     @property
     def is_awake(self) -> bool:
-        """Whether it has a view, so that `run` can be called."""
+        """Whether it has a view, so that statements can be run."""
         return self._view is not None
 
     @property
@@ -134,30 +135,41 @@ class Trial:
         if self._failure is not None:
             raise self._failure
 
-    def run(self, request: Request, access: Access) -> bytes:
-        """Run one statement. Returns the body of its answer. Raises `RequestError`: it has done
-        nothing, and the transaction goes on."""
-        assert self._view is not None
-        is_select = request.type == RowType.SELECT
-        size = (1 if is_select else 2) * request.size_bytes + _STATEMENT_BYTES
-        self._check_room(size)
-        self._used_at = self._loop.time()
-        self._trials.used(self)
+    def change(self, request: Request, access: Access) -> bytes:
+        """Run a statement that is no SELECT. Returns the body of its answer. Raises `RequestError`:
+        it has done nothing, and the transaction goes on."""
+        view = self._use(request)
         try:
-            outcome, body, error = _run(self._view.group, request, access)
+            outcome, body, error = _run(view.group, request, access)
         finally:
-            if self._must_rest:
-                self.rest()
-        self._read_bytes += len(body) if is_select else 0
-        if self._read_bytes > TRIAL_READ_BYTES:
-            self._read_bytes -= len(body)
-            raise _too_much("what it has read", TRIAL_READ_BYTES)
-        self._statements.append(_Statement(request, access, outcome))
-        self._hold(self._size_bytes + size)
+            self._used()
+        self._note(request, access, outcome)
         if error is not None:
             raise error
-        self.changes = self.changes or not is_select
+        self.changes = True
         return body
+
+    def select(self, request: Request, access: Access) -> Reading:
+        """Run a SELECT. The view is kept until it is done, whatever happens meanwhile. Raises
+        `RequestError` as `change`, also where the transaction has failed meanwhile."""
+        view = self._use(request)
+        self._is_reading = True
+        try:
+            parts = yield from select_body(view.group.engine, request, access)
+        except LogweirError as error:
+            refused = as_request_error(error)
+            self._note(request, access, b"%d" % refused.code)
+            raise refused from error
+        finally:
+            self._is_reading = False
+            self._used()
+        self.check()
+        size = sum(map(len, parts))
+        if self._read_bytes + size > TRIAL_READ_BYTES:
+            raise _too_much("what it has read", TRIAL_READ_BYTES)
+        self._read_bytes += size
+        self._note(request, access, _digest(parts))
+        return parts
 
     def repeat(self, group: Group) -> None:
         """Run all statements once more, in another group, in any thread. Raises error 97 where one
@@ -187,11 +199,14 @@ class Trial:
         self._loop.run_in_executor(None, self.repeat, view.group).add_done_callback(woken)
 
     def rest(self) -> None:
-        """Give the view back, until it is woken."""
-        view, self._view = self._view, None
-        self._must_rest = False
+        """Give the view back, until it is woken; where a SELECT is under way, at its end."""
         self._stop("rest")
         self._trials.rests(self)
+        if self._is_reading:
+            self._must_rest = True
+            return
+        view, self._view = self._view, None
+        self._must_rest = False
         if view is not None:
             view.end()
 
@@ -245,10 +260,30 @@ class Trial:
         self.rest()
         self._hold(0)
 
-    def _check_room(self, size: int) -> None:
+    def _use(self, request: Request) -> _View:
+        """The view, for one statement more."""
+        assert self._view is not None
+        size = self._size_of(request)
         left = TRIAL_BYTES if self._budget is None else min(TRIAL_BYTES, self._budget.left_bytes)
         if self._size_bytes + size > left:
             raise _too_much("its statements", left)
+        self._used_at = self._loop.time()
+        self._trials.used(self)
+        return self._view
+
+    def _used(self) -> None:
+        if self._must_rest:
+            self.rest()
+
+    def _note(self, request: Request, access: Access, outcome: bytes) -> None:
+        """A statement was run."""
+        if not self._failure:
+            self._statements.append(_Statement(request, access, outcome))
+            self._hold(self._size_bytes + self._size_of(request))
+
+    def _size_of(self, request: Request) -> int:
+        is_select = request.type == RowType.SELECT
+        return (1 if is_select else 2) * request.size_bytes + _STATEMENT_BYTES
 
     def _hold(self, size_bytes: int) -> None:
         if self._budget is not None:
@@ -265,7 +300,14 @@ def _run(
     except LogweirError as error:
         refused = as_request_error(error)
         return b"%d" % refused.code, b"", refused
-    return blake2b(body, digest_size=16).digest(), body, None
+    return _digest([body]), body, None
+
+
+def _digest(parts: Iterable[bytes]) -> bytes:
+    found = blake2b(digest_size=16)
+    for part in parts:
+        found.update(part)
+    return found.digest()
 
 
 def _failed(code: ErrorCode, why: str) -> RequestError:
