@@ -3,8 +3,7 @@
 Two kinds of streams:
 
 * *relayed*: a stream that was ingested (`logweir.replication.synapse.follow.ingest`), under its own
-name,
-  with the writers, tokens and rows that it had. Its position is the one of the upstream.
+  name, with the writers, tokens and rows that it had. Its position is the one of the upstream.
 * *a space*: any other space of users, under its name, percent-encoded but for `A-Z a-z 0-9 _ - .`;
   where a relayed stream has that name, under `space:<name>`.
   The writer is `logweir`, the token of a transaction its signature (the sum of the vclock behind
@@ -54,7 +53,7 @@ from logweir.replication.synapse.wire.rows import Writer, inserted, is_run, rend
 from logweir.store import Log
 from logweir.store.engine.engine import key_of
 from logweir.store.engine.request import ITERATORS
-from logweir.store.engine.select import Select, select
+from logweir.store.engine.select import Select, pieces
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.schema import Schema
 from logweir.store.view import ReadView, get
@@ -76,6 +75,7 @@ _PREFIX: Final = "synapse_"
 _ASIDE: Final = "space:"
 _FIRST_USER_SPACE: Final = 512
 _GREATER: Final = ITERATORS.index("GT")
+_STATE_ROWS: Final = 100  # are about a millisecond's work
 _OPS: Final = {
     RowType.INSERT: "insert",
     RowType.REPLACE: "replace",
@@ -299,17 +299,17 @@ class Streams:
         return older[-1] if older else self._log.oldest_position
 
     def state(
-        self, view: ReadView, stream: Stream, after: bytes | None, limit: int
+        self, view: ReadView, stream: Stream, after: bytes | None
     ) -> tuple[list[str], bytes | None]:
-        """Rows of a space as `replace` rows, behind a key; and the last key, None at the end."""
+        """`replace` rows of a space behind a key, for one turn; and the last key, None at the end."""
         space = view.engine.schema.space(stream.space_id)
         assert space.primary is not None
         schema = view.engine.schema
         if after is None:
-            wanted = Select.of(schema, space.id, None, limit=limit)
+            wanted = Select.of(schema, space.id, None, limit=_STATE_ROWS)
         else:
-            wanted = Select.packed(schema, space.id, after, _GREATER, limit=limit)
-        found = list(select(view.engine, wanted))
+            wanted = Select.packed(schema, space.id, after, _GREATER, limit=_STATE_ROWS)
+        found = next(filter(None, (one.tuples() for one in pieces(view.engine, wanted))), ())
         texts = [_change_text("replace", space, None, packed, None) for packed in found]
         return texts, key_of(space.primary, found[-1]) if found else None
 

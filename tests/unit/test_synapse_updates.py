@@ -253,7 +253,8 @@ def test_options_of_the_listener_are_checked(tmp_path: Path) -> None:
         read_options(parse_listen_url(f"synapse://:0?auth_file={tmp_path / 'none'}"))
 
 
-def test_a_long_page_lets_others_have_their_turn(tmp_path: Path) -> None:
+@pytest.mark.parametrize("of", ["log", "state"])
+def test_a_long_page_lets_others_have_their_turn(tmp_path: Path, of: str) -> None:
     """What is read for one answer is read in turns: none of them is most of the work."""
     turns: list[float] = []  # when they ended, in processor time
 
@@ -274,11 +275,16 @@ def test_a_long_page_lets_others_have_their_turn(tmp_path: Path) -> None:
             turns.append(time.thread_time())
             hub.close()
 
-    with logweir.open(tmp_path, durability="write") as log:
+    with logweir.open(tmp_path, durability="write", checkpoint_count=1) as log:
         log.create_space("t", format=[("id", "unsigned"), ("text", "string")])
         log.append("t", [(number, "x" * 20) for number in range(20_000)], one_transaction=False)
+        if of == "state":
+            for number in range(20_000, 20_003):
+                log.insert("t", (number, "x"))
+                log.snapshot()
+            assert log.oldest_position.signature > 0
         status, body = asyncio.run(main(log))
     assert status == 200
-    assert len(json.loads(body)["updates"]) >= 1000
+    assert len(json.loads(body)["updates"]) >= (20_003 if of == "state" else 1000)
     longest = max(end - begin for begin, end in itertools.pairwise(turns))
     assert longest < (turns[-1] - turns[0]) / 2

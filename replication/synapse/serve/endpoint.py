@@ -54,7 +54,6 @@ from logweir.limits import (
     SYNAPSE_ACKNOWLEDGERS,
     SYNAPSE_LINE_BYTES,
     SYNAPSE_OUTPUT_HIGH_BYTES,
-    SYNAPSE_PAGE_ROWS,
     SYNAPSE_PARK_SECONDS,
     SYNAPSE_QUEUED_COMMANDS,
     SYNAPSE_SHARED_BYTES,
@@ -573,7 +572,7 @@ class Conversation:
         held: str | None = None
         while True:
             with log.read_view() as view:
-                texts, key = streams.state(view, stream, key, SYNAPSE_PAGE_ROWS)
+                texts, key = streams.state(view, stream, key)
             for text in texts:
                 try:
                     streams.row_line(stream, token, text)

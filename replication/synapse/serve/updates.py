@@ -61,8 +61,9 @@ _READ_BYTES: Final = 8 * 1024 * 1024
 
 Failed = Callable[[Link, str], bool]
 
-_Found = tuple[list[tuple[int, str]], int, bool]
-"""(token, JSON) of rows, where they end, and whether there are more."""
+_Found = tuple[list[bytes], int, bool]
+"""Rows with their tokens as JSON, one or more together, where they end, and whether there are more.
+"""
 
 
 class UpdatesService:
@@ -154,7 +155,7 @@ class UpdatesService:
             units, is_end = self.streams.stored_units(
                 view, stream, writer, heads.get(writer, 1), after, SYNAPSE_PAGE_ROWS
             )
-        rows = [(token, text) for token, texts in units if token <= upto for text in texts]
+        rows = [_rows(token, texts) for token, texts in units if token <= upto]
         reached = units[-1][0] if units else upto
         is_all = is_end or reached >= upto
         return rows, upto if is_all else reached, not is_all
@@ -168,9 +169,9 @@ class UpdatesService:
         if after < oldest:
             if after > 0:
                 raise PositionUnavailable(after, oldest, present)
-            return self._state(stream, upto)
-        rows: list[tuple[int, str]] = []
-        read_bytes = 0
+            return await self._state(stream, upto)
+        rows: list[bytes] = []
+        count = read_bytes = 0
         start = self.streams.vclock_at(max(after, 0))
         reader = self.hub.reader(start, step_bytes=SYNAPSE_STEP_BYTES)
         try:
@@ -180,13 +181,14 @@ class UpdatesService:
                 turn = Turn()
                 for unit in self.streams.units(window.start, window.blocks, stream):
                     if after < unit.signature <= upto:
-                        rows += [(unit.token, text) for text in _texts(unit)]
+                        rows.append(_rows(unit.token, _texts(unit)))
+                        count += unit.count
                     if turn.is_over(0):
                         await asyncio.sleep(0)
                         turn = Turn()
                 end = window.end.signature
                 read_bytes += window.size_bytes
-                enough = len(rows) >= SYNAPSE_PAGE_ROWS or read_bytes >= _READ_BYTES
+                enough = count >= SYNAPSE_PAGE_ROWS or read_bytes >= _READ_BYTES
                 if end >= upto or (enough and end > after):
                     return rows, min(end, upto), end < upto
                 await asyncio.sleep(0)
@@ -194,22 +196,30 @@ class UpdatesService:
             reader.close()
         return rows, upto, False
 
-    def _state(self, stream: Stream, upto: int) -> _Found:
-        rows: list[tuple[int, str]] = []
+    async def _state(self, stream: Stream, upto: int) -> _Found:
+        """All that is in a space; after each part the others have their turn. What changes
+        meanwhile comes again behind it."""
+        rows: list[bytes] = []
         key: bytes | None = None
         size = 0
-        with self.log.read_view() as view:
-            while True:
-                texts, key = self.streams.state(view, stream, key, SYNAPSE_PAGE_ROWS)
-                rows += [(upto, text) for text in texts]
-                size += sum(map(len, texts))
-                if size > SYNAPSE_MESSAGE_BYTES:
-                    oldest = self.log.oldest_position.signature
-                    raise PositionUnavailable(
-                        0, oldest, self.log.applied.signature, hint="the space is too large"
-                    )
-                if key is None:
-                    return rows, upto, False
+        while True:
+            with self.log.read_view() as view:
+                texts, key = self.streams.state(view, stream, key)
+            if key is None:
+                return rows, upto, False
+            rows.append(_rows(upto, texts))
+            size += len(rows[-1])
+            if size > SYNAPSE_MESSAGE_BYTES:
+                oldest = self.log.oldest_position.signature
+                raise PositionUnavailable(
+                    0, oldest, self.log.applied.signature, hint="the space is too large"
+                )
+            await asyncio.sleep(0)
+
+
+def _rows(token: int, texts: Sequence[str]) -> bytes:
+    """Rows of one token, as they stand in an answer."""
+    return ",".join([f"[{token},{text}]" for text in texts]).encode()
 
 
 def _texts(unit: Delivery) -> list[str]:
@@ -224,8 +234,8 @@ def _integer(text: str) -> int:
     return value
 
 
-def _page(rows: Sequence[tuple[int, str]], upto: int, limited: bool, *, writer: str = "") -> bytes:
-    listed = ",".join([f"[{token},{text}]" for token, text in rows])
+def _page(rows: Sequence[bytes], upto: int, limited: bool, *, writer: str = "") -> bytes:
     told = "true" if limited else "false"
     whose = f',"instance_name":{json.dumps(writer)}' if writer else ""
-    return f'{{"updates":[{listed}],"upto_token":{upto},"limited":{told}{whose}}}'.encode()
+    end = f'],"upto_token":{upto},"limited":{told}{whose}}}'.encode()
+    return b"".join((b'{"updates":[', b",".join(rows), end))
