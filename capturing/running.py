@@ -25,7 +25,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from logweir.capturing.stream import Captured, capture
+from logweir.capturing.images import Images
+from logweir.capturing.stream import Capture, Captured
 from logweir.errors import CallbackFailed, ConfigError, Unreachable
 from logweir.replication.stream import positions
 from logweir.store import Log, Transaction
@@ -50,34 +51,68 @@ class Kept:
         """The place, None before the first. Raises `WalError`."""
         raise NotImplementedError
 
+    def begin(
+        self, where: str | os.PathLike[str], spaces: Sequence[int | str], key: Value
+    ) -> Capture:
+        """What goes on at the place. The arguments are those of `capture`, which says what is
+        raised."""
+        return Capture(where, self.token(), spaces, key)
+
     def take(self, captured: Captured, call: Callable[..., None]) -> None:
         """Let `call` deal with a transaction, and keep the place behind it."""
         raise NotImplementedError
 
 
 class StoreKept(Kept):
-    """In a store, with what the function does there. `name`: of the capture.
+    """In a store, with what the function does there. `name`: of the capture; `images`: whether
+    changes are given with the tuples before and after them, see `logweir.capturing.images`.
 
     The function is given the transaction from upstream and one of the store.
     """
 
-    def __init__(self, log: Log, name: str) -> None:
+    def __init__(self, log: Log, name: str, *, images: bool = False) -> None:
         self._log = log
         self._name = name
+        self._images = Images(log, name) if images else None
+        self._capture: Capture | None = None
         positions.make_spaces(log)
 
     def token(self) -> str | None:
         """See `Kept`."""
         found = positions.position(self._log, _SOURCE, self._name, "")
-        return None if found is None else str(found["token"])
+        if found is None:
+            return None
+        if found["images"] != (self._images is not None):
+            text = (
+                f"capture {self._name!r} was begun {'with' if found['images'] else 'without'} them"
+            )
+            raise ConfigError("images", text, hint="go on so, or begin under another name")
+        return str(found["token"])
+
+    def begin(
+        self, where: str | os.PathLike[str], spaces: Sequence[int | str], key: Value
+    ) -> Capture:
+        """See `Kept`. With images it copies them first, and begins behind that copy."""
+        if self._images is not None and self.token() is None:
+            token = self._images.fill(where, Capture(where, None, spaces, key))
+            failpoint("capture.after_fill")
+            with self._log.transaction() as tx:
+                self._put(tx, str(token))
+        self._capture = super().begin(where, spaces, key)
+        return self._capture
+
+    def _put(self, tx: Transaction, token: str) -> None:
+        tokens = {"token": token, "images": self._images is not None}
+        time_ms = int(self._log.now() * 1000)
+        positions.put_position(tx, _SOURCE, self._name, "", tokens, time_ms)
 
     def take(self, captured: Captured, call: Callable[..., None]) -> None:
         """See `Kept`. Raises what `Log.transaction` raises."""
-        time_ms = int(self._log.now() * 1000)
         with self._log.transaction() as tx:
+            if self._images is not None and self._capture is not None:
+                captured = self._images.take(tx, captured, self._capture)
             call(captured, tx)
-            tokens = {"token": captured.token}
-            positions.put_position(tx, _SOURCE, self._name, "", tokens, time_ms)
+            self._put(tx, captured.token)
             failpoint("capture.before_commit")
         failpoint("capture.after_commit")
 
@@ -132,21 +167,18 @@ def run(
     given = 0
     stopped = stop or threading.Event()
 
-    def call_with(captured: Captured) -> Callable[..., None]:
-        def call(*arguments: Captured | Transaction) -> None:
-            if captured.changes:
-                with _explained(name, captured):
-                    function(*arguments)
-                failpoint("capture.after_function")
-
-        return call
+    def call(captured: Captured, *transaction: Transaction) -> None:
+        if captured.changes:
+            with _explained(name, captured):
+                function(captured, *transaction)
+            failpoint("capture.after_function")
 
     while not stopped.is_set():
         try:
-            found = capture(where, kept.token(), spaces=spaces, key=key, once=once, stop=stopped)
+            found = kept.begin(where, spaces, key).run(once, stopped)
             with closing(found):
                 for captured in found:
-                    kept.take(captured, call_with(captured))
+                    kept.take(captured, call)
                     given += bool(captured.changes)
             return given
         except Unreachable as error:

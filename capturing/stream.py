@@ -26,7 +26,7 @@ from logweir.store.schema.schema import Schema
 from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock
 
-__all__ = ["Captured", "Change", "capture"]
+__all__ = ["Capture", "Captured", "Change", "capture"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +59,12 @@ def capture(
     one of other spaces, `WrongHistory` for one of another log, `PositionUnavailable` where the log
     ends before it, `RequestError` for a space that is not there or a key that does not fit.
     """
-    return _Capture(where, after, spaces, key).run(once, stop)
+    return Capture(where, after, spaces, key).run(once, stop)
 
 
-class _Capture:
-    """What is known of the log while it is read."""
+class Capture:
+    """What is known of a log while it is read. `chosen`: the checksum of what is asked for; the
+    arguments are those of `capture`, which says what is raised."""
 
     def __init__(
         self,
@@ -73,9 +74,9 @@ class _Capture:
         key: Value,
     ) -> None:
         self._where = where
-        self._chosen = chosen(spaces, key)
+        self.chosen = chosen(spaces, key)
         self._token = Token.parse(after) if isinstance(after, str) else None
-        if self._token is not None and self._token.chosen != self._chosen:
+        if self._token is not None and self._token.chosen != self.chosen:
             raise ConfigError(
                 "token",
                 "was taken of other spaces, or another key: changes would be left out",
@@ -88,7 +89,7 @@ class _Capture:
             self._after = VClock(after)
         found = self._definitions()
         self._known = found.vclock  # the definitions are of there, or of later
-        self._chooser = Chooser(spaces, key, found.schema, self._learn)
+        self.chooser = Chooser(spaces, key, found.schema, self._learn)
         self._replicaset: uuid.UUID | None = None
         self._lsns = array("Q")
 
@@ -97,9 +98,9 @@ class _Capture:
         pieces = following(self._where, self._after, once=once, stop=stop, begun=self._begun)
         with closing(pieces):
             for columns in pieces:
-                for one in self._chooser.taken(columns, self._lsns):
+                for one in self.chooser.taken(columns, self._lsns):
                     assert self._replicaset is not None
-                    token = str(Token(self._replicaset, one.vclock, self._chosen))
+                    token = str(Token(self._replicaset, one.vclock, self.chosen))
                     yield Captured(one.changes, one.vclock, one.timestamp, token)
                     if stop is not None and stop.is_set():
                         return

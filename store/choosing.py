@@ -50,8 +50,8 @@ class Change:
     `type_name`: INSERT, REPLACE, UPDATE, UPSERT or DELETE, as it is logged; TRUNCATE and DROP where
     the space was emptied or removed, which have no key. `key`: the values of the primary key;
     `tuple`: what is there after it, None for none, and where `is_known` is False. `given`: the
-    tuple of an UPSERT; `ops`: the operations of an UPDATE or UPSERT, fields numbered from 0.
-    `replica_id`, `lsn`: of the row.
+    tuple of an UPSERT; `ops`: the operations of an UPDATE or UPSERT, fields numbered from 0;
+    `before`: what was there, where images are kept. `replica_id`, `lsn`: of the row.
     """
 
     space: str
@@ -64,6 +64,7 @@ class Change:
     lsn: int
     given: Row | None = None
     ops: Ops = ()
+    before: Row | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,16 @@ class Chooser:
         if not changes:
             yield _nothing(columns, lsns)
 
+    def space(self, space_id: int) -> SpaceDef | None:
+        """The definition of a space as far as it is known."""
+        return self._spaces.get(space_id)
+
+    def wants(self, space_id: int, data: bytes | None, packed: bytes | None = None) -> bool:
+        """Whether a tuple, or a key, both in MsgPack, is one of those that were chosen."""
+        if not (space_id in self._ids or (not self._ids and space_id > SYSTEM_ID_MAX)):
+            return False
+        return self._is_of_key(self._spaces.get(space_id), data, packed)
+
     def _concerns(self, spaces: list[int]) -> bool:
         """Whether rows of some spaces may have to be given, or tell something of them."""
         if not self._ids:
@@ -151,13 +162,12 @@ class Chooser:
             return None
         if space_id in _EMPTYING:
             return self._emptied(columns, row)
-        if not (space_id in self._ids or (not self._ids and space_id > SYSTEM_ID_MAX)):
-            return None
         space = self._spaces.get(space_id)
         data, packed = columns.tuple_bytes(row), columns.key_bytes(row)
-        given = None if data is None or kind in _BY_KEY else tuple(unpack(data))
-        if not self._is_of_key(space, data if given is not None else None, packed):
+        data = None if kind in _BY_KEY else data
+        if not self.wants(space_id, data, packed):
             return None
+        given = None if data is None else tuple(unpack(data))
         key: Row | None = None
         if packed is not None and given is None:
             key = tuple(unpack(packed))

@@ -242,6 +242,57 @@ def test_a_function_that_raises_skips_nothing(server: Serving, tmp_path: Path) -
             run(server.folder, kept, function, once=True)
 
 
+def test_images_of_a_folder_and_a_server(server: Serving, tmp_path: Path) -> None:
+    """Before and after, of what was there at first and of what came; chosen by key; emptied."""
+    log = server.log
+    log.append("orders", [("eu", 1, "a"), ("eu", 2, "b"), ("us", 1, "c")])
+    log.snapshot()
+    with logweir.open(tmp_path / "own") as own:
+        found: dict[str, list[tuple[Any, ...]]] = {}
+        ways = {
+            where: StoreKept(own, str(at), images=True) for at, where in enumerate(both(server))
+        }
+
+        def go_on() -> None:
+            for where, kept in ways.items():
+                seen = found.setdefault(where, [])
+
+                def function(
+                    captured: Captured, tx: logweir.Transaction, seen: list[Any] = seen
+                ) -> None:
+                    for one in captured.changes:
+                        assert one.is_known
+                        seen.append((one.type_name, one.before, one.tuple))
+
+                run(where, kept, function, spaces=["orders"], key="eu", once=True)
+
+        go_on()
+        assert set(map(tuple, found.values())) == {()}
+        log.update("orders", ("eu", 1), [["=", "text", "x"]])
+        log.upsert("orders", ("eu", 2, "new"), [["=", 2, "y"], ["+", 2, 1]])
+        log.upsert("orders", ("eu", 3, "new"), [["=", 2, "z"]])
+        log.replace("orders", ("us", 1, "d"))
+        log.replace("orders", ("eu", 3, "r"))
+        log.delete("orders", ("eu", 1))
+        go_on()
+        log.truncate("orders")
+        log.insert("orders", ("eu", 1, "again"))
+        go_on()
+        wanted = [
+            ("UPDATE", ("eu", 1, "a"), ("eu", 1, "x")),
+            ("UPSERT", ("eu", 2, "b"), ("eu", 2, "y")),
+            ("UPSERT", None, ("eu", 3, "new")),
+            ("REPLACE", ("eu", 3, "new"), ("eu", 3, "r")),
+            ("DELETE", ("eu", 1, "x"), None),
+            ("TRUNCATE", None, None),
+            ("INSERT", None, ("eu", 1, "again")),
+        ]
+        assert list(found.values()) == [wanted, wanted]
+        assert [row[3] for row in own.select("logweir_image")] == [["eu", 1, "again"]] * 2
+        with pytest.raises(ConfigError, match="was begun with them"):
+            run(server.folder, StoreKept(own, "0"), print, spaces=["orders"], key="eu", once=True)
+
+
 def test_a_token_file_is_written_after_the_function(server: Serving, tmp_path: Path) -> None:
     """One that raised is given the same transaction again."""
     kept = TokenFile(tmp_path / "token")

@@ -40,6 +40,20 @@ def take(captured, tx):
             tx.replace("copy", change.tuple)
     note(captured)
 """
+MIRROR = """
+from taker import note
+
+def mirror(captured, tx):
+    tx.insert("seen", (captured.changes[-1].lsn, len(captured.changes)))
+    for change in captured.changes:
+        known = tx.get("copy", change.key)
+        assert change.is_known and known in (None, change.before), (known, change)
+        if change.tuple is None:
+            tx.delete("copy", change.key)
+        else:
+            tx.replace("copy", change.tuple)
+    note(captured)
+"""
 SETUP = """
 box.schema.user.create('reader', {password = 'secret'})
 box.schema.user.grant('reader', 'replication')
@@ -82,6 +96,7 @@ class Capturing:
     def __init__(self, folder: Path, port: int | None, function: str, *kept: str) -> None:
         self._folder = folder
         (folder / "taker.py").write_text(TAKER)
+        (folder / "mirrors.py").write_text(MIRROR)
         self.taken = folder / "taken"
         self.taken.touch()
         url = f"tarantool://reader:secret@127.0.0.1:{port}"
@@ -131,6 +146,35 @@ def test_exactly_once_through_kills_of_the_program(box: RealTarantool, tmp_path:
         assert own.select("copy") == contents(box)
         assert own.count("seen") == made
         assert [lsn for lsn, _ in own.select("seen")] == sorted(set(program.lsns()))
+
+
+@pytest.mark.tarantool
+def test_images_through_kills_of_the_program(box: RealTarantool, tmp_path: Path) -> None:
+    """What was there before each change is what the one before it left; in the end the images are
+    what the master has. Killed in the first copy, too."""
+    store = tmp_path / "own"
+    with logweir.open(store) as own:
+        own.create_space("copy", [("id", "unsigned"), ("count", "integer")])
+        own.create_space("seen", [("lsn", "unsigned"), ("changes", "unsigned")])
+    box.eval(WORK, [1, 20])
+    kept = "--store", str(store), "--images"
+    program = Capturing(tmp_path, box.port, "mirrors:mirror", *kept)
+    for step in ("wal.before_write=kill@4", "capture.after_fill=kill"):
+        assert program.run("--once", step=step) == -signal.SIGKILL
+        box.eval(WORK, [21, 25])
+    assert program.run("--once") == 0
+    assert program.lsns() == []
+    made = 25
+    for turn, step in enumerate(STEPS):
+        box.eval(WORK, [made + 1, made + 10])
+        made += 10
+        assert program.run("--once", step=f"{step}=kill@{3 + turn % 3}") == -signal.SIGKILL
+    assert program.run("--once") == 0
+    with logweir.open(store) as own:
+        images = [tuple(row[3]) for row in own.select("logweir_image")]
+        assert images == contents(box)
+        assert own.count("seen") == made - 25
+        assert set(own.select("copy")) <= set(images)
 
 
 @pytest.mark.tarantool

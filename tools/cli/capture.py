@@ -46,6 +46,12 @@ def command(
         str | None,
         typer.Option(metavar="JSON", help="Only keys that begin so: a value, or an array."),
     ] = None,
+    images: Annotated[
+        bool,
+        typer.Option(
+            "--images", help="Keep copies of the tuples in the store, and give them with changes."
+        ),
+    ] = False,
     once: Annotated[bool, typer.Option("--once", help="Stop at the end of the log.")] = False,
 ) -> int:
     """Call a Python function once for each transaction of a folder or server, in order.
@@ -57,6 +63,8 @@ def command(
     """
     if (store is None) == (token is None):
         raise ConfigError("--store", "one of --store and --token says where the place is kept")
+    if images and store is None:
+        raise ConfigError("--images", "are kept in a store: give --store")
     called = load_function(function)
     spaces = [int(one) if one.isdecimal() else one for one in space or ()]
     wanted = None if key is None else _key(key)
@@ -84,7 +92,7 @@ def command(
         if "://" not in where and Path(where).resolve() == store.resolve():
             raise ConfigError("--store", "is the folder that is read: its own changes would come")
         with logweir.open(store) as log:
-            given = work(StoreKept(log, name))
+            given = work(StoreKept(log, name, images=images))
     notify("STOPPING=1")
     if out.as_json:
         out.json({"transactions": given})
