@@ -402,6 +402,31 @@ SYNAPSE_NAME_BYTES: Final = 255
 SYNAPSE_STREAMS: Final = 4096
 """Streams and instances of one upstream; a flood of invented names ends the connection."""
 
+# --- Redis ----------------------------------------------------------------------------------------
+REDIS_ARGUMENTS: Final = 8192
+"""Arguments of one command."""
+
+REDIS_COMMAND_BYTES: Final = 16 * 1024 * 1024 + 64 * 1024
+"""Bytes of all arguments of one command: the longest message on a homeserver's channel fits."""
+
+REDIS_LINE_BYTES: Final = 64 * 1024
+"""Longest command that is a line of words. Source: Redis."""
+
+REDIS_CHANNELS: Final = 256
+"""Channels that one connection is subscribed to."""
+
+REDIS_NAME_BYTES: Final = 512
+"""Longest name of a channel, or of a client."""
+
+REDIS_SUBSCRIBER_BYTES: Final = 32 * 1024 * 1024
+"""Messages that wait for a subscriber; with more it is cut off. Source: Redis's default."""
+
+REDIS_CACHE_BYTES: Final = 64 * 1024 * 1024
+"""Values that one listener keeps."""
+
+REDIS_DATABASES: Final = 16
+"""Numbers that SELECT takes are below. Source: Redis's default."""
+
 # --- memcached and TAP ----------------------------------------------------------------------------
 TAP_BODY_BYTES: Final = TUPLE_BYTES + 128 * 1024
 """Largest body of a packet that is kept; a larger one is passed over and refused as too large."""

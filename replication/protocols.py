@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PROTOCOLS", "SCHEMES", "parse_listen_url", "parse_url", "wire_protocols"]
 
-PROTOCOLS: Final = ("iproto", "tank", "memcached", "greenstack", "synapse")
+PROTOCOLS: Final = ("iproto", "tank", "memcached", "greenstack", "synapse", "redis")
 
 
 def _schemes() -> Schemes:

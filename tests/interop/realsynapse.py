@@ -143,18 +143,28 @@ class RedisServer:
 
 
 class RealSynapse:
-    """A main process. `version`: 1.12.4, 1.21.2, 1.66.0 (TCP listener) or 1.163.2 (Redis)."""
+    """A main process. `version`: 1.12.4, 1.21.2, 1.66.0 (TCP listener) or 1.163.2 (Redis, with
+    `redis_password` if there is one); it is started unless `starts` is False."""
 
-    def __init__(self, folder: Path, version: str, redis_port: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        version: str,
+        redis_port: int = 0,
+        redis_password: str = "",
+        *,
+        starts: bool = True,
+    ) -> None:
         self.folder = folder
         self.python = python_of(version)
         self.client_port, self.http_port = free_port(), free_port()
         self.tcp_port = 0 if redis_port else free_port()
-        self._write_config(redis_port)
+        self._write_config(redis_port, redis_password)
         command = [self.python, "-m", "synapse.app.homeserver", "-c", folder / "hs.yaml"]
         self._command = command
         subprocess.run([*command, "--generate-keys"], cwd=folder, check=True, capture_output=True)
-        self.start()
+        if starts:
+            self.start()
 
     def start(self) -> None:
         """Start it, again on the same ports."""
@@ -176,7 +186,7 @@ class RealSynapse:
     ) -> None:
         self.stop()
 
-    def _write_config(self, redis_port: int) -> None:
+    def _write_config(self, redis_port: int, redis_password: str) -> None:
         def listener(port: int, kind: str, resource: str = "") -> dict[str, Any]:
             resources = [{"names": [resource], "compress": False}] if resource else []
             return {
@@ -213,6 +223,8 @@ class RealSynapse:
         }
         if redis_port:
             config["redis"] = {"enabled": True, "host": "127.0.0.1", "port": redis_port}
+            if redis_password:
+                config["redis"]["password"] = redis_password
             config["instance_map"] = {"main": {"host": "127.0.0.1", "port": self.http_port}}
         else:
             config["listeners"].append(listener(self.tcp_port, "replication"))
@@ -273,10 +285,11 @@ class RealSynapse:
 class RealWorker:
     """A worker process (`generic_worker`) that follows a listener of ours.
 
-    `home`: the main process whose database it starts with a copy of; `port`, `http_port`: ours.
+    `home`: the main process whose database it starts with a copy of; `port`, `http_port`: ours; 0
+    where it takes the Redis that the main process has.
     """
 
-    def __init__(self, folder: Path, home: RealSynapse, port: int, http_port: int) -> None:
+    def __init__(self, folder: Path, home: RealSynapse, port: int = 0, http_port: int = 0) -> None:
         self.folder = folder
         for file in (*home.folder.glob("hs.db*"), home.folder / "signing.key"):
             shutil.copy(file, folder)
@@ -287,13 +300,16 @@ class RealWorker:
         self.client_port = free_port()
         resources = [{"names": ["client"], "compress": False}]
         listener = {"type": "http", "port": self.client_port, "tls": False}
-        worker = {
-            "worker_app": "synapse.app.generic_worker",
-            "worker_name": "follower1",
+        upstream = {
             "worker_replication_host": "127.0.0.1",
             "worker_replication_port": port,
             "worker_replication_http_port": http_port,
             "worker_main_http_uri": f"http://127.0.0.1:{http_port}",
+        }
+        worker = {
+            "worker_app": "synapse.app.generic_worker",
+            "worker_name": "follower1",
+            **(upstream if port else {}),
             "worker_listeners": [
                 {**listener, "bind_addresses": ["127.0.0.1"], "resources": resources}
             ],

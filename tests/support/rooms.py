@@ -160,6 +160,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "fuzz_synapse",
         "listener_rights",
     ),
+    "redis": ("redis_*", "listener_rights"),
     "pipeline": ("pipeline_*", "spark_*", "batches_of_an_url", "kernel_rooms", "settled_*"),
     "tools": ("bench_*", "cli*", "docs", "house", "mutants", "tour", "security", "spark_example"),
 }

@@ -286,7 +286,7 @@ def second_lmdb(tree: Tree) -> list[str]:
 STORE_ROOMS = ("schema", "state", "engine", "commit", "recover")
 """Folders of `store/`, each above those before it; the face, `store/` itself, is above them all."""
 
-PROTOCOLS = ("iproto", "tank", "memcached", "greenstack", "synapse")
+PROTOCOLS = ("iproto", "tank", "memcached", "greenstack", "synapse", "redis")
 REPLICATION_ROOMS = {
     "": 0.0,  # sockets, and what else stands in `replication/` itself
     "stream": 1.0,
@@ -305,6 +305,9 @@ PROTOCOL_ROOMS = (
     *("serve", "push", "follow", "client"),
 )
 """What each folder of a protocol holds, as a file or a folder, and nothing else."""
+
+SERVED_ONLY = {"redis": {"client_session", "push", "follow", "client"}}
+"""Protocols in which nothing is followed or streamed: the rooms that they do not have."""
 
 
 def running_imports(module: ast.Module) -> Iterator[tuple[int, str]]:
@@ -377,9 +380,9 @@ def protocol_folders(tree: Tree) -> list[str]:
             name.split("/")[2] for name in tree if name.startswith(f"replication/{protocol}/")
         ]
         held = {one.partition(".")[0] for one in inside}
+        wanted = set(PROTOCOL_ROOMS) - SERVED_ONLY.get(protocol, set())
         complaints += [
-            f"replication/{protocol}: {one}"
-            for one in sorted(held ^ set(PROTOCOL_ROOMS) if held else ())
+            f"replication/{protocol}: {one}" for one in sorted(held ^ wanted if held else ())
         ]
     return complaints
 

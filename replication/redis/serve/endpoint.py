@@ -1,0 +1,454 @@
+"""Serving Redis's protocol: messages on channels, and values for a while.
+
+=================================  =================================================================
+command                            what is done
+=================================  =================================================================
+PING, ECHO, QUIT, RESET            as Redis
+AUTH [user] password, HELLO        a user of the store; without a name the user `default`
+SELECT                             16 databases of values; channels are those of all
+CLIENT ID, SETNAME, GETNAME,       as Redis; SETINFO is taken and forgotten
+SETINFO
+SUBSCRIBE, UNSUBSCRIBE             needs read
+PUBLISH                            needs write; is answered with how many it went to
+PUBSUB CHANNELS, NUMSUB            needs read; patterns are those of a shell
+GET, SET (EX, PX, NX, XX), DEL     needs read, and write; kept in memory (`cache`)
+=================================  =================================================================
+
+Rights are those on the space that the address names (`space=`), or on all spaces. A message goes to
+those who are subscribed when it comes, in one order for all. Nothing is kept for who is away, nor
+told about what it missed, as in Redis: the protocol has no position. One that takes nothing is cut
+off at `limits.REDIS_SUBSCRIBER_BYTES` of messages; one whose right is taken at the next message.
+
+Source: Redis 7.0, observed, answer by answer (`tests/interop/test_redis_commands.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
+from itertools import count
+from typing import Final
+
+from logweir.limits import REDIS_CHANNELS, REDIS_DATABASES, REDIS_NAME_BYTES, REDIS_SUBSCRIBER_BYTES
+from logweir.replication.link import Link
+from logweir.replication.redis.serve.cache import Cache
+from logweir.replication.redis.server_session import Malformed, ServerSession
+from logweir.replication.redis.wire import resp
+from logweir.replication.service.credentials import StoreCredentials
+from logweir.replication.service.rights import Choice, Privilege, Rights
+from logweir.replication.service.shared import Shared
+from logweir.replication.session import Parting
+from logweir.wal.writer import VERSION
+
+__all__ = ["RedisService"]
+
+_DEFAULT_USER: Final = "default"
+_NO_AUTH: Final = "NOAUTH Authentication required."
+_WRONG: Final = "WRONGPASS invalid username-password pair or user is disabled."
+_NOT_WHOLE: Final = "ERR value is not an integer or out of range"
+_SYNTAX: Final = "ERR syntax error"
+_WHILE_SUBSCRIBED: Final = (
+    "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
+)
+_EXPIRE_MAX: Final = 2**62 // 1000
+
+
+class RedisService:
+    """The protocol, for a `Listener`. `space`: whose rights count, "" for all; `choice`: the
+    channels that there are."""
+
+    def __init__(self, shared: Shared, *, space: str = "", choice: Choice | None = None) -> None:
+        self.shared = shared
+        self.space = space
+        self.choice = choice or Choice()
+        self.credentials = StoreCredentials(shared)
+        self.cache = Cache()
+        self.channels: dict[bytes, dict[Conversation, None]] = {}
+        self.numbers = count(1)
+
+    def begin(self, link: Link) -> Conversation:
+        """See `Service`."""
+        return Conversation(self, link)
+
+    def refusal(self, reason: str) -> bytes:
+        """See `Service`."""
+        return resp.error(f"ERR {reason}")
+
+    def publish(self, channel: bytes, message: bytes, reached: set[Conversation]) -> int:
+        """Give a message to all subscribers. Returns how many; they are added to `reached`, whose
+        links are still to be flushed."""
+        subscribers = self.channels.get(channel)
+        if not subscribers:
+            return 0
+        parts = (resp.bulk(b"message"), resp.bulk(channel), resp.bulk(message))
+        made = {version: resp.push(parts, version) for version in (2, 3)}
+        number = 0
+        for one in tuple(subscribers):
+            if one.take(made):
+                reached.add(one)
+                number += 1
+        return number
+
+
+class _Refused(Exception):
+    """What a command is answered with instead."""
+
+
+class Conversation:
+    """One client."""
+
+    def __init__(self, service: RedisService, link: Link) -> None:
+        self.service = service
+        self.link = link
+        self.session = ServerSession()
+        self._number = next(service.numbers)
+        self._ahead: deque[list[bytes] | Malformed] = deque()
+        self._reached: set[Conversation] = set()
+        self._channels: dict[bytes, None] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        """As a new connection."""
+        self._rights = Rights(self.service.shared, self.link.user)
+        self._database = 0
+        self._name = b""
+        self.session.version = 2
+
+    def handle(self, events: Sequence[list[bytes] | Malformed]) -> None:
+        """See `Conversation` of `logweir.replication.link`."""
+        self._ahead.extend(events)
+        self._work()
+
+    def _work(self) -> None:
+        """Do what was asked for, until the others have their turn."""
+        session, link = self.session, self.link
+        turn = link.turn()
+        done = failed = 0
+        while self._ahead and not session.close_reason:
+            if turn.is_over(link.sent_bytes + session.waiting_bytes):
+                link.go_on_later(self._work)
+                break
+            command = self._ahead.popleft()
+            try:
+                self._do(command)
+                done += 1
+            except _Refused as refused:
+                session.put(resp.error(str(refused)))
+                failed += 1
+        self.service.shared.metrics.answered(link.scheme, done, failed)
+        reached, self._reached = self._reached, set()
+        reached.discard(self)  # whose link is flushed in any case
+        for one in reached:
+            one.link.flush()
+
+    def closed(self, reason: str) -> None:
+        """See `Conversation` of `logweir.replication.link`."""
+        del reason
+        self._ahead.clear()
+        self._leave_all()
+
+    def take(self, made: dict[int, bytes]) -> bool:
+        """A message, by version. Returns whether it goes out."""
+        link = self.link
+        if not link.is_open or self.session.close_reason:
+            return False
+        if not self._may(Privilege.READ):
+            self.session.put(resp.error(self._denied()))
+            self.session.end(f"{self._rights.user} may not read any more")
+        elif link.unsent_bytes + self.session.waiting_bytes > REDIS_SUBSCRIBER_BYTES:
+            link.abort(f"slow reader: {link.unsent_bytes} bytes of messages are unsent")
+            return False
+        else:
+            self.session.put(made[self.session.version])
+        return True
+
+    # --- one command ------------------------------------------------------------------------------
+
+    def _do(self, command: list[bytes] | Malformed) -> None:
+        """Answer it. Raises `_Refused`."""
+        if isinstance(command, Malformed):
+            self.session.refuse(command)
+            return
+        name, *words = command
+        name = name.lower()
+        if name in _CONTAINERS and words:
+            name += b"|" + words[0].lower()
+        known = _COMMANDS.get(name)
+        if known is None:
+            raise _unknown(command)
+        least, most, act, is_always = known
+        if not least <= len(command) - 1 <= most:
+            raise _Refused(f"ERR wrong number of arguments for '{name.decode()}' command")
+        if self._channels and not is_always and self.session.version == 2:
+            raise _Refused(f"ERR Can't execute '{name.decode()}': {_WHILE_SUBSCRIBED}")
+        act(self, command)
+
+    def _may(self, wanted: Privilege) -> bool:
+        return self._rights.may(wanted, self.service.space)
+
+    def _denied(self) -> str:
+        if self._rights.user == "guest":
+            return _NO_AUTH
+        return f"NOPERM User {self._rights.user} has no permissions to do that here"
+
+    def _need(self, wanted: Privilege) -> None:
+        """Raises `_Refused`."""
+        if not self._may(wanted):
+            raise _Refused(self._denied())
+
+    def _need_channel(self, wanted: Privilege, channel: bytes) -> None:
+        """Raises `_Refused`."""
+        self._need(wanted)
+        if len(channel) > REDIS_NAME_BYTES:
+            raise _Refused(f"ERR a name is longer than {REDIS_NAME_BYTES} bytes")
+        if not self.service.choice.takes(channel.decode(errors="replace")):
+            raise _Refused("NOPERM No permissions to access a channel")
+
+    # --- who it is --------------------------------------------------------------------------------
+
+    def _ping(self, command: list[bytes]) -> None:
+        if self._channels and self.session.version == 2:
+            self.session.put(resp.vector([resp.bulk(b"pong"), resp.bulk(b"".join(command[1:]))]))
+        else:
+            self.session.put(resp.bulk(command[1]) if len(command) > 1 else b"+PONG\r\n")
+
+    def _echo(self, command: list[bytes]) -> None:
+        self.session.put(resp.bulk(command[1]))
+
+    def _quit(self, command: list[bytes]) -> None:
+        del command
+        self.session.put(resp.OK)
+        self.session.end(Parting("the client has quit"))
+
+    def _reset(self, command: list[bytes]) -> None:
+        del command
+        self._leave_all()
+        self._begin()
+        self.session.put(resp.simple("RESET"))
+
+    def _login(self, user: bytes, password: bytes) -> None:
+        """Raises `_Refused`."""
+        try:
+            name, word = user.decode(), password.decode()
+        except UnicodeDecodeError:
+            raise _Refused(_WRONG) from None
+        shared = self.service.shared
+        if not self.service.credentials.check_password(name, word):
+            if shared.logins.failed(self.link, name):
+                self.session.end("logins failed")
+            raise _Refused(_WRONG)
+        self._rights = Rights(shared, name)
+        self.link.know()
+
+    def _auth(self, command: list[bytes]) -> None:
+        user = command[1] if len(command) == 3 else _DEFAULT_USER.encode()
+        self._login(user, command[-1])
+        self.session.put(resp.OK)
+
+    def _hello(self, command: list[bytes]) -> None:
+        version, words = self.session.version, deque(command[1:])
+        if words:
+            wanted = words.popleft()
+            if not wanted.isdigit():
+                raise _Refused("ERR Protocol version is not an integer or out of range")
+            if wanted not in (b"2", b"3"):
+                raise _Refused("NOPROTO unsupported protocol version")
+            version = int(wanted)
+        login, name = None, self._name
+        while words:
+            option = words.popleft()
+            if option.lower() == b"auth" and len(words) >= 2:
+                login = (words.popleft(), words.popleft())
+            elif option.lower() == b"setname" and words:
+                name = _client_name(words.popleft())
+            else:
+                shown = option[:128].decode(errors="replace")
+                raise _Refused(f"ERR Syntax error in HELLO option '{shown}'")
+        if login is not None:
+            self._login(*login)
+        self.session.version, self._name = version, name
+        told = (
+            ("server", resp.bulk(b"logweir")),
+            ("version", resp.bulk(VERSION.encode())),
+            ("proto", resp.integer(version)),
+            ("id", resp.integer(self._number)),
+            ("mode", resp.bulk(b"standalone")),
+            ("role", resp.bulk(b"master")),
+            ("modules", resp.vector(())),
+        )
+        self.session.put(resp.mapping(told, version))
+
+    def _select(self, command: list[bytes]) -> None:
+        number = _whole(command[1])
+        if not 0 <= number < REDIS_DATABASES:
+            raise _Refused("ERR DB index is out of range")
+        self._database = number
+        self.session.put(resp.OK)
+
+    def _client_id(self, command: list[bytes]) -> None:
+        del command
+        self.session.put(resp.integer(self._number))
+
+    def _client_name(self, command: list[bytes]) -> None:
+        del command
+        nil = resp.NIL[self.session.version]
+        self.session.put(resp.bulk(self._name) if self._name else nil)
+
+    def _client_rename(self, command: list[bytes]) -> None:
+        self._name = _client_name(command[2])
+        self.session.put(resp.OK)
+
+    def _client_info(self, command: list[bytes]) -> None:
+        del command
+        self.session.put(resp.OK)
+
+    # --- channels ---------------------------------------------------------------------------------
+
+    def _subscribe(self, command: list[bytes]) -> None:
+        for channel in command[1:]:
+            self._need_channel(Privilege.READ, channel)
+        for channel in command[1:]:
+            if channel not in self._channels:
+                if len(self._channels) >= REDIS_CHANNELS:
+                    raise _Refused(f"ERR more than {REDIS_CHANNELS} channels")
+                self._channels[channel] = None
+                self.service.channels.setdefault(channel, {})[self] = None
+            self._tell(b"subscribe", resp.bulk(channel))
+
+    def _unsubscribe(self, command: list[bytes]) -> None:
+        channels = command[1:] or list(self._channels)
+        for channel in channels:
+            self._leave(channel)
+            self._tell(b"unsubscribe", resp.bulk(channel))
+        if not channels:
+            self._tell(b"unsubscribe", resp.NIL[self.session.version])
+
+    def _tell(self, what: bytes, channel: bytes) -> None:
+        parts = (resp.bulk(what), channel, resp.integer(len(self._channels)))
+        self.session.put(resp.push(parts, self.session.version))
+
+    def _leave(self, channel: bytes) -> None:
+        if channel in self._channels:
+            del self._channels[channel]
+            subscribers = self.service.channels[channel]
+            del subscribers[self]
+            if not subscribers:
+                del self.service.channels[channel]
+
+    def _leave_all(self) -> None:
+        for channel in tuple(self._channels):
+            self._leave(channel)
+
+    def _publish(self, command: list[bytes]) -> None:
+        self._need_channel(Privilege.WRITE, command[1])
+        number = self.service.publish(command[1], command[2], self._reached)
+        self.session.put(resp.integer(number))
+
+    def _pubsub_channels(self, command: list[bytes]) -> None:
+        self._need(Privilege.READ)
+        pattern = command[2] if len(command) > 2 else b"*"
+        found = [one for one in self.service.channels if fnmatchcase(one, pattern)]
+        self.session.put(resp.vector([resp.bulk(one) for one in found]))
+
+    def _pubsub_numbers(self, command: list[bytes]) -> None:
+        self._need(Privilege.READ)
+        channels = self.service.channels
+        found = [
+            part
+            for one in command[2:]
+            for part in (resp.bulk(one), resp.integer(len(channels.get(one, ()))))
+        ]
+        self.session.put(resp.vector(found))
+
+    # --- values -----------------------------------------------------------------------------------
+
+    def _get(self, command: list[bytes]) -> None:
+        self._need(Privilege.READ)
+        value = self.service.cache.get((self._database, command[1]), self.link.time())
+        self.session.put(resp.NIL[self.session.version] if value is None else resp.bulk(value))
+
+    def _set(self, command: list[bytes]) -> None:
+        self._need(Privilege.WRITE)
+        key, now = (self._database, command[1]), self.link.time()
+        ends_at, condition = float("inf"), b""
+        words = deque(command[3:])
+        while words:
+            option = words.popleft().lower()
+            if option in (b"ex", b"px") and words and ends_at == float("inf"):
+                number = _whole(words.popleft())
+                if not 0 < number < _EXPIRE_MAX:
+                    raise _Refused("ERR invalid expire time in 'set' command")
+                ends_at = now + (number if option == b"ex" else number / 1000)
+            elif option in (b"nx", b"xx") and condition in (b"", option):
+                condition = option
+            else:
+                raise _Refused(_SYNTAX)
+        cache = self.service.cache
+        if condition and (cache.get(key, now) is None) is (condition == b"xx"):
+            self.session.put(resp.NIL[self.session.version])
+            return
+        cache.put(key, command[2], ends_at)
+        self.session.put(resp.OK)
+
+    def _del(self, command: list[bytes]) -> None:
+        self._need(Privilege.WRITE)
+        cache, now, number = self.service.cache, self.link.time(), 0
+        for name in command[1:]:
+            key = (self._database, name)
+            number += cache.get(key, now) is not None
+            cache.remove(key)
+        self.session.put(resp.integer(number))
+
+
+def _whole(text: bytes) -> int:
+    """Raises `_Refused`."""
+    digits = text[1:] if text[:1] == b"-" else text
+    if not digits.isdigit() or len(digits) > 18:
+        raise _Refused(_NOT_WHOLE)
+    return int(text)
+
+
+def _client_name(name: bytes) -> bytes:
+    """Raises `_Refused`."""
+    if len(name) > REDIS_NAME_BYTES or any(not 33 <= letter <= 126 for letter in name):
+        raise _Refused("ERR Client names cannot contain spaces, newlines or special characters.")
+    return name
+
+
+def _unknown(command: list[bytes]) -> _Refused:
+    name, *words = [one[:128].decode(errors="replace") for one in command[:9]]
+    if name.lower().encode() not in _CONTAINERS:
+        shown = "".join(f"'{word}' " for word in words)
+        return _Refused(f"ERR unknown command '{name}', with args beginning with: {shown}")
+    if not words:
+        return _Refused(f"ERR wrong number of arguments for '{name.lower()}' command")
+    return _Refused(f"ERR unknown subcommand '{words[0]}'. Try {name.upper()} HELP.")
+
+
+_CONTAINERS: Final = (b"client", b"pubsub")
+_ANY: Final = 2**31
+_COMMANDS: Final[
+    dict[bytes, tuple[int, int, Callable[[Conversation, list[bytes]], None], bool]]
+] = {
+    b"ping": (0, 1, Conversation._ping, True),
+    b"echo": (1, 1, Conversation._echo, False),
+    b"quit": (0, _ANY, Conversation._quit, True),
+    b"reset": (0, 0, Conversation._reset, True),
+    b"auth": (1, 2, Conversation._auth, False),
+    b"hello": (0, _ANY, Conversation._hello, False),
+    b"select": (1, 1, Conversation._select, False),
+    b"client|id": (1, 1, Conversation._client_id, False),
+    b"client|getname": (1, 1, Conversation._client_name, False),
+    b"client|setname": (2, 2, Conversation._client_rename, False),
+    b"client|setinfo": (3, 3, Conversation._client_info, False),
+    b"subscribe": (1, _ANY, Conversation._subscribe, True),
+    b"unsubscribe": (0, _ANY, Conversation._unsubscribe, True),
+    b"publish": (2, 2, Conversation._publish, False),
+    b"pubsub|channels": (1, 2, Conversation._pubsub_channels, False),
+    b"pubsub|numsub": (1, _ANY, Conversation._pubsub_numbers, False),
+    b"get": (1, 1, Conversation._get, False),
+    b"set": (2, _ANY, Conversation._set, False),
+    b"del": (1, _ANY, Conversation._del, False),
+}
+"""By name: how many arguments at least and at most, what does it, whether subscribers may, too."""

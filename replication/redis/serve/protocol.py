@@ -1,0 +1,35 @@
+"""Redis's protocol, as a server has it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from logweir.errors import ConfigError
+from logweir.replication.listener import Service
+from logweir.replication.redis.serve.endpoint import RedisService
+from logweir.replication.redis.wire.address import SCHEMES
+from logweir.replication.runner import Source
+from logweir.replication.service.protocol import WireProtocol
+from logweir.replication.service.rights import Choice
+from logweir.replication.urls import Url
+
+__all__ = ["PROTOCOL", "RedisProtocol"]
+
+
+class RedisProtocol(WireProtocol):
+    """A service for each address, with channels of its own."""
+
+    schemes = SCHEMES
+
+    def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
+        """See `WireProtocol`."""
+        choice = Choice.of(url, "channels")
+        return [(url, RedisService(self.shared, space=url.option("space"), choice=choice))]
+
+    def source(self, url: Url) -> Source:
+        """See `WireProtocol`."""
+        hint = "the streams of a homeserver are followed as synapse+redis://host:port/server_name"
+        raise ConfigError(f"address {url}", "messages on channels cannot be followed", hint=hint)
+
+
+PROTOCOL = RedisProtocol

@@ -1,0 +1,14 @@
+"""Addresses of listeners: ``redis://host:port``. `space`: whose rights count; `channels`: those
+that there are, see `logweir.replication.service.rights`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from logweir.replication.urls import Scheme, schemes_of
+
+__all__ = ["SCHEMES"]
+
+SCHEMES: Final = schemes_of(
+    Scheme("redis", 6379, follows=False, listen_options=frozenset(("channels", "space")))
+)
