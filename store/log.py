@@ -321,6 +321,7 @@ class Log(OfProcess, TakesJobs, Reads, Past, Listens, Expires, Appends, Upkeep):
             "log_bytes": writer.size,
             "syncs": writer.syncs,
             "commits": committer.commits,
+            "layers_bytes": committer.layers.size_bytes,
             "state_bytes": committer.state.map_bytes,
             "spaces": counts,
             **self._checkpoints.status(),

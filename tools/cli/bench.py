@@ -35,6 +35,7 @@ class Suite(StrEnum):
     SPARK = "spark"
     GREENSTACK = "greenstack"
     FAIR = "fair"
+    SUSTAINED = "sustained"
 
 
 class Mode(StrEnum):
@@ -99,8 +100,14 @@ def command(
         ),
     ] = None,
     durability: Annotated[
-        Mode, typer.Option(help="When a change of `append`, `statements`, `follow` is done.")
+        Mode,
+        typer.Option(
+            help="When a change of `append`, `statements`, `follow`, `sustained` is done."
+        ),
     ] = Mode.FSYNC,
+    minutes: Annotated[
+        float, typer.Option(help="How long `sustained` loads the server.", min=0.01)
+    ] = 10,
     compress: Annotated[
         bool, typer.Option("--compress", help="Let `scan` read zstd blocks.")
     ] = False,
@@ -154,6 +161,8 @@ def command(
             _greenstack(out, Path(folder), rounds)
         elif suite is Suite.FAIR:
             _fair(out, Path(folder))
+        elif suite is Suite.SUSTAINED:
+            _sustained(out, Path(folder), durability.value, minutes)
         elif suite is Suite.RECOVER:
             _recover(out, Path(folder), rows, rounds)
         elif suite is Suite.STATEMENTS:
@@ -298,6 +307,32 @@ def _fair(out: Output, folder: Path) -> None:
         else:
             out.line(f"{figure.to_text()}; load {os.getloadavg()[0]:.1f}")
         out.flush()
+
+
+def _sustained(out: Output, folder: Path, durability: str, minutes: float) -> None:
+    from logweir.tools.bench import sustained
+
+    samples = []
+    for one in sustained.run_sustained(folder, minutes=minutes, durability=durability):
+        samples.append(one)
+        if out.as_json:
+            out.json({"suite": "sustained", "durability": durability, **one.to_json()})
+        else:
+            told = {"layers": one.layers_bytes, "state": one.state_bytes, "log": one.log_bytes}
+            told["memory"] = one.memory_bytes
+            shown = ", ".join(f"{name} {human_bytes(size)}" for name, size in told.items())
+            out.line(f"{one.seconds:6.1f} s  {one.rate:9,.0f} updates/s  {shown}")
+        out.flush()
+    grown = sustained.growth(samples)
+    if out.as_json:
+        out.json({"suite": "sustained", "growth": {k: round(v, 3) for k, v in grown.items()}})
+    elif grown:
+        rate = grown.pop("rate")
+        shown = ", ".join(
+            f"{name.removesuffix('_bytes')} {value / 2**20:+.2f} MiB"
+            for name, value in grown.items()
+        )
+        out.line(f"second half: {shown} a minute; rate {rate:.2f} of the first half's")
 
 
 def _recover(out: Output, folder: Path, rows: int, rounds: int) -> None:

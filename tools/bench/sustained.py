@@ -1,0 +1,134 @@
+"""`logweir bench sustained`: what minutes of full load do to rate, layers, state, log and memory.
+
+Two clients, each a process of its own, send UPDATEs of random keys without a pause to a server with
+a space of `ROWS` tuples for each client, every one of which changes an entry of a secondary index
+too: while one client looks its answers through, the other one sends. After each stretch of
+`SAMPLE_SECONDS` the server's process and folder are looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any, Final
+
+from logweir.replication.iproto.client.status import fetch_status
+from logweir.replication.protocols import SCHEMES
+from logweir.replication.urls import read_url
+from logweir.tools.bench.load import LoadProcess
+from logweir.tools.bench.servers import Server, logweir_server
+
+__all__ = ["ROWS", "SAMPLE_SECONDS", "Sample", "growth", "run_sustained"]
+
+ROWS: Final = 50_000
+SAMPLE_SECONDS: Final = 10.0
+_LISTEN: Final = "tarantool://127.0.0.1:"
+_SPACES: Final = (512, 513)
+_CONNECTIONS: Final = 4
+_DEPTH: Final = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """At `seconds` since the load began. `rate`: answered requests a second since the sample
+    before; `slowest`: seconds that the slowest exchange of `ROWS` requests since then took, 0 where
+    none ended; bytes: of the layers over the state, of the state and the log on the disk, and of
+    the server's own memory."""
+
+    seconds: float
+    rate: float
+    slowest: float
+    layers_bytes: int
+    state_bytes: int
+    log_bytes: int
+    memory_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {name: round(value, 3) for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sender:
+    """One client and its space. `took`: where all put the seconds of each exchange."""
+
+    load: LoadProcess
+    port: int
+    space: int
+    rows: int
+    took: list[float]
+
+    def exchange(self, statement: str, round: int) -> float:
+        """One request for each tuple. Returns the seconds. Raises `Unreachable`."""
+        wanted = {"statement": statement, "space": self.space, "rows": self.rows}
+        told = {**wanted, "count": self.rows, "round": round}
+        return self.load.exchange(self.port, "iproto", told, _CONNECTIONS, _DEPTH).seconds
+
+    def send_until(self, end: float) -> None:
+        """Send until a time of `time.monotonic`. Raises `Unreachable`."""
+        while time.monotonic() < end:  # the same requests, which need not be made anew
+            self.took.append(self.exchange("update", round=0))
+
+
+def run_sustained(
+    directory: Path,
+    *,
+    minutes: float,
+    durability: str = "fsync",
+    rows: int = ROWS,
+    sample_seconds: float = SAMPLE_SECONDS,
+) -> Iterator[Sample]:
+    """Load a server for so long, and tell how it is after each stretch. Raises `Unreachable`."""
+    store, took = directory / "store", list[float]()
+    with ExitStack() as stack:
+        server = stack.enter_context(logweir_server(store, [_LISTEN + "0"], durability=durability))
+        senders = []
+        for space in _SPACES:
+            load = stack.enter_context(LoadProcess())
+            load.define(server.port, space, index=True)
+            senders.append(_Sender(load, server.port, space, rows, took))
+            senders[-1].exchange("fill", round=-1)
+        threads = stack.enter_context(ThreadPoolExecutor(len(senders)))
+        begin = at = time.monotonic()
+        end = begin + 60 * minutes
+        sending = [threads.submit(sender.send_until, end) for sender in senders]
+        told, is_over = 0, False
+        while not is_over:
+            is_over = not wait(sending, sample_seconds).not_done
+            now, done = time.monotonic(), len(took)
+            rate = (done - told) * rows / (now - at)
+            slowest = max(took[told:done], default=0.0)
+            yield _sample(server, store, now - begin, rate, slowest)
+            told, at = done, now
+        for one in sending:
+            one.result()
+
+
+def _sample(server: Server, store: Path, seconds: float, rate: float, slowest: float) -> Sample:
+    status = asyncio.run(fetch_status(read_url(f"{_LISTEN}{server.port}", SCHEMES)))
+    state = os.stat(store / "state" / "data.mdb")
+    log_bytes = sum(path.stat().st_size for path in store.glob("*.xlog"))
+    memory = int(server.memory_bytes())
+    layers: int = status["layers_bytes"]
+    return Sample(seconds, rate, slowest, layers, 512 * state.st_blocks, log_bytes, memory)
+
+
+def growth(samples: Sequence[Sample]) -> dict[str, float]:
+    """Bytes a minute by which state, log and memory grew from the middle of the run to its end, and
+    the rate of the second half to that of the first; nothing of fewer than four samples."""
+    if len(samples) < 4:
+        return {}
+    half = len(samples) // 2
+    middle, last = samples[half - 1], samples[-1]
+    minutes = (last.seconds - middle.seconds) / 60
+    names = ("state_bytes", "log_bytes", "memory_bytes")
+    grown = {name: (getattr(last, name) - getattr(middle, name)) / minutes for name in names}
+    first, second = (mean(one.rate for one in part) for part in (samples[:half], samples[half:]))
+    return {**grown, "rate": second / first if first else 0.0}
