@@ -301,7 +301,7 @@ class Streams:
     def state(
         self, view: ReadView, stream: Stream, after: bytes | None
     ) -> tuple[list[str], bytes | None]:
-        """`replace` rows of a space behind a key, for one turn; the last key, None at the end."""
+        """Rows of a space behind a key, for one turn; and the last key, None at the end."""
         space = view.engine.schema.space(stream.space_id)
         assert space.primary is not None
         schema = view.engine.schema
