@@ -84,7 +84,7 @@ from logweir.store.commit.queue import Job
 
 __all__ = ["TapSource"]
 
-_log = get_logger("logweir.replication.tap")
+_log = get_logger("logweir.replication.memcached")
 
 _OPTIONS: Final = Option.SUPPORT_ACK | Option.CHECKPOINT | Option.FIX_FLAG_BYTEORDER
 _DUMP: Final = Option.DUMP | Option.SUPPORT_ACK | Option.FIX_FLAG_BYTEORDER

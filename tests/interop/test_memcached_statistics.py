@@ -107,3 +107,17 @@ def test_a_server_whose_log_has_failed_still_tells(tmp_path: Path) -> None:
         (state,) = client.ask(Packet(Opcode.GET_VBUCKET, vbucket=9))
         assert state.status == Status.NOT_MY_VBUCKET
         assert client.ask(store(b"k"))[0].status == Status.TEMPORARY_FAILURE
+
+
+@pytest.mark.parametrize("scheme", ["tap", "memcached"])
+def test_requests_are_counted_by_the_scheme_of_their_listener(tmp_path: Path, scheme: str) -> None:
+    """As its connections are, under either name."""
+    listen = [parse_listen_url(f"{scheme}://:0/b")]
+    with (
+        Serving(tmp_path / "s", listen=listen, guest="all") as server,
+        KvClient(server.port) as client,
+    ):
+        assert client.ask(store(b"k"), Packet(Opcode.GET, b"k"))[1].status == 0
+        told = server.server.metrics.render().decode()
+    assert f'logweir_request_total{{outcome="done",scheme="{scheme}"}} 2.0' in told
+    assert f'logweir_link_accepted_total{{scheme="{scheme}"}} 1.0' in told

@@ -40,7 +40,7 @@ _FORMAT: Final = (
     ("time", "double"),
 )  # and the vbuckets
 _SAVE_SECONDS: Final = 1.0
-_log = get_logger("logweir.replication.tap")
+_log = get_logger("logweir.replication.memcached")
 
 
 @dataclass(slots=True, eq=False)

@@ -88,7 +88,7 @@ from logweir.wal.writer import VERSION
 
 __all__ = ["SPACE_PREFIX", "TapService"]
 
-_log = get_logger("logweir.replication.tap")
+_log = get_logger("logweir.replication.memcached")
 
 SPACE_PREFIX: Final = "space:"
 
@@ -232,7 +232,7 @@ class _Run:
 
 def _report(job: Job) -> None:
     if job.error is not None:
-        _log.warning("tap.change_failed", error=str(job.error))
+        _log.warning("memcached.change_failed", error=str(job.error))
 
 
 class Conversation:
@@ -400,7 +400,7 @@ class Conversation:
         except Pending as pending:
             self._submit(event, pending)
         else:
-            shared.metrics.answered("tap", event.count, 0)
+            shared.metrics.answered(self.link.scheme, event.count, 0)
             self.service.statistics.answered(event.requests, answers)
             self.session.answer(event.slot, answers)
         if expired:
@@ -467,12 +467,12 @@ class Conversation:
             return
         metrics = self.service.shared.metrics
         if job.error is not None:
-            _log.warning("tap.commit_failed", peer=self.link.peer, error=str(job.error))
+            _log.warning("memcached.commit_failed", peer=self.link.peer, error=str(job.error))
             refused = refusals(run.rest, Status.TEMPORARY_FAILURE)
-            metrics.answered("tap", event.count - len(refused), len(refused))
+            metrics.answered(self.link.scheme, event.count - len(refused), len(refused))
             run.answers += b"".join(refused)
         else:
-            metrics.answered("tap", event.count, 0)
+            metrics.answered(self.link.scheme, event.count, 0)
         self.service.statistics.answered(event.requests, run.answers)
         self.session.answer(event.slot, run.answers)
         if self._waiting:

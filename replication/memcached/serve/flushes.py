@@ -27,7 +27,7 @@ FLUSHES_SPACE: Final = "logweir_tap_flush"
 _FORMAT: Final = (("bucket", "string"), ("time", "double"))
 _LOOK_SECONDS: Final = 3600.0
 """Longer is not waited without a look at the clock, which somebody may have put forward."""
-_log = get_logger("logweir.replication.tap")
+_log = get_logger("logweir.replication.memcached")
 
 
 class Flushes:
@@ -91,6 +91,6 @@ class Flushes:
 
         def done(job: Job) -> None:
             if job.error is not None:
-                _log.warning("tap.flush_failed", bucket=name, error=str(job.error))
+                _log.warning("memcached.flush_failed", bucket=name, error=str(job.error))
 
         self._shared.submit(Job(apply), done)

@@ -45,7 +45,7 @@ __all__ = [
     "take_run",
 ]
 
-_log = get_logger("logweir.replication.tap")
+_log = get_logger("logweir.replication.memcached")
 
 _SAID_BYTES: Final = 96  # of an answer, without keys and values
 _SAID_ROOM: Final = 512  # so much there has to be for one
@@ -251,7 +251,7 @@ def execute_one(group: Group, executor: Executor, request: Packet) -> bytes:
         return encode_answer(request, Status.TOO_BIG)
     except RequestError as error:
         group.rollback(mark)
-        _log.warning("tap.request_failed", opcode=request.opcode, error=str(error))
+        _log.warning("memcached.request_failed", opcode=request.opcode, error=str(error))
         return encode_answer(request, Status.INTERNAL)
     group.end_transaction()
     return answer
