@@ -26,7 +26,9 @@ from logweir.wal.xrow import RowType
 
 __all__ = [
     "GAP_SPACE",
+    "OWN_SPACES",
     "POSITION_SPACE",
+    "RETENTION_SPACE",
     "Gap",
     "forget",
     "gaps",
@@ -38,6 +40,10 @@ __all__ = [
 
 POSITION_SPACE: Final = "logweir_position"
 GAP_SPACE: Final = "logweir_gap"
+RETENTION_SPACE: Final = "logweir_retention"
+OWN_SPACES: Final = frozenset((POSITION_SPACE, GAP_SPACE, RETENTION_SPACE))
+"""What a store notes about its upstreams; the last is `logweir.replication.synapse`'s."""
+
 _KEY: Final = (("source", "string"), ("stream", "string"), ("instance", "string"))
 
 

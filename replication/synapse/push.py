@@ -191,7 +191,7 @@ class Streams:
                 and not space.is_local
                 and not space.is_view
                 and space.primary is not None
-                and space.name not in (positions.POSITION_SPACE, positions.GAP_SPACE)
+                and space.name not in positions.OWN_SPACES
             )
         return self._by_space
 

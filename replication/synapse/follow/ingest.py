@@ -119,13 +119,18 @@ class Intake:
     def store(self, changes: Sequence[Change]) -> int:
         """Store changes, in their order. Returns how many rows they held; all durable then."""
         try:
-            self._run(self._plan(changes))
+            self.run(self._plan(changes))
         except BaseException:
             self._highest.clear()
             raise
         return sum(map(_rows_of, changes))
 
-    def _run(self, jobs: Sequence[Job]) -> None:
+    def space_name(self, stream: str) -> str:
+        """The space that a stream fills."""
+        return stream_space(stream, self._name)
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Do jobs; all durable then. Raises what the first that failed was refused for."""
         done = threading.Semaphore(0)
         for job in jobs:
             job.finished = lambda job: done.release()

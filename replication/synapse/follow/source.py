@@ -13,6 +13,7 @@ auth_file    file with `worker_replication_secret`, if the server has one
 start          `now` (default): streams that are new here begin with what comes; `all`: with what
                the server still has
 streams        only these are followed: names, or patterns, with commas between them
+retention      how long rows of some streams are kept, see `retention`
 name           part of the names of the spaces, for a second server in one store
 =============  ====================================================================================
 
@@ -33,6 +34,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from logweir.errors import (
@@ -59,6 +61,7 @@ from logweir.replication.synapse.client_session import (
 from logweir.replication.synapse.follow.catchup import Page, Refused, Sources, read_secret
 from logweir.replication.synapse.follow.cursors import Tracker
 from logweir.replication.synapse.follow.ingest import Intake
+from logweir.replication.synapse.follow.retention import Expiry, read_retention
 from logweir.replication.synapse.wire.codec import Dialect
 from logweir.replication.synapse.wire.units import Change, Fetch, Gap, size_of
 from logweir.replication.urls import Url
@@ -89,6 +92,8 @@ class Upstream:
             raise ConfigError("start", f"{start!r} is neither now nor all")
         self._start_all = start == "all"
         self._choice = Choice.of(url, "streams")
+        self._periods = read_retention(url)
+        self._expiry: Expiry | None = None
         self._gaps: Counter[tuple[str, str]] = Counter()
         self._waiting: dict[tuple[str, str], str] = {}
         self._intake: Intake | None = None
@@ -110,6 +115,7 @@ class Upstream:
                 takes=self._choice.takes,
             )
             self._intake = intake
+            self._expiry = Expiry(self._log, intake, self._periods, self._log.now)
         elif self._intake.server != server:
             raise SourceStopped(
                 f"{self.url} was {self._intake.server} and is {server} now",
@@ -120,13 +126,24 @@ class Upstream:
     async def store(self, changes: Sequence[Change]) -> int:
         """Store changes; returns how many rows. Also when cancelled it ends only when they are."""
         assert self._intake is not None
-        work = asyncio.ensure_future(asyncio.to_thread(self._intake.store, changes))
+        rows = await self._done(partial(self._intake.store, changes))
+        self._gaps.update((one.stream, one.instance) for one in changes if type(one) is Gap)
+        return rows
+
+    async def expire(self) -> None:
+        """Remove what was kept long enough, if it is time to look for that; ends as `store`."""
+        if self._expiry is not None and self._expiry.is_due:
+            removed = await self._done(self._expiry.run)
+            if removed:
+                _log.info("synapse.removed", url=self.url, rows=removed)
+
+    async def _done(self, work: Callable[[], int]) -> int:
+        """What `work` returns, done in a thread."""
+        task = asyncio.ensure_future(asyncio.to_thread(work))
         try:
-            rows = await asyncio.shield(work)
-            self._gaps.update((one.stream, one.instance) for one in changes if type(one) is Gap)
-            return rows
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
-            await asyncio.wait((work,))
+            await asyncio.wait((task,))
             raise
         except RequestError as error:
             self.forget()
@@ -139,7 +156,7 @@ class Upstream:
 
     def forget(self) -> None:
         """Read anew what is stored: not everything that was decided on was."""
-        self._intake = self._tracker = None
+        self._intake = self._tracker = self._expiry = None
 
     async def fetch(self, wanted: Fetch, tell: Callable[[str], None]) -> Page | Refused:
         """What was missed, or why it cannot be had. `tell`: see `Sources.fetch`."""
@@ -240,6 +257,7 @@ class Flow:
         try:
             while True:
                 self._progress.alive()  # a silent upstream ends by itself
+                await self._upstream.expire()
                 if self._changes:
                     await self._store()
                     continue

@@ -17,7 +17,7 @@ from logweir.replication.urls import Scheme, Url, schemes_of
 __all__ = ["SCHEMES"]
 
 _OPTIONS: Final = frozenset(
-    ("dialect", "server_name", "http", "http.", "auth_file", "start", "streams")
+    ("dialect", "server_name", "http", "http.", "auth_file", "start", "streams", "retention")
 )
 
 
@@ -51,7 +51,7 @@ SCHEMES: Final = schemes_of(
         "synapse+file",
         0,
         listens=False,
-        options=frozenset(("http", "http.", "start", "streams", "with")),
+        options=frozenset(("http", "http.", "start", "streams", "retention", "with")),
         is_file=True,
         fills=_fills,
     ),
