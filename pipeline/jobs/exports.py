@@ -27,13 +27,14 @@ from logweir.pipeline.cells import json_texts, placed
 from logweir.pipeline.checkpoints import query_id
 from logweir.pipeline.frames import scan, scan_options
 from logweir.pipeline.jobs.folding import looking, prepare
+from logweir.pipeline.jobs.mirror import MIRROR_COLUMNS, MIRROR_ROWS, begin_mirror, merging
 from logweir.pipeline.jobs.states import Paths, prepared_state, state, table
 from logweir.pipeline.jobs.survey import Until
 from logweir.pipeline.jobs.typed import json_line
 from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
 from logweir.pipeline.options import absolute, is_url, target_folder
 from logweir.pipeline.typedrows import definition_text
-from logweir.store.schema.definition import SpaceDef
+from logweir.store.schema.definition import SpaceDef, SystemSpace
 from logweir.wal.filesystem import OS, explain
 from logweir.wal.lease import leased
 
@@ -231,13 +232,15 @@ def cdc(
     format: str = "parquet",
     space: str | int | None = None,
     integers: str = "decimal",
+    mirror: bool = False,
     every_seconds: float | None = None,
     **options: Any,
 ) -> StreamingQuery:
     """Export changes as they come, each once, going on where `checkpoint` says.
 
     `path`: the folder of a live or closed log; `to`: a folder or table that grows; `format`,
-    `space`, `integers`: as `export`; `every_seconds`: go on until stopped, a batch so often, else
+    `space`, `integers`: as `export`; `mirror`: a Delta table of the tuples of `space` instead of
+    its changes (see `mirror`); `every_seconds`: go on until stopped, a batch so often, else
     take what is there and end; `options`: of the stream (`max_rows_per_batch` …). Returns the
     running query. The space's definition is that of the start: stop and start after changing it.
     Rows that the checkpoint still needs and that were collected: the query fails with
@@ -245,8 +248,13 @@ def cdc(
     """
     if format not in FORMATS:
         raise ConfigError("format", f"{format!r} is not one of {', '.join(FORMATS)}")
-    found = None if space is None else space_of(spark, path, space)
-    if found is None:
+    write = None
+    if mirror:
+        write, options = _mirrored(spark, path, to, checkpoint, format, space, integers, options)
+    found = None if space is None or mirror else space_of(spark, path, space)
+    if mirror:
+        given = options
+    elif found is None:
         given = {**options, "columns": [*_ROW_COLUMNS, "key_json", "tuple_json", "ops_json"]}
     else:
         given = {**options, "space": definition_text(found), "integers": integers}
@@ -259,6 +267,8 @@ def cdc(
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{every_seconds} seconds")
+    if write is not None:
+        return writer.foreachBatch(write).start()
     if format == "delta":
         return writer.foreachBatch(_delta_batches(to, checkpoint)).start()
     _check_owner(to, checkpoint)
@@ -270,6 +280,32 @@ def cdc(
     query = writer.format(format).start(to)
     _note_owner(to, str(query.id))
     return query
+
+
+def _mirrored(
+    spark: SparkSession,
+    path: str | Path,
+    to: str | Path,
+    checkpoint: str | Path,
+    format: str,
+    space: str | int | None,
+    integers: str,
+    options: dict[str, Any],
+) -> tuple[Any, dict[str, Any]]:
+    """What keeps a mirror, and the options of its stream."""
+    if format != "delta" or space is None:
+        raise ConfigError("mirror", "is a Delta table of one space", hint="format delta, and space")
+    if refused := options.keys() & {"from", "columns", "spaces", "types", "kinds"}:
+        raise ConfigError(min(refused), "is not for a mirror, which has all that a space has")
+    deltalake, target, kept = _delta(), target_folder("to", to), absolute(str(checkpoint))
+    with leased(path), typed_errors():
+        prepared = prepared_state(spark, path)
+        found = prepared.history.schema.space(space)
+        start = begin_mirror(spark, deltalake, prepared, found, target, kept, integers)
+    given = {"max_rows_per_batch": MIRROR_ROWS, **options, "columns": list(MIRROR_COLUMNS)}
+    spaces = [found.id, int(SystemSpace.TRUNCATE)]
+    write = merging(deltalake, found, target, kept, integers)
+    return write, {**given, "from": str(start), "spaces": spaces}
 
 
 _OWNER: Final = "_logweir_query"

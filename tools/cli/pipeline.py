@@ -95,6 +95,12 @@ def command(
     every: Annotated[
         float | None, typer.Option(help="cdc: go on, a batch every so many seconds.")
     ] = None,
+    mirror: Annotated[
+        bool,
+        typer.Option(
+            "--mirror", help="cdc: a Delta table of what --space has, one row per key, by MERGE."
+        ),
+    ] = False,
     primary: Annotated[
         list[str] | None,
         typer.Option(metavar="FIELD", help="import: a field of a new space's key; repeatable."),
@@ -114,7 +120,7 @@ def command(
         out=out,
         paths=paths,
         to=to,
-        format=format,
+        format="delta" if mirror else format,
         what=what,
         space=space,
         until=_until(at_vclock, at_time),
@@ -125,6 +131,7 @@ def command(
             "integers": integers,
             "checkpoint": checkpoint,
             "every": every,
+            "mirror": mirror,
             "primary": primary,
         },
     )
@@ -146,6 +153,8 @@ def _check(job: Job, call: _Call) -> None:
     wanted = {"cdc": 1, "diff": 2}.get(job)
     if wanted is not None and len(call.paths) != wanted:
         raise ConfigError("PATH", f"this job takes {wanted}, not {len(call.paths)}")
+    if call.options["mirror"] and (job != "cdc" or call.space is None):
+        raise ConfigError("--mirror", "is for cdc, of one space", hint="name it with --space")
     if job in ("export", "cdc") and call.format == "tank":
         raise ConfigError("--format", "tank is for import")
 
@@ -305,6 +314,7 @@ def _cdc(spark: SparkSession, call: _Call) -> int:
             format=call.format,
             space=call.wanted_space,
             integers=call.options["integers"],
+            mirror=call.options["mirror"],
             every_seconds=call.options["every"],
         )
         query.awaitTermination()

@@ -1,0 +1,142 @@
+"""`cdc` as a mirror: a Delta table that has what the space has."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from spark.feeding import forget_last_commit
+
+import logweir
+from logweir import pipeline
+from logweir.errors import ConfigError
+from logweir.wal.mp import unpack
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+deltalake = pytest.importorskip("deltalake")
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+FORMAT = [("Id", "unsigned"), ("n", "integer"), {"name": "S s", "type": "any", "is_nullable": True}]
+
+
+def change(folder: Path, seed: int, count: int) -> None:
+    """Change rows in all ways, few keys again and again."""
+    pick = random.Random(seed)
+    with logweir.open(folder) as log:
+        if "t" not in [space.name for space in log.schema]:
+            log.create_space("t", format=FORMAT)
+            log.create_space("other")
+        for _ in range(count):
+            key, kind = pick.randrange(40), pick.randrange(10)
+            if kind < 4:
+                log.replace("t", [key, pick.randrange(9), *["x", None, [1]][: pick.randrange(4)]])
+            elif kind < 6:
+                log.update("t", key, [("+", 1, 1), ("=", -1, pick.randrange(5))])
+            elif kind < 8:
+                log.upsert("t", [key, 1], [("+", 1, 10)])
+            else:
+                log.delete("t", key)
+            log.replace("other", [key])
+
+
+def truncate(folder: Path) -> None:
+    with logweir.open(folder) as log:
+        log.truncate("t")
+
+
+def wanted(folder: Path) -> list[Any]:
+    with logweir.open(folder, create=False) as log:
+        return sorted(list(one) for one in log.select("t"))
+
+
+def shown(table: Path) -> list[Any]:
+    rows = deltalake.DeltaTable(str(table)).to_pyarrow_table().to_pylist()
+    found = sorted((unpack(row["_tuple"]) for row in rows), key=lambda one: one[0])
+    columns = sorted((int(row["Id"]), int(row["n"]), row["S s"], row["_rest"]) for row in rows)
+    assert columns == [
+        (
+            *one[:2],
+            json.dumps(one[2]) if one[2:3] not in ([], [None]) else None,
+            json.dumps({str(n): value for n, value in enumerate(one[3:], 3)}) if one[3:] else None,
+        )
+        for one in found
+    ]
+    return found
+
+
+def follow(spark: SparkSession, folder: Path, checkpoint: str = "c", **options: Any) -> None:
+    given = {"format": "delta", "space": "t", "mirror": True, **options}
+    to, kept = folder.with_name("to"), folder.with_name(checkpoint)
+    pipeline.cdc(spark, folder, to, kept, **given).awaitTermination()
+
+
+def test_a_mirror_has_what_the_space_has(spark: SparkSession, tmp_path: Path) -> None:
+    """Begun with a state, then updates, upserts, deletes and a truncation in batches of few rows,
+    with a batch that is repeated."""
+    folder, table = tmp_path / "from", tmp_path / "to"
+    change(folder, 1, 150)
+    with logweir.open(folder) as log:
+        log.snapshot()
+    follow(spark, folder)
+    assert shown(table) == wanted(folder)
+    change(folder, 2, 250)
+    follow(spark, folder, max_rows_per_batch=90)
+    assert shown(table) == wanted(folder)
+    version = deltalake.DeltaTable(str(table)).version()
+    forget_last_commit(tmp_path / "c")
+    follow(spark, folder, max_rows_per_batch=90)
+    assert deltalake.DeltaTable(str(table)).version() == version
+    change(folder, 3, 20)
+    truncate(folder)
+    change(folder, 4, 25)
+    follow(spark, folder)
+    assert shown(table) == wanted(folder)
+    with pytest.raises(ConfigError, match="another checkpoint"):
+        follow(spark, folder, "d")
+    with pytest.raises(ConfigError, match="mirror"):
+        follow(spark, folder, format="parquet")
+    with pytest.raises(ConfigError, match="spaces"):
+        follow(spark, folder, spaces="other")
+    assert shown(table) == wanted(folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "from", "to"]
+
+
+@pytest.mark.kill
+@pytest.mark.timeout(500)
+def test_a_mirror_survives_a_killed_driver_at_every_step(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Killed before and after the table appears, before and after a merge: in the end it has what
+    the space has, and each merge was made once."""
+    folder, table = tmp_path / "from", tmp_path / "to"
+    change(folder, 1, 40)
+    words = ["cdc", str(folder), "--to", str(table), "--checkpoint", str(tmp_path / "c")]
+    words += ["--space", "t", "--mirror", "--master", "local[1]"]
+    program = "from logweir.tools.cli.main import run; run()"
+    versions = []
+    for seed, place in enumerate(("before_table", "after_table", "before_merge", "after_merge"), 2):
+        ran = subprocess.run(
+            [sys.executable, "-c", program, "pipeline", *words],
+            env={**os.environ, "LOGWEIR_FAILPOINTS": f"mirror.{place}=kill"},
+            cwd=tmp_path,
+            capture_output=True,
+            timeout=200,
+        )
+        assert ran.returncode == -signal.SIGKILL, ran.stderr[-2000:]
+        there = deltalake.DeltaTable.is_deltatable(str(table))
+        versions.append(deltalake.DeltaTable(str(table)).version() if there else None)
+        change(folder, seed, 30)
+    assert versions == [None, 0, 0, 1]
+    follow(spark, folder)
+    assert shown(table) == wanted(folder)
+    assert deltalake.DeltaTable(str(table)).version() == 2
