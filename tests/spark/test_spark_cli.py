@@ -57,6 +57,13 @@ def test_damage_is_one_line_and_exit_code_3(tmp_path: Path) -> None:
         (["cdc", ".", "--to", "x"], "--checkpoint"),
         (["state", ".", "--at-time", "2026-01-01", "--at-vclock", "{1: 5}"], "--at-time"),
         (["fly", "."], "JOB"),
+        (["stats", ".", "--conf", "executor.memory=4g"], "begin with spark."),
+        (["stats", ".", "--option", "types"], "KEY=VALUE"),
+        (["stats", ".", "--option", "colour=red"], "colour"),
+        (["stats", ".", "--option", "space=t"], "space"),
+        (["state", ".", "--option", "types=insert"], "--option"),
+        (["export", ".", "--to", "x", "--mirror"], "--mirror"),
+        (["cdc", ".", "--to", "x", "--checkpoint", "c", "--mirror"], "--space"),
     ],
 )
 def test_wrong_usage_is_told_before_spark_starts(
@@ -66,3 +73,20 @@ def test_wrong_usage_is_told_before_spark_starts(
     ran = run(tmp_path, *words)
     assert ran.returncode == 2
     assert complaint in ran.stderr
+
+
+def test_options_of_the_scan_and_of_spark_reach_them(tmp_path: Path) -> None:
+    """`--option` leaves rows out, `--conf` says where Spark runs."""
+    folder = sample("04-crashed").folder
+    words = [
+        "--option",
+        "types=update",
+        "--option",
+        "kinds=xlog",
+        "--conf",
+        "spark.master=local[1]",
+    ]
+    ran = run(tmp_path, "stats", folder, "--json", *words)
+    assert ran.returncode == 0, ran.stderr
+    rows = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert {(row["kind"], row["type_name"]) for row in rows} == {("xlog", "UPDATE")}

@@ -38,6 +38,7 @@ class _Call:
     space: str | None
     until: Until
     options: dict[str, Any]
+    scan: dict[str, str]
 
     @property
     def target(self) -> str:
@@ -61,6 +62,18 @@ def command(
     master: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Where Spark runs: local[4], spark://…, yarn, k8s://…"),
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A setting of Spark; repeatable."),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="export of changes, cdc, stats: an option of the scan, as `time_from` or "
+            "`max_rows_per_batch`; repeatable.",
+        ),
     ] = None,
     format: Annotated[Format, typer.Option(help="export, cdc, import: of the files.")] = "parquet",
     what: Annotated[
@@ -134,11 +147,13 @@ def command(
             "mirror": mirror,
             "primary": primary,
         },
+        scan=_pairs("--option", option),
     )
+    settings = _pairs("--conf", conf)
     _check(job, call)
     if job == "import" and format == "tank":
         return _import_tank(call)
-    with _session(master) as spark:
+    with _session(master, settings) as spark:
         return _JOBS[job](spark, call)
 
 
@@ -155,8 +170,35 @@ def _check(job: Job, call: _Call) -> None:
         raise ConfigError("PATH", f"this job takes {wanted}, not {len(call.paths)}")
     if call.options["mirror"] and (job != "cdc" or call.space is None):
         raise ConfigError("--mirror", "is for cdc, of one space", hint="name it with --space")
+    if call.scan:
+        _check_scan(job, call)
     if job in ("export", "cdc") and call.format == "tank":
         raise ConfigError("--format", "tank is for import")
+
+
+def _pairs(name: str, given: list[str] | None) -> dict[str, str]:
+    """Options of the form KEY=VALUE. Raises `ConfigError`."""
+    found = {}
+    for one in given or ():
+        key, is_pair, value = one.partition("=")
+        if not is_pair or not key:
+            raise ConfigError(name, f"{one!r} is not KEY=VALUE")
+        if name == "--conf" and not key.startswith("spark."):
+            raise ConfigError(
+                name, f"{key!r} is no setting of Spark", hint="they begin with spark."
+            )
+        found[key] = value
+    return found
+
+
+def _check_scan(job: Job, call: _Call) -> None:
+    from logweir.pipeline.options import ScanOptions
+
+    if job not in ("export", "cdc", "stats") or (job == "export" and call.what == "state"):
+        raise ConfigError("--option", "is for an export of changes, cdc and stats")
+    if taken := {"path", "paths", "url", "space", "integers"} & call.scan.keys():
+        raise ConfigError("--option", f"{min(taken)} is given by the command's own arguments")
+    ScanOptions.parse({"path": call.paths[0], **call.scan})
 
 
 def _until(vclock: str | None, time: str | None) -> Until:
@@ -171,10 +213,10 @@ def _until(vclock: str | None, time: str | None) -> Until:
 
 
 @contextlib.contextmanager
-def _session(master: str | None) -> Iterator[SparkSession]:
+def _session(master: str | None, settings: dict[str, str]) -> Iterator[SparkSession]:
     from logweir import pipeline
 
-    spark = pipeline.session(master, app_name="logweir pipeline")
+    spark = pipeline.session(master, app_name="logweir pipeline", **settings)
     with contextlib.suppress(AttributeError):
         spark.sparkContext.setLogLevel("OFF")
     try:
@@ -292,6 +334,7 @@ def _export(spark: SparkSession, call: _Call) -> int:
             until=call.until,
             integers=call.options["integers"],
             told=told,
+            **call.scan,
         )
     told_of = {"path": done.path, "format": done.format, "files": done.files, "size": done.size}
     if call.out.as_json:
@@ -316,6 +359,7 @@ def _cdc(spark: SparkSession, call: _Call) -> int:
             integers=call.options["integers"],
             mirror=call.options["mirror"],
             every_seconds=call.options["every"],
+            **call.scan,
         )
         query.awaitTermination()
     rows = sum(one.numInputRows for one in query.recentProgress)
@@ -369,7 +413,7 @@ def _stats(spark: SparkSession, call: _Call) -> int:
     from logweir.pipeline.jobs.work import typed_errors, watched
 
     with _progress(call, "Counting") as told, watched(spark, told), typed_errors():
-        rows = [row.asDict() for row in pipeline.stats(spark, *call.paths).collect()]
+        rows = [row.asDict() for row in pipeline.stats(spark, *call.paths, **call.scan).collect()]
     if call.out.as_json:
         for row in rows:
             call.out.json(row)
