@@ -16,7 +16,6 @@ in memory: at most `max_rows_per_batch`.
 from __future__ import annotations
 
 import shutil
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -67,6 +66,11 @@ _FULL: Final = (RowType.INSERT, RowType.REPLACE)
 
 def _typed(space: SpaceDef, integers: str) -> TypedColumns:
     return TypedColumns(space, integers, (_KEY, _TUPLE, _GONE))
+
+
+def _stage(to: Path) -> Path:
+    """Where the files stand that are to be the table, or to be merged into it."""
+    return to.with_name(f".logweir-stage-{to.name}")
 
 
 def _ddl(columns: TypedColumns, front: str) -> str:
@@ -121,7 +125,8 @@ def _begin(
 
     rows = state(spark, prepared.options.paths, prepared=prepared).filter(f"space_id = {space.id}")
     front = f"{_KEY} BINARY, {_TUPLE} BINARY"
-    stage = to.with_name(f".logweir-stage-{to.name}-{uuid.uuid4().hex}")
+    stage = _stage(to)
+    shutil.rmtree(stage, ignore_errors=True)  # a killed driver left it
     notes = [
         deltalake.Transaction(f"{_POSITION}{number}", lsn)
         for number, lsn in prepared.vclock.items()
@@ -169,7 +174,7 @@ def merging(
     deltalake: Any, space: SpaceDef, to: Path, checkpoint: str, integers: str
 ) -> Callable[[DataFrame, int], None]:
     """Merges a batch of `MIRROR_COLUMNS` into the table, unless it is in it already."""
-    stage = Path(f"{to}.logweir-merge")
+    stage = _stage(to)
 
     def write(batch: DataFrame, number: int) -> None:
         name = query_id(checkpoint)

@@ -137,6 +137,8 @@ def test_a_mirror_survives_a_killed_driver_at_every_step(
         versions.append(deltalake.DeltaTable(str(table)).version() if there else None)
         change(folder, seed, 30)
     assert versions == [None, 0, 0, 1]
+    assert (tmp_path / ".logweir-stage-to").is_dir()
     follow(spark, folder)
     assert shown(table) == wanted(folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "from", "to"]
     assert deltalake.DeltaTable(str(table)).version() == 2
