@@ -41,9 +41,9 @@ from logweir.errors import (
 )
 
 if TYPE_CHECKING:
-    from logweir.capturing.stream import capture
     from logweir.changes import follow
     from logweir.recovery.read import read
+    from logweir.replication.capture.stream import capture
     from logweir.store import Log, Transaction, open
     from logweir.wal.vclock import VClock
     from logweir.wal.writer import VERSION as __version__
@@ -85,7 +85,7 @@ _HOMES: Final = {
     "Transaction": ("logweir.store", "Transaction"),
     "VClock": ("logweir.wal.vclock", "VClock"),
     "__version__": ("logweir.wal.writer", "VERSION"),
-    "capture": ("logweir.capturing.stream", "capture"),
+    "capture": ("logweir.replication.capture.stream", "capture"),
     "follow": ("logweir.changes", "follow"),
     "open": ("logweir.store", "open"),
     "read": ("logweir.recovery.read", "read"),

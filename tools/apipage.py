@@ -14,7 +14,7 @@ __all__ = ["CLASSES", "FUNCTIONS", "api_page"]
 
 FUNCTIONS: Final = {
     "logweir": ("open", "read", "follow", "capture"),
-    "logweir.capturing.running": ("run", "load_function"),
+    "logweir.replication.capture.running": ("run", "load_function"),
     "logweir.aio": ("open", "follow"),
     "logweir.recovery": ("examine", "plan", "replay", "repair", "restore"),
     "logweir.pipeline": (

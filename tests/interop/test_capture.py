@@ -16,9 +16,6 @@ from hypothesis import strategies as st
 import logweir
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
-from logweir.capturing.running import StoreKept, TokenFile, load_function, run
-from logweir.capturing.stream import Captured
-from logweir.capturing.token import Token
 from logweir.errors import (
     CallbackFailed,
     ConfigError,
@@ -27,6 +24,9 @@ from logweir.errors import (
     RequestError,
     WrongHistory,
 )
+from logweir.replication.capture.running import StoreKept, TokenFile, load_function, run
+from logweir.replication.capture.stream import Captured
+from logweir.replication.capture.token import Token
 from logweir.replication.protocols import parse_listen_url
 from logweir.wal.vclock import VClock
 
@@ -314,7 +314,7 @@ def test_a_token_file_is_written_after_the_function(server: Serving, tmp_path: P
 
 def test_functions_by_name() -> None:
     """Found by import; what is none is refused, whatever the module raises."""
-    assert load_function("logweir.capturing.running:run") is run
+    assert load_function("logweir.replication.capture.running:run") is run
     for wrong in ("", "os", "os:", ":x", "os:none", "no_such_module_here:f", "os:sep"):
         with pytest.raises(ConfigError):
             load_function(wrong)

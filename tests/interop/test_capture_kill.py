@@ -17,7 +17,7 @@ from support.waiting import until
 
 import logweir
 from interop.realtarantool import RealTarantool
-from logweir.capturing.token import Token
+from logweir.replication.capture.token import Token
 
 PROGRAM = [sys.executable, "-P", "-c", "from logweir.tools.cli.main import run; run()"]
 TAKER = """

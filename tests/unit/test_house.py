@@ -296,6 +296,7 @@ REPLICATION_ROOMS = {
     **dict.fromkeys(PROTOCOLS, 4.0),
     "protocols": 5.0,
     "administration": 5.0,
+    "capture": 5.5,
     "server": 6.0,
 }
 """Floors in `replication/`: of folders, and of the files that know all of them."""

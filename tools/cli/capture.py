@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 import logweir
-from logweir.capturing.running import Kept, StoreKept, TokenFile, load_function, run
 from logweir.errors import ConfigError, DecodeError, Unreachable
+from logweir.replication.capture.running import Kept, StoreKept, TokenFile, load_function, run
 from logweir.tools.cli.notify import notify
 from logweir.tools.cli.output import Output
 from logweir.wal.mp import Value

@@ -25,9 +25,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from logweir.capturing.images import Images
-from logweir.capturing.stream import Capture, Captured
 from logweir.errors import CallbackFailed, ConfigError, Unreachable
+from logweir.replication.capture.images import Images
+from logweir.replication.capture.stream import Capture, Captured
 from logweir.replication.stream import positions
 from logweir.store import Log, Transaction
 from logweir.wal.failpoint import failpoint
@@ -65,7 +65,7 @@ class Kept:
 
 class StoreKept(Kept):
     """In a store, with what the function does there. `name`: of the capture; `images`: whether
-    changes are given with the tuples before and after them, see `logweir.capturing.images`.
+    changes are given with the tuples before and after them, see `images`.
 
     The function is given the transaction from upstream and one of the store.
     """

@@ -15,9 +15,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from logweir.capturing.token import Token, chosen
 from logweir.changes import following
 from logweir.errors import ConfigError, PositionUnavailable, WrongHistory
+from logweir.replication.capture.token import Token, chosen
 from logweir.replication.iproto.client.spaces import server_definitions
 from logweir.replication.protocols import parse_url
 from logweir.store.choosing import Change, Changes, Chooser

@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from logweir.capturing.stream import Capture, Captured, Change
-from logweir.capturing.token import Token
 from logweir.errors import ErrorCode, RemoteProtocolError, RequestError, WrongHistory
+from logweir.replication.capture.stream import Capture, Captured, Change
+from logweir.replication.capture.token import Token
 from logweir.replication.iproto.client_session import Refused, Rows, StreamBegun, StreamEnded
 from logweir.replication.iproto.follow.upstream import connect
 from logweir.replication.protocols import parse_url
