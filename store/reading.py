@@ -53,6 +53,8 @@ class Reads(ABC):
     _committer: Committer
     _checkpoints: Checkpoints
     _filesystem: FileSystem
+    _expiring: tuple[tuple[int, int], frozenset[Value]] = (-1, -1), frozenset()
+    """The state of the space that tells which spaces have tuples that expire, and their ids."""
 
     @abstractmethod
     def check_process(self) -> None: ...
@@ -60,10 +62,19 @@ class Reads(ABC):
     @abstractmethod
     def now(self) -> float: ...
 
-    @property
-    def _may_expire(self) -> bool:
+    def _expires(self, space: int | str) -> bool:
         """Whether tuples may have to be left out: then they are read in a view."""
-        return self._committer.schema.get(EXPIRY_SPACE) is not None
+        schema = self._committer.schema
+        table = schema.get(EXPIRY_SPACE)
+        if table is None:
+            return False
+        seen = table.id, self._committer.changes[table.id]
+        if self._expiring[0] != seen:
+            with self.read_view() as view:
+                ids = frozenset(row[0] for row in view.select(table.id))
+            self._expiring = seen, ids
+        found = schema.get(space)
+        return found is not None and found.id in self._expiring[1]
 
     @property
     def vclock(self) -> VClock:
@@ -142,7 +153,7 @@ class Reads(ABC):
 
     def get(self, space: int | str, key: Key, *, index: int | str = 0) -> tuple[Value, ...] | None:
         """The tuple with that full key of a unique index, None if there is none."""
-        if not self._may_expire:
+        if not self._expires(space):
             found = self._committer.reader.rows(space, index, GET, 1, 0, key_bytes(key))
             if found is not None:
                 return found[0] if found else None
@@ -164,7 +175,7 @@ class Reads(ABC):
         `key`: None for all, one value, or a list with the first parts; `iterator`: EQ (default
         with a key), REQ, ALL (default without), LT, LE, GE, GT. Raises `RequestError`.
         """
-        asked = None if self._may_expire else numbers(key, iterator, limit, offset)
+        asked = None if self._expires(space) else numbers(key, iterator, limit, offset)
         found = None if asked is None else self._committer.reader.rows(space, index, *asked)
         if found is not None:
             return found
@@ -193,7 +204,7 @@ class Reads(ABC):
 
     def count(self, space: int | str) -> int:
         """How many tuples a space holds."""
-        found = None if self._may_expire else self._committer.reader.count(space)
+        found = None if self._expires(space) else self._committer.reader.count(space)
         if found is not None:
             return found
         with self.read_view() as view:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from interop.rawclient import RawClient
+from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from logweir.errors import StateFailed
 from logweir.limits import TRIAL_BYTES, TRIALS
@@ -22,7 +23,7 @@ from logweir.wal.mp import pack
 asynctnt = pytest.importorskip("asynctnt", reason="asynctnt is not installed")
 tarantool = pytest.importorskip("tarantool", reason="tarantool-python is not installed")
 
-SELECT, INSERT, REPLACE, UPDATE, DELETE, CALL, AUTH = 1, 2, 3, 4, 5, 10, 7
+SELECT, INSERT, REPLACE, UPDATE, DELETE, CALL, AUTH, EVAL = 1, 2, 3, 4, 5, 10, 7, 8
 BEGIN, COMMIT, ROLLBACK, PING, VOTE, ID = 14, 15, 16, 64, 68, 73
 
 
@@ -232,10 +233,25 @@ def test_what_cannot_be_is_refused(serving: Serving) -> None:
             assert client.code(1, BEGIN, {0x59: isolation, 0x56: float("inf")}) == 0
             assert client.code(1, BEGIN) == 79
             assert client.code(1, CALL, {0x22: "add", 0x21: [1, 2]}) == 5
-            assert client.code(1, INSERT, {0x10: 272, 0x21: ["x", 1]}) == 5
+            assert client.code(1, EVAL, {0x27: "return 1", 0x21: []}) == 5
+            for system in (272, 280, 288, 304, 312):
+                assert client.code(1, INSERT, {0x10: system, 0x21: ["x", 1]}) == 5
             assert client.code(1, INSERT, {0x10: 9999, 0x21: [1]}) == 36
             assert client.put(1, 1, 1, kind=INSERT) == 0  # none of these has ended it
             assert client.code(1, ROLLBACK) == 0
+
+
+@pytest.mark.tarantool
+def test_a_tarantool_2_6_knows_no_streams(tmp_path: Path) -> None:
+    """It passes over the id of a stream, and refuses what begins and ends transactions."""
+    with RealTarantool(tmp_path / "box") as box:
+        box.eval("box.schema.user.grant('guest', 'super')")
+        assert box.port is not None
+        with RawClient(box.port) as client:
+            for kind in (BEGIN, COMMIT, ROLLBACK, ID):
+                assert int(client.ask(kind, {}, stream=1).error().code) == 48
+            answer = client.ask(EVAL, {0x27: "return 7", 0x21: []}, stream=1)
+            assert answer.body[0x30] == [7]
 
 
 def test_a_stream_is_in_order(serving: Serving) -> None:

@@ -85,6 +85,20 @@ def test_it_is_deleted_by_rows_of_the_log(log: logweir.Log, clock: SimClock) -> 
     assert log.delete_expired() == 0
 
 
+def test_reads_know_at_once_what_expires(log: logweir.Log, clock: SimClock) -> None:
+    """From the moment that it was said, and only while it holds; other spaces are as they were."""
+    log.create_space("other", FORMAT)
+    log.create_index("other", "till", {"parts": ["till"], "unique": False})
+    log.insert("other", (1, NOW - 1))
+    assert (log.get("other", 1), log.count("other")) == ((1, NOW - 1), 1)
+    log.set_expiry("other", "till")
+    assert (log.get("other", 1), log.count("other"), log.select("other")) == (None, 0, [])
+    log.set_expiry("other", None)
+    assert (log.get("other", 1), log.count("other")) == ((1, NOW - 1), 1)
+    clock.advance(10)
+    assert log.get("s", 1) is None
+
+
 def test_a_clock_that_jumps(log: logweir.Log, clock: SimClock) -> None:
     """Ahead: what is over by then goes. Back: what is there and not deleted is read again."""
     clock.advance(25)
