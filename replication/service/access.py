@@ -155,11 +155,11 @@ class Access:
         wide = self.universe | self.types.get(object_type, 0)
         if not wide & _USAGE:
             raise denied(Privilege.USAGE, "universe", "", self.user.name)
-        bit = wanted.value  # plain numbers: flags are slow, and this is asked for every request
+        bit = int(wanted)  # plain numbers: flags are slow, and this is asked for every request
         if wide & bit or owner == self.user.id:
             return
         granted = wide | self.objects.get((object_type, object_id), 0)
-        if granted & wanted != wanted:
+        if granted & bit != bit:
             raise denied(wanted, object_type, name, self.user.name)
 
     def check_definition(

@@ -50,7 +50,9 @@ __all__ = ["Batch", "BatchKind", "Lane", "Lanes", "Pending"]
 _IN_FLIGHT: Final = 4
 _QUIET_IN_FLIGHT: Final = 16
 _PRIORITY: Final = 128
-_MORE: Final = Flag.MORE.value  # plain numbers: flags are slow, and this is asked for every request
+# Plain numbers: flags are slow, and these are asked for every request.
+_MORE: Final = Flag.MORE.value
+_FENCE: Final = Flag.FENCE.value
 _BOUND: Final = frozenset((Opcode.MUTATION, Opcode.REMOVE))
 _STORE: Final = frozenset((Opcode.MUTATION, Opcode.REMOVE, Opcode.GET))
 
@@ -261,7 +263,7 @@ class Lanes(Generic[Selected]):
             return None
         if isinstance(first, Bound):
             queue.popleft()
-            lane.is_blocked = any(one.frame.flags & Flag.FENCE for one in first.requests)
+            lane.is_blocked = any(one.frame.flags & _FENCE for one in first.requests)
             return Batch(BatchKind.TRANSACTION, lane, first.requests, first.size_bytes)
         if not _is_store(first):
             if lane.in_flight:
@@ -278,7 +280,7 @@ class Lanes(Generic[Selected]):
             queue.popleft()
             requests.append(pending)
             size += pending.frame.size_bytes
-            if pending.frame.flags & Flag.FENCE:
+            if pending.frame.flags & _FENCE:
                 lane.is_blocked = True
                 break
         return Batch(BatchKind.STORE, lane, requests, size)
