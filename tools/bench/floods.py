@@ -37,7 +37,6 @@ _MANY: Final = 513
 _INDEXES: Final = 288
 _VIEW: Final = 281  # of spaces
 _ALL: Final = 2
-_UNICODE_CI: Final = 2
 _ITEM_BYTES: Final = 100
 _BUNDLES: Final = 20
 
@@ -72,10 +71,9 @@ def _many(**how: int) -> bytes:
     return _select(_MANY, [], iterator=_ALL, **how)
 
 
-def _index(**part: object) -> bytes:
-    """Make an index on the space of many rows, and drop it. `part`: how its strings are ordered."""
-    parts = [{"field": 1, "type": "string", **part}]
-    row = [_MANY, 1, "second", "tree", {"unique": False}, parts]
+def _index() -> bytes:
+    """Make an index on the space of many rows, and drop it."""
+    row = [_MANY, 1, "second", "tree", {"unique": False}, [[1, "string"]]]
     return _iproto(RequestType.INSERT, {0x10: _INDEXES, 0x21: row}) + _iproto(
         RequestType.DELETE, {0x10: _INDEXES, 0x11: 0, 0x20: [_MANY, 1]}
     )
@@ -183,7 +181,6 @@ PROTOCOLS: Final = {
             "FETCH_SNAPSHOT": _iproto(RequestType.FETCH_SNAPSHOT, {}),
             "JOIN": _joins(RequestType.JOIN),
             "index": _index(),
-            "index collated": _index(collation=_UNICODE_CI),
         },
         _iproto(RequestType.PING, {}),
         b"\xce",
