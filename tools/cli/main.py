@@ -68,6 +68,7 @@ COMMANDS: Final = {
     "status": "Show what a server does, or how far upstreams were read.",
     "retain": "List or forget the followers for whom a store keeps its logs.",
     "gaps": "List what upstreams had and a store has not.",
+    "forget": "Remove what names a user of a homeserver.",
     "user": "Manage users, roles and their rights.",
     "topic": "List, make, configure, delete and import Tank topics.",
     "capture": "Call a Python function once for each transaction.",
