@@ -41,8 +41,8 @@ from logweir.errors import (
 )
 
 if TYPE_CHECKING:
-    from logweir.changes import follow
     from logweir.recovery.read import read
+    from logweir.replication.capture.following import follow
     from logweir.replication.capture.stream import capture
     from logweir.store import Log, Transaction, open
     from logweir.wal.vclock import VClock
@@ -86,7 +86,7 @@ _HOMES: Final = {
     "VClock": ("logweir.wal.vclock", "VClock"),
     "__version__": ("logweir.wal.writer", "VERSION"),
     "capture": ("logweir.replication.capture.stream", "capture"),
-    "follow": ("logweir.changes", "follow"),
+    "follow": ("logweir.replication.capture.following", "follow"),
     "open": ("logweir.store", "open"),
     "read": ("logweir.recovery.read", "read"),
 }

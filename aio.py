@@ -57,7 +57,7 @@ from logweir.wal.xrow import RowType
 from logweir.wal.xrow import Transaction as LoggedTransaction
 
 if TYPE_CHECKING:
-    from logweir.changes import follow_async as follow
+    from logweir.replication.capture.following import follow_async as follow
 
 __all__ = ["AsyncLog", "AsyncTransaction", "follow", "open"]
 
@@ -68,7 +68,7 @@ def __getattr__(name: str) -> Any:
     """`follow`, for which the protocols are loaded: only who follows a server needs them."""
     if name != "follow":
         raise AttributeError(f"module 'logweir.aio' has no attribute {name!r}")
-    return import_module("logweir.changes").follow_async
+    return import_module("logweir.replication.capture.following").follow_async
 
 
 def open(path: str | os.PathLike[str], **options: Any) -> _Opening:

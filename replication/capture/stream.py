@@ -15,8 +15,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from logweir.changes import following
 from logweir.errors import ConfigError, PositionUnavailable, WrongHistory
+from logweir.replication.capture.following import following
 from logweir.replication.capture.token import Token, chosen
 from logweir.replication.iproto.client.spaces import server_definitions
 from logweir.replication.protocols import parse_url
