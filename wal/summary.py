@@ -87,12 +87,13 @@ def summarize_file(
     filesystem: FileSystem = OS,
     names: SpaceNames | None = None,
     progress: Callable[[int], None] | None = None,
+    each: Callable[[FileSummary, Block], None] | None = None,
 ) -> FileSummary:
     """Read a whole file and count. Goes on behind damage.
 
     `names`: learns the names of spaces that the file defines; `progress`: called with the bytes
-    read so far. Raises `CorruptFile` where the text header cannot be used, `WalError` where the
-    file cannot be read.
+    read so far; `each`: with what is counted so far, and the block that was counted last. Raises
+    `CorruptFile` where the text header cannot be used, `WalError` where the file cannot be read.
     """
     with WalReader(path, filesystem=filesystem, skip_damage=True) as reader:
         summary = FileSummary(path, reader.meta, reader.size)
@@ -103,6 +104,8 @@ def summarize_file(
             summary._add(item)
             if names is not None:
                 names.learn(item.columns)
+            if each is not None:
+                each(summary, item)
             if progress is not None:
                 progress(item.end)
         summary.spaces.pop(ABSENT, None)

@@ -62,6 +62,14 @@ class Defined:
                 ddl.build_index(self.engine, space, index)
         self.txn.forget()
 
+    @property
+    def replicaset(self) -> uuid.UUID | None:
+        """The UUID of the replica set, None where nothing tells it."""
+        engine = self.engine
+        space = engine.schema.space(SystemSpace.SCHEMA)
+        row = reads.one(engine, space, engine.schema.index(space, 0), key_bytes("cluster"))
+        return None if row is None else uuid.UUID(unpack(row)[1])
+
     def _take(self, columns: RowColumns) -> None:
         engine = self.engine
         for row, space_id in enumerate(columns.space_id):
@@ -107,8 +115,4 @@ def folder_definitions(path: Path, filesystem: FileSystem = OS) -> Definitions:
             for block in follower.poll():
                 defined.go_on(block)
             vclock = follower.vclock
-    engine = defined.engine
-    space = engine.schema.space(SystemSpace.SCHEMA)
-    row = reads.one(engine, space, engine.schema.index(space, 0), key_bytes("cluster"))
-    replicaset = None if row is None else uuid.UUID(unpack(row)[1])
-    return Definitions(engine.schema, replicaset, vclock)
+    return Definitions(defined.engine.schema, defined.replicaset, vclock)

@@ -53,6 +53,7 @@ COMMANDS: Final = {
     "import": "Take JSON lines into a space.",
     "export": "Print all rows of a space as JSON lines.",
     "info": "Show what a file or folder holds.",
+    "report": "Write a page that shows what a file or folder holds.",
     "cat": "Print the rows of logs and snapshots.",
     "verify": "Check a file or folder and list all damage.",
     "repair": "Save what is whole of a damaged folder.",

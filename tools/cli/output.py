@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TextIO
 
-__all__ = ["BOLD_RED", "Output", "human_bytes"]
+__all__ = ["BOLD_RED", "Output", "human_bytes", "visible"]
 
 BOLD: Final = "1"
 BOLD_RED: Final = "1;31"
 """How a terminal is told to show what is wrong."""
 
-_ODD: Final = re.compile(
-    r"(\x1b\[[0-9;]*m|[\t\n])|[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
-)
+_CONTROLS: Final = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
+_ODD: Final = re.compile(rf"(\x1b\[[0-9;]*m|[\t\n])|{_CONTROLS}")
+_ANY_CONTROL: Final = re.compile(_CONTROLS)
 PROGRESS_AFTER_SECONDS: Final = 0.7
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -139,7 +139,18 @@ def _shown(text: str, stream: TextIO) -> str:
     characters and marks of the direction of writing, but colours. As JSON escapes them."""
     if not stream.isatty():
         return text
-    return _ODD.sub(lambda found: found[1] or f"\\u{ord(found[0]):04x}", text)
+    return _ODD.sub(lambda found: found[1] or _escape(found), text)
+
+
+def visible(text: str) -> str:
+    """Text from anywhere with every control character, and mark of the direction of writing, as an
+    escape of JSON; what no encoding has, too."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return _ANY_CONTROL.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 def _width(text: str) -> int:
