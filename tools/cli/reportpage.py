@@ -59,7 +59,7 @@ table { border-collapse: collapse; font-size: .9rem; }
 th, td { padding: .25rem .7rem; text-align: left; vertical-align: top;
   border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 600; white-space: nowrap; }
-td { overflow-wrap: anywhere; min-width: 4rem; }
+td { overflow-wrap: break-word; min-width: 5.5rem; max-width: 30rem; }
 tbody tr:nth-child(even) { background: var(--row); }
 .number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .whole { white-space: nowrap; }
@@ -71,7 +71,7 @@ svg { display: block; width: 100%; height: 7rem; border-bottom: 1px solid var(--
   fill: var(--bar); }
 svg.second { fill: var(--second); }
 svg rect:hover { opacity: .6; }
-.share { width: 12rem; } .share svg { height: 1rem; border: 0; }
+.share { width: min(12rem, 24vw); } .share svg { height: 1rem; border: 0; }
 article { border-left: 3px solid var(--bad); padding: .1rem .8rem; margin: .6rem 0;
   overflow-wrap: anywhere; }
 </style>
