@@ -67,6 +67,7 @@ COMMANDS: Final = {
     "config": "Show the configuration that a server would have.",
     "follow": "Copy one upstream and keep the copy up to date.",
     "status": "Show what a server does, or how far upstreams were read.",
+    "top": "Show what a server does, again and again.",
     "retain": "List or forget the followers for whom a store keeps its logs.",
     "gaps": "List what upstreams had and a store has not.",
     "forget": "Remove what names a user of a homeserver.",

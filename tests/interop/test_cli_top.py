@@ -1,0 +1,106 @@
+"""`logweir top` beside a server that works, and one that goes away."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+import logweir
+from interop.rawclient import RawClient
+from interop.test_iproto_cli import CODE, serving, told
+from logweir.tools.cli.top import _view, rates_of
+
+
+def test_two_looks_tell_what_happened_between_them(tmp_path: Path) -> None:
+    """The second look counts the commit that came behind the first; the third one that the server
+    went away."""
+    with logweir.open(tmp_path / "one") as log:
+        log.create_space("t")
+    words = ["top", "--json", "--every", "0.1"]
+    with serving(tmp_path / "one", "--allow-guest", "all") as ready:
+        url = ready["listen"][0]
+        with subprocess.Popen(
+            [sys.executable, "-c", CODE, *words, url], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            looks = iter(process.stdout)
+            first = json.loads(next(looks))
+            assert (first["rates"], first["unreachable"]) == ({}, "")
+            with RawClient(int(url.rpartition(":")[2])) as client:
+                assert not client.ask(3, {0x10: 512, 0x21: [100, "x"]}).is_error
+            found = next(look for look in map(json.loads, looks) if look["rates"]["rows"])
+            assert found["signature"] == first["signature"] + 1
+            assert found["rates"]["commits"] > 0
+            process.terminate()
+        code, out, _ = told("top", url, "--count", "1")
+        assert code == 0
+        assert str(tmp_path / "one") not in out
+        assert found["instance"] in out
+        assert "{1: " in out
+    code, _, err = told("top", url, "--count", "1")
+    assert code == 4
+    assert "hint" in err
+    assert told("top", tmp_path / "one")[0] == 2
+
+
+def test_a_server_that_goes_away_is_asked_again(tmp_path: Path) -> None:
+    """What it said last stays, with why there is nothing newer."""
+    with logweir.open(tmp_path / "one"):
+        pass
+    with serving(tmp_path / "one", "--allow-guest", "all") as ready:
+        words = ["top", "--json", "--every", "0.1", ready["listen"][0]]
+        process = subprocess.Popen(
+            [sys.executable, "-c", CODE, *words], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        looks = map(json.loads, process.stdout)
+        first = next(looks)
+    with process:
+        last = next(look for look in looks if look["unreachable"])
+        process.terminate()
+    assert last["instance"] == first["instance"]
+    assert last["rates"] == {}
+
+
+def test_rates_of_a_server_that_began_anew() -> None:
+    """Counters that went back have no rate; an upstream is known by its address."""
+    before = {"vclock": {1: 5}, "commits": 9, "sources": [{"url": "a", "rows": 3}]}
+    now = {
+        "vclock": {1: 9, 2: 6},
+        "commits": 2,
+        "sources": [{"url": "a", "rows": 13}, {"url": "b", "rows": 7}],
+    }
+    assert rates_of(before, now, 2.0) == {"rows": 5.0, "a": 5.0}
+    assert rates_of({"vclock": {}}, {"vclock": {}}, 1.0) == {"rows": 0.0}
+
+
+def test_texts_of_a_server_are_shown_and_not_obeyed() -> None:
+    """Followers, upstreams and who keeps logs stand there; neither rich's markup nor a terminal's
+    escapes in what the server says count."""
+    status = {
+        "url": "tarantool://h:1",
+        "instance": "i",
+        "vclock": {1: 5},
+        "state": "running",
+        "oldest_log_kept_by": "[red]one\x1b]0;x\x07",
+        "pinned_bytes": {"one": 2048},
+        "replicas": [
+            {"instance": "f", "peer": "p:1", "lag_rows": 1234, "acknowledged": {1: 4}},
+        ],
+        "sources": [
+            {"url": "u", "state": "waiting", "lag_seconds": None, "last_error": "gone\x1b[2J"},
+        ],
+    }
+    console = Console(width=100, force_terminal=True, color_system=None)
+    with console.capture() as capture:
+        console.print(_view(status, {"rows": 2.5, "u": 1.0}, "away"))
+    text = capture.get()
+    for wanted in ("unreachable: away", "[red]one\\u001b]0;x\\u0007", "1,234", "2.0 KiB"):
+        assert wanted in text
+    assert "gone\\u001b[2J" in text
+    assert "2.5 rows" in text
+    assert "\x1b" not in text

@@ -1,0 +1,185 @@
+"""`logweir top`: what a running server does, looked at again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from itertools import chain
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from logweir.errors import ConfigError, Unreachable
+from logweir.replication import loop
+from logweir.replication.iproto.client.status import fetch_status
+from logweir.replication.urls import Url
+from logweir.tools.cli.operating import server_at
+from logweir.tools.cli.output import Output, human_bytes, visible
+from logweir.wal.vclock import VClock
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+__all__ = ["rates_of"]
+
+Told = Mapping[str, Any]
+
+_NO_TERMINAL_WIDTH: Final = 200
+_COUNTERS: Final = ("commits", "syncs")
+
+
+def command(
+    out: Output,
+    where: Annotated[
+        str, typer.Argument(metavar="URL", help="The server: tarantool://USER@HOST:PORT.")
+    ],
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds from one look to the next.")] = 2.0,
+    count: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="End after so many looks.")
+    ] = None,
+) -> int:
+    """Show what a running server does, until Ctrl-C: rates, lag of followers and upstreams, who
+    keeps old logs, memory.
+
+    Numbers are those of `logweir status`, rates those since the look before. A server that goes
+    away meanwhile is asked again. With --json one object for each look.
+    """
+    url = server_at(where)
+    if url is None:
+        raise ConfigError("URL", f"{where!r} is no address", hint="write tarantool://HOST:PORT")
+    if out.as_json:
+        for status, rates, error in _looks(url, every, count):
+            out.json({**status, "rates": rates, "unreachable": error})
+            out.flush()
+        return 0
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(width=None if out.is_terminal else _NO_TERMINAL_WIDTH)
+    live = Live(console=console, screen=True, auto_refresh=False) if out.is_terminal else None
+    looks = _looks(url, every, count)
+    first = next(looks)  # an error is told on the terminal as it is
+    with live or nullcontext():
+        for look in chain((first,), looks):
+            if live is None:
+                console.print(_view(*look))
+            else:
+                live.update(_view(*look), refresh=True)
+    return 0
+
+
+def _looks(
+    url: Url, every: float, count: int | None
+) -> Iterator[tuple[Told, dict[str, float], str]]:
+    """The status, rates since the look before, and why there is no newer one, "" where it is new.
+    Raises what the first look raises."""
+    before: Told | None = None
+    at = 0.0
+    looks = 0
+    while True:
+        try:
+            status: Told = loop.run(fetch_status(url))
+        except Unreachable as error:
+            if before is None:
+                raise
+            yield before, {}, error.message
+        else:
+            now = time.monotonic()
+            yield status, {} if before is None else rates_of(before, status, now - at), ""
+            before, at = status, now
+        looks += 1
+        if looks == count:
+            return
+        time.sleep(every)
+
+
+def rates_of(before: Told, now: Told, seconds: float) -> dict[str, float]:
+    """What happened in a second, by what: `rows` of the log, `commits`, `syncs`, and the rows of
+    each upstream by its address. Without what began anew meanwhile, with the server."""
+    pairs = {
+        name: (before[name], now[name]) for name in _COUNTERS if name in before and name in now
+    }
+    pairs["rows"] = _rows(before), _rows(now)
+    known = {one["url"]: one["rows"] for one in before.get("sources", ())}
+    for one in now.get("sources", ()):
+        if one["url"] in known:
+            pairs[one["url"]] = known[one["url"]], one["rows"]
+    return {
+        name: (last - first) / seconds
+        for name, (first, last) in pairs.items()
+        if last >= first and seconds > 0
+    }
+
+
+def _rows(status: Told) -> int:
+    return sum(status["vclock"].values())
+
+
+# --- for people -----------------------------------------------------------------------------------
+
+
+def _view(status: Told, rates: Mapping[str, float], error: str) -> Group:
+    """All of it, as wide as the terminal. No text of the server is obeyed."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[Table | Text] = []
+    if error:
+        parts.append(Text(visible(f"unreachable: {error}"), style="bold red"))
+    memory = status.get("memory", {})
+    held = sum(value for name, value in memory.items() if name in _HELD)
+    pairs: list[tuple[str, object]] = [
+        ("server", f"{status['url']}  {status['instance']}"),
+        ("vclock", VClock(status["vclock"])),
+        ("state", status.get("error") or status.get("state")),
+        ("a second", "  ".join(f"{rates[one]:,.1f} {one}" for one in _RATES if one in rates)),
+        ("connections", status.get("connections")),
+        (
+            "memory held",
+            f"{human_bytes(held)} of {human_bytes(memory['limit_bytes'])}" if memory else None,
+        ),
+        ("layers", human_bytes(status["layers_bytes"]) if "layers_bytes" in status else None),
+        ("oldest log", status.get("oldest_log_kept_by")),
+    ]
+    parts.append(_table(("", ""), [pair for pair in pairs if pair[1] not in (None, "")]))
+    sources = [
+        (
+            one["url"],
+            one["state"],
+            "" if one["lag_seconds"] is None else f"{one['lag_seconds']:.3f}",
+            f"{rates[one['url']]:,.1f}" if one["url"] in rates else "",
+            one["last_error"] or "",
+        )
+        for one in status.get("sources", ())
+    ]
+    if sources:
+        parts.append(_table(("upstream", "state", "lag s", "rows/s", "last error"), sources))
+    replicas = [
+        (one["instance"], one["peer"], f"{one['lag_rows']:,}", VClock(one["acknowledged"]))
+        for one in status.get("replicas", ())
+    ]
+    if replicas:
+        parts.append(_table(("follower", "peer", "lag rows", "acknowledged"), replicas))
+    pinned = [(name, human_bytes(size)) for name, size in status.get("pinned_bytes", {}).items()]
+    if pinned:
+        parts.append(_table(("logs kept for", "bytes"), pinned))
+    return Group(*(one for part in parts for one in (part, Text())))
+
+
+_RATES: Final = ("rows", *_COUNTERS)
+_HELD: Final = ("unfinished_frames_bytes", "requests_bytes", "answers_bytes")
+_NUMBERS: Final = frozenset(("lag s", "rows/s", "lag rows", "bytes"))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(columns))
+    for name in columns:
+        table.add_column(name, justify="right" if name in _NUMBERS else "left")
+    for row in rows:
+        table.add_row(*(Text(visible(str(one))) for one in row))
+    return table
