@@ -11,6 +11,10 @@ With a bucket, SELECT_BUCKET goes out before TAP_CONNECT, in one piece with it. 
 not know it, or does not let us, gives the bucket that it has for us; one that says that there is no
 such bucket (01, or 24: no access) has refused, and so has one that then says nothing more.
 
+Without a connect nothing is asked for: what the owner says with `say` goes out behind the login and
+the choice of the bucket, and whatever is answered comes as `Answer`. Then a server that does not
+let us choose the bucket has refused, too: what is said is about that bucket.
+
 With `asks_start` the server's STAT is asked for before TAP_CONNECT: event `Started` says when it
 was started, by its own clock: `time` less `uptime`.
 
@@ -50,7 +54,7 @@ _LOGIN = frozenset((Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP))
 
 _NO_BUCKET = frozenset((Status.NOT_FOUND, 0x24))
 
-__all__ = ["Alive", "ClientSession", "Refused", "Started", "StreamEvent"]
+__all__ = ["Alive", "Answer", "ClientSession", "Refused", "Started", "StreamEvent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +78,19 @@ class Started:
     at: int | None
 
 
-StreamEvent = TapMessage | Refused | Alive | Started
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the server answered to something that the owner said."""
+
+    packet: Packet
+
+
+StreamEvent = TapMessage | Refused | Alive | Started | Answer
 
 
 class ClientSession(BaseSession[StreamEvent]):
-    """One stream. `connect`: what is asked for; `user`, `password`: for SASL, "" for none;
-    `bucket`: "" for the one that the server gives.
+    """One stream. `connect`: what is asked for, None: see `say`; `user`, `password`: for SASL, ""
+    for none; `bucket`: "" for the one that the server gives.
 
     `asks_start`: see `Started`; `big_endian_producer`: see `decode_tap`; `random`: see `Login`.
     `ended_whole`: the server closed the connection behind a whole packet.
@@ -90,7 +101,7 @@ class ClientSession(BaseSession[StreamEvent]):
 
     def __init__(
         self,
-        connect: Connect,
+        connect: Connect | None,
         *,
         user: str = "",
         password: str = "",
@@ -111,6 +122,8 @@ class ClientSession(BaseSession[StreamEvent]):
         self._awaits_bucket = False
         self._asks_start = asks_start
         self._statistics: dict[bytes, bytes] | None = None
+        self._is_ready = False
+        self._said: list[bytes] = []  # before it was ready
         self._login = Login(user, password, random) if user else None
         if user:
             self._out.put(encode_request(Packet(Opcode.SASL_LIST_MECHS)))
@@ -146,6 +159,13 @@ class ClientSession(BaseSession[StreamEvent]):
         """Everything up to now, or the oldest `count` of what waits, is durable: say so."""
         for _ in range(len(self._due) if count is None else count):
             self._out.put(encode_ack(*self._due.popleft()))
+
+    def say(self, data: bytes) -> None:
+        """Send whole packets once the bucket is chosen. Only without a connect."""
+        if self._is_ready:
+            self._out.put(data)
+        else:
+            self._said.append(data)
 
     def refuse(self, message: TapMessage, status: Status) -> None:
         """Answer one message with a status; those before it must have been acknowledged."""
@@ -188,14 +208,16 @@ class ClientSession(BaseSession[StreamEvent]):
             self._take_login(self._login, packet, events)
         elif opcode == Opcode.SELECT_BUCKET and self._awaits_bucket:
             self._awaits_bucket = False
-            if packet.status in _NO_BUCKET:
+            if packet.status in _NO_BUCKET or (self._connect is None and self._is_doubtful(packet)):
                 self._refused(f"bucket {self._bucket!r}", packet, events)
-            elif packet.status not in (Status.SUCCESS, Status.UNKNOWN_COMMAND):
+            elif self._is_doubtful(packet):
                 self._doubt = packet
         elif opcode == Opcode.STAT and self._statistics is not None:
             self._take_statistic(self._statistics, packet, events)
         elif opcode == Opcode.TAP_CONNECT:
             self._refused("the stream", packet, events)
+        elif self._connect is None:
+            events.append(Answer(packet))
         else:
             self.end(f"a response of opcode {opcode:#04x} to nothing")
 
@@ -207,7 +229,19 @@ class ClientSession(BaseSession[StreamEvent]):
             self._statistics = {}
             self._out.put(encode_request(Packet(Opcode.STAT)))
         else:
-            self._out.put(encode_connect(self._connect))
+            self._begin()
+
+    def _begin(self) -> None:
+        """Ask for the stream, or send what the owner said."""
+        self._is_ready = True
+        said, self._said = self._said, []
+        for data in said if self._connect is None else (encode_connect(self._connect),):
+            self._out.put(data)
+
+    @staticmethod
+    def _is_doubtful(packet: Packet) -> bool:
+        """Whether a server that knows SELECT_BUCKET did not do it."""
+        return packet.status not in (Status.SUCCESS, Status.UNKNOWN_COMMAND)
 
     def _take_statistic(
         self, known: dict[bytes, bytes], packet: Packet, events: list[StreamEvent]
@@ -222,7 +256,7 @@ class ClientSession(BaseSession[StreamEvent]):
         except (KeyError, ValueError):
             started = 0
         events.append(Started(started if started > 0 else None))
-        self._out.put(encode_connect(self._connect))
+        self._begin()
 
     def _take_login(self, login: Login, packet: Packet, events: list[StreamEvent]) -> None:
         opcode, status = packet.opcode, packet.status

@@ -32,13 +32,10 @@ it is not done twice. With `byteorder=big` item flags are taken as a big-endian 
 
 *Once*, the source asks for a DUMP instead, which is all that the server has at that moment, and
 ends with it. A dump has no checkpoints, and makes void those that we had: what comes behind them
-would be older than what it gave. It is whole where CLOSE_TAP_STREAM came (logweir, and proposed to
-others), or where the server closed the connection (ep-engine) and each INITIAL_VBUCKET_STREAM had
-its CLOSE_BACKFILL. memcached's default engine sends neither, only items, then the end of the
-connection, which a server that dies looks like, too. Then nothing is removed here, and the source
-stops and says so; with `eof=whole` in the address the end of the connection behind at least one
-item is the end of a whole dump, and what was not in it is removed from all vbuckets, or from those
-named.
+would be older than what it gave. Where a dump is not known to be whole (see `wire.marks`) nothing
+is removed here, and the source stops and says so; with `eof=whole` in the address the end of the
+connection behind at least one item is the end of a whole dump, and what was not in it is removed
+from all vbuckets, or from those named.
 """
 
 from __future__ import annotations
@@ -71,8 +68,9 @@ from logweir.replication.memcached.client_session import (
     StreamEvent,
 )
 from logweir.replication.memcached.serve.commands import Executor
-from logweir.replication.memcached.wire.address import vbuckets_of
+from logweir.replication.memcached.wire.address import is_big_endian, vbuckets_of
 from logweir.replication.memcached.wire.codec import Opcode, Status
+from logweir.replication.memcached.wire.marks import Marks
 from logweir.replication.memcached.wire.messages import Connect, Opaque, Option, TapMessage
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.service.names import local_name
@@ -186,10 +184,7 @@ class TapSource:
             )
         self._shared = shared
         self._url = url
-        order = url.option("byteorder") or "little"
-        if order not in ("big", "little"):
-            raise ConfigError("byteorder", f"{order!r} in {url}", hint="write byteorder=big")
-        self._big_endian = order == "big"
+        self._big_endian = is_big_endian(url)
         self._buckets = Buckets(shared.log, shared.options.clock)
         self.vbuckets = vbuckets_of(url)
         self._local = local_name(url.option("name"), url.path[0] if url.path else DEFAULT_BUCKET)
@@ -334,10 +329,8 @@ class _Following:
         self._is_resumed = bool(self._tokens) and not source.dumps
         self._seen: dict[int, SeenKeys] = {}
         self._follows = False
-        self._has_marks = False  # of the beginning of a vbucket's stream
-        self._is_closed = False  # CLOSE_TAP_STREAM came
+        self._marks = Marks()
         self._unmarked: dict[int, SeenKeys] = {}  # what comes in a dump before any mark
-        self._taken_messages = 0
         self._taken = source.taken(bucket)
 
     async def run(self) -> None:
@@ -358,6 +351,7 @@ class _Following:
                 return
             begin = 0
             for at, message in enumerate(messages):
+                self._marks.take(message)
                 if message.opcode == Opcode.TAP_OPAQUE:
                     await self._take(messages[begin:at])
                     await self._take_opaque(message)
@@ -371,25 +365,24 @@ class _Following:
 
     def _is_whole_dump(self) -> bool:
         """Whether the connection ended behind a whole dump; see the module."""
-        if not self._source.dumps or self._seen or not self._upstream.ended_whole:
-            return False
-        by_eof = self._taken_messages > 0 and self._source.eof_is_whole
-        return self._is_closed or self._has_marks or by_eof
+        return self._source.dumps and self._marks.is_whole(
+            ended_whole=self._upstream.ended_whole, eof_is_whole=self._source.eof_is_whole
+        )
 
     def _left_out(self) -> Sequence[int]:
         """The vbuckets of which a whole dump gave what there is without saying so."""
-        if self._has_marks or not self._unmarked:
+        if self._marks.any or not self._unmarked:
             return ()
         return sorted(self._source.vbuckets or self._source.states(self._bucket))
 
     def _unmarked_end(self, error: Unreachable) -> LogweirError:
         """Why a connection ended: `error`, unless it was behind items and no mark at all."""
-        is_ended = self._upstream.ended_whole and self._taken_messages > 0
-        if self._has_marks or self._tokens or not is_ended:
+        is_ended = self._upstream.ended_whole and self._marks.items > 0
+        if self._marks.any or self._tokens or not is_ended:
             return error
         text = (
             "the server sent items, but no mark of their beginning or end, and closed the "
-            f"connection ({self._taken_messages} messages)"
+            f"connection ({self._marks.items} messages)"
         )
         if self._source.dumps:
             return SourceStopped(
@@ -412,10 +405,7 @@ class _Following:
 
     async def _take_opaque(self, message: TapMessage) -> None:
         vbucket = message.vbucket
-        if message.number == Opaque.CLOSE_TAP_STREAM:
-            self._is_closed = True
-        elif message.number == Opaque.INITIAL_VBUCKET_STREAM:
-            self._has_marks = True
+        if message.number == Opaque.INITIAL_VBUCKET_STREAM:
             self._seen[vbucket] = SeenKeys(self._source.name[:64])
             self._tokens.pop(vbucket, None)
         elif message.number == Opaque.CLOSE_BACKFILL and vbucket in self._seen:
@@ -456,7 +446,6 @@ class _Following:
 
         await self._source.apply(self._bucket, work, sum(map(_size, messages)))
         self._tokens, self._taken = tokens, taken
-        self._taken_messages += len(messages)
         place = " ".join(f"{vbucket}:{number}" for vbucket, number in sorted(tokens.items()))
         self._progress.applied(len(messages), place, None)
         self._acknowledge(messages)
@@ -488,7 +477,7 @@ class _Following:
         """Note that the server has an item."""
         if vbucket in self._seen:
             self._seen[vbucket].add(key)
-        elif self._source.dumps and not self._has_marks:
+        elif self._source.dumps and not self._marks.any:
             self._unmarked.setdefault(vbucket, SeenKeys(self._source.name[:64])).add(key)
 
     def _acknowledge(self, messages: Sequence[TapMessage]) -> None:

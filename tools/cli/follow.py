@@ -76,9 +76,23 @@ def command(
         raise ConfigError("--rejoin", f"is for Tarantool; {source.scheme} goes on by itself")
     instance = _put_aside(out, directory) if rejoin else None
     join_if_new(out, [source], directory, instance=instance)
+    return follow_into(out, source, directory, once=once, tuple_bytes=tuple_bytes, context=context)
+
+
+def follow_into(
+    out: Output,
+    source: Url,
+    directory: Path,
+    *,
+    once: bool = False,
+    tuple_bytes: int = TUPLE_BYTES,
+    context: typer.Context | None = None,
+) -> int:
+    """Follow `source` into a folder, which is made if need be, until the source or somebody ends
+    it. `context`: of a command whose options a SIGHUP reads anew. Returns the exit code."""
     create = source.scheme != "tarantool"
     with logweir.open(directory, create=create, tuple_bytes=tuple_bytes) as log:
-        return loop.run(_follow(out, context, log, source, once))
+        return loop.run(_follow(out, context, log, source, once=once))
 
 
 def _put_aside(out: Output, directory: Path) -> uuid.UUID | None:
@@ -96,7 +110,7 @@ def _put_aside(out: Output, directory: Path) -> uuid.UUID | None:
 
 
 async def _follow(
-    out: Output, context: typer.Context, log: logweir.Log, source: Url, once: bool
+    out: Output, context: typer.Context | None, log: logweir.Log, source: Url, *, once: bool
 ) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -106,7 +120,8 @@ async def _follow(
     known = set(positions.gaps(log))
     server = serving.Server(log, serving.ServerOptions(follow=[source], once=once))
     await server.start()
-    reload_on_hangup(out, context)
+    if context is not None:
+        reload_on_hangup(out, context)
     notify("READY=1")
     try:
         asked = asyncio.ensure_future(stop.wait())

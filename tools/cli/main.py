@@ -73,6 +73,7 @@ COMMANDS: Final = {
     "forget": "Remove what names a user of a homeserver.",
     "user": "Manage users, roles and their rights.",
     "topic": "List, make, configure, delete and import Tank topics.",
+    "tap": "Watch, dump and move what a TAP server has.",
     "capture": "Call a Python function once for each transaction.",
     "changes": "Write the changes of a space into one file, as columns.",
     "pipeline": "Run a job over an archive on Spark.",

@@ -26,7 +26,7 @@ from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
-__all__ = ["LABEL", "STREAMS_SPACE", "NamedStream", "NamedStreams"]
+__all__ = ["LABEL", "STREAMS_SPACE", "NamedStream", "NamedStreams", "drop_kept", "kept_names"]
 
 STREAMS_SPACE: Final = "logweir_tap_stream"
 LABEL: Final = "tap:"
@@ -71,6 +71,24 @@ class NamedStream:
         return f"{LABEL}{self.bucket}:{self.name.hex()}"
 
 
+def kept_names(log: Log) -> list[NamedStream]:
+    """The names whose positions a store keeps."""
+    if log.schema.get(STREAMS_SPACE) is None:
+        return []
+    found = []
+    for bucket, name, position, is_registered, seen_at, *rest in log.select(STREAMS_SPACE):
+        known = NamedStream(bucket, name, VClock(position), is_registered, seen_at)
+        known.vbuckets = frozenset(rest[0]) if rest else None
+        found.append(known)
+    return found
+
+
+def drop_kept(log: Log, stream: NamedStream) -> None:
+    """Forget a name of a store that nobody serves, and the logs that are kept for it."""
+    log.delete(STREAMS_SPACE, (stream.bucket, stream.name))
+    log.release(stream.label)
+
+
 class NamedStreams:
     """All names of one store. `retention`: keeps the logs behind their positions; `clock`: Unix
     seconds."""
@@ -79,14 +97,10 @@ class NamedStreams:
         self._log = log
         self._retention = retention
         self._clock = clock
-        self._streams: dict[tuple[str, bytes], NamedStream] = {}
         log.create_space(
             STREAMS_SPACE, _FORMAT, primary=("bucket", "name"), local=True, if_not_exists=True
         )
-        for bucket, name, position, is_registered, seen_at, *rest in log.select(STREAMS_SPACE):
-            known = NamedStream(bucket, name, VClock(position), is_registered, seen_at)
-            known.vbuckets = frozenset(rest[0]) if rest else None
-            self._streams[bucket, name] = known
+        self._streams = {(one.bucket, one.name): one for one in kept_names(log)}
         labels = {stream.label for stream in self._streams.values()}
         for label in log.pinned_bytes():
             if label.startswith(LABEL) and label not in labels:  # of a process that was killed

@@ -128,6 +128,7 @@ class Streaming:
             "of": self.feed.name,
             "name": self.connect.name.decode("utf-8", "backslashreplace"),
             "peer": self._link.peer,
+            "registered": bool(self.connect.options & Option.REGISTERED_CLIENT),
             "sent_packets": self.producer.sent_packets,
             "unacknowledged": self.producer.unacknowledged,
             "acknowledged": dict(position) if isinstance(position, VClock) else None,

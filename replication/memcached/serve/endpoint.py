@@ -155,18 +155,25 @@ class TapService:
 
     def status(self) -> list[dict[str, Any]]:
         """The streams of this listener, and, told by one of them, the names that are away."""
-        found = [one.status() for one in self.streams.values()]
-        away = self.names.away() if self._has_own_names else []
-        return found + [
+        return self.connected() + (self.away() if self._has_own_names else [])
+
+    def connected(self) -> list[dict[str, Any]]:
+        """The streams of this listener."""
+        return [one.status() for one in tuple(self.streams.values())]
+
+    def away(self) -> list[dict[str, Any]]:
+        """The names of the store that nobody uses now, in the same shape."""
+        return [
             {
                 "of": stream.bucket,
                 "name": stream.name.decode("utf-8", "backslashreplace"),
                 "peer": "",
+                "registered": stream.is_registered,
                 "sent_packets": 0,
                 "unacknowledged": 0,
                 "acknowledged": stream.position and dict(stream.position),
             }
-            for stream in away
+            for stream in self.names.away()
         ]
 
     def now(self) -> float:
@@ -298,8 +305,7 @@ class Conversation:
                 case Connected():
                     self._connect(event)
                 case Deregister():
-                    self.service.names.forget(self.place, event.request.key)
-                    self.session.answer(event.slot, encode_answer(event.request))
+                    self._deregister(event)
                 case ChangeFilter():
                     self._change_filter(event)
                 case SelectBucket():
@@ -318,6 +324,13 @@ class Conversation:
     def place(self) -> str:
         """Of what its streams are, in their names."""
         return SPACE_PREFIX + self.space if self.space else self.bucket.name
+
+    def _deregister(self, event: Deregister) -> None:
+        status = Status.AUTH_ERROR
+        if self.may(Privilege.READ):
+            self.service.names.forget(self.place, event.request.key)
+            status = Status.SUCCESS
+        self.session.answer(event.slot, encode_answer(event.request, status))
 
     def _change_filter(self, event: ChangeFilter) -> None:
         known = self.service.names.find(self.place, event.request.key)
@@ -531,7 +544,7 @@ class Conversation:
     def _stats(self, group: bytes) -> Stats | None:
         if group == b"reset" and not self.may(Privilege.WRITE):
             raise Failed(Status.AUTH_ERROR)
-        streams = [one.status() for one in tuple(self.service.streams.values())]
+        streams = self.service.connected() + self.service.away()
         own = [one for one in streams if one["of"] == self.place]
         return self.service.statistics.tell(group, self.bucket, own)
 

@@ -11,8 +11,9 @@ slabs      counts of slab 1, which is everything
 reset      nothing; counts begin anew
 detail     on, off, dump: nothing, keys are not counted by their prefixes
 vbucket    vb_N: active, replica, pending or dead
-tap        ep_tap_count, and of each stream eq_tapq:NAME:type, connected, ack_log_size (packets that
-           are not acknowledged), rec_fetched (packets sent)
+tap        ep_tap_count, and of each stream, those whose consumer is away too, eq_tapq:NAME:type,
+           connected, registered (ours), ack_log_size (packets that are not acknowledged),
+           rec_fetched (packets sent)
 =========  =========================================================================================
 
 Any other group: 01. Requests are counted when they are answered. Names and what they count:
@@ -108,7 +109,10 @@ class Statistics:
         `streams`: out of it, as `TapService.status` has them."""
         match group:
             case b"":
-                return [*self._of_bucket(bucket, len(streams)), *self._general()]
+                return [
+                    *self._of_bucket(bucket, sum(bool(one["peer"]) for one in streams)),
+                    *self._general(),
+                ]
             case b"settings":
                 return _settings()
             case b"slabs":
@@ -247,6 +251,7 @@ def _of_streams(streams: Sequence[Mapping[str, Any]]) -> Stats:
         found += [
             (head + b"type", b"producer"),
             (head + b"connected", b"true" if stream["peer"] else b"false"),
+            (head + b"registered", b"true" if stream["registered"] else b"false"),
             (head + b"ack_log_size", b"%d" % stream["unacknowledged"]),
             (head + b"rec_fetched", b"%d" % stream["sent_packets"]),
         ]

@@ -14,7 +14,7 @@ from logweir.replication.bucket.item import DEFAULT_BUCKET, VBUCKETS
 from logweir.replication.service.names import local_name
 from logweir.replication.urls import Scheme, Url, schemes_of
 
-__all__ = ["SCHEMES", "vbuckets_of"]
+__all__ = ["SCHEMES", "is_big_endian", "vbuckets_of"]
 
 _STALL_SECONDS: Final = 450.0
 """A server that says nothing for so long is gone. (ep-engine says something every 200 s.)"""
@@ -32,6 +32,14 @@ def vbuckets_of(url: Url) -> frozenset[int]:
             raise ConfigError("vbuckets", f"{part!r} in {url}", hint="write vbuckets=5,8-10")
         found.update(range(int(first), int(last) + 1))
     return frozenset(found)
+
+
+def is_big_endian(url: Url) -> bool:
+    """Whether an address says that the producer is a big-endian machine. Raises `ConfigError`."""
+    order = url.option("byteorder") or "little"
+    if order not in ("big", "little"):
+        raise ConfigError("byteorder", f"{order!r} in {url}", hint="write byteorder=big")
+    return order == "big"
 
 
 def _fills(url: Url) -> Iterator[tuple[str, str, str]]:
