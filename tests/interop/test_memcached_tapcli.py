@@ -258,7 +258,8 @@ def test_takeover_into_a_bucket_that_may_not_be_chosen_moves_nothing() -> None:
         assert packet is not None
         assert packet.opcode == Opcode.SELECT_BUCKET
         peer.socket.sendall(encode_answer(packet, Status.AUTH_ERROR))
-        peer.receive()
+        while (packet := peer.receive()) is not None:
+            peer.socket.sendall(encode_answer(packet))
 
     with TapServer(choose) as taker, TapServer(Peer.connect) as giver:
         words = ("takeover", address(giver), address(taker), "--vbuckets", "0")
@@ -325,3 +326,16 @@ def test_names_are_forgotten_for_who_may_read_only(tmp_path: Path) -> None:
             with KvClient(server.port) as client:
                 login = Packet(Opcode.SASL_AUTH, b"PLAIN", word)
                 assert [one.status for one in client.ask(login, request)] == [0, status]
+
+
+def test_dump_takes_item_flags_as_the_address_says() -> None:
+    """A big-endian producer does not turn them round."""
+
+    def give(peer: Peer) -> None:
+        peer.connect()
+        peer.send(TapMessage(Opcode.TAP_MUTATION, b"k", b"v", item_flags=1))
+
+    with TapServer(give) as upstream:
+        for query, flags in (("?eof=whole", 1), ("?eof=whole&byteorder=big", 1 << 24)):
+            code, out, _ = told("tap", "dump", address(upstream, query))
+            assert (code, json.loads(out)["flags"]) == (0, flags)
