@@ -10,7 +10,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, Final
 
 from logweir.errors import ConfigError, RequestError
@@ -20,7 +19,6 @@ from logweir.store.engine.statements import Row
 from logweir.store.schema.definition import (
     GROUP_LOCAL,
     SYSTEM_ID_MAX,
-    PartDef,
     SpaceDef,
     SystemSpace,
 )
@@ -31,7 +29,7 @@ from logweir.wal.mp import Value, unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
-__all__ = ["Change", "Changes", "Chooser", "part_value"]
+__all__ = ["Change", "Changes", "Chooser"]
 
 _DEFINING: Final = frozenset((SystemSpace.COLLATION, SystemSpace.SPACE, SystemSpace.INDEX))
 _EMPTYING: Final = frozenset((SystemSpace.SPACE, SystemSpace.TRUNCATE))
@@ -172,7 +170,7 @@ class Chooser:
         if packed is not None and given is None:
             key = tuple(unpack(packed))
         elif given is not None and space is not None and space.primary is not None:
-            key = tuple(part_value(given, part) for part in space.primary.parts)
+            key = tuple(part.value_in(given) for part in space.primary.parts)
         ops = columns.ops_bytes(row)
         is_upsert = kind == RowType.UPSERT
         return Change(
@@ -235,14 +233,3 @@ def _from_zero(ops: list[list[Any]], base: int) -> Ops:
                 op[at] -= base
         found.append(op)
     return tuple(found)
-
-
-def part_value(row: Sequence[Value], part: PartDef) -> Value:
-    """The value of one part of a key of a tuple, nil where the tuple has none there."""
-    value: Any = row
-    for step in chain([part.field_no], part.steps):
-        try:
-            value = value[step.decode() if isinstance(step, bytes) else step]
-        except (LookupError, TypeError):
-            return None
-    return value

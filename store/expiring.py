@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from logweir.errors import ErrorCode, LogweirError, RequestError
 from logweir.limits import EXPIRY_BATCH_TUPLES, EXPIRY_LOOK_SECONDS
-from logweir.store.choosing import part_value
 from logweir.store.commit.group import Group
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request, key_bytes
@@ -105,7 +104,7 @@ class Expires(Statements, ABC):
                 return 0
             rows = list(islice(due(engine, known, expiry, now), EXPIRY_BATCH_TUPLES))
             for row in rows:
-                key = [part_value(row, part) for part in known.primary.parts]
+                key = [part.value_in(row) for part in known.primary.parts]
                 group.execute(Request(RowType.DELETE, space.id, key=key_bytes(key)))
             return len(rows)
 

@@ -21,8 +21,8 @@ from logweir.replication.capture.token import Token, chosen
 from logweir.replication.iproto.client.spaces import server_definitions
 from logweir.replication.protocols import parse_url
 from logweir.store.choosing import Change, Changes, Chooser
-from logweir.store.recover.defined import Definitions, folder_definitions
-from logweir.store.schema.schema import Schema
+from logweir.store.recover.defined import folder_definitions
+from logweir.store.schema.schema import Definitions, Schema
 from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock
 

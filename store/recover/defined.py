@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from logweir.errors import RequestError
@@ -19,7 +18,7 @@ from logweir.store.engine.engine import Engine, Plans
 from logweir.store.engine.request import key_bytes
 from logweir.store.recover.loading import cannot_apply
 from logweir.store.schema.definition import SYSTEM_ID_MAX, SystemSpace
-from logweir.store.schema.schema import Schema
+from logweir.store.schema.schema import Definitions, Schema
 from logweir.store.state.layered import LayeredTxn
 from logweir.store.state.state import State, Txn
 from logweir.wal.columns import RowColumns
@@ -30,18 +29,8 @@ from logweir.wal.lease import leased
 from logweir.wal.mp import unpack
 from logweir.wal.reader import Block
 from logweir.wal.snapshot import read_snapshot
-from logweir.wal.vclock import VClock
 
-__all__ = ["Defined", "Definitions", "folder_definitions", "system_blocks"]
-
-
-@dataclass(frozen=True, slots=True)
-class Definitions:
-    """What a log defines as of `vclock`. `replicaset`: its UUID, None where nothing tells it."""
-
-    schema: Schema
-    replicaset: uuid.UUID | None
-    vclock: VClock
+__all__ = ["Defined", "folder_definitions", "system_blocks"]
 
 
 class Defined:

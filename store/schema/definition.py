@@ -21,16 +21,18 @@ Source: Tarantool 2.6.0, `schema_def.h`, `key_def.c`, observed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final
 
 from logweir.limits import TOPIC_TUPLE_BYTES, TUPLE_BYTES
 from logweir.store.schema import jsonpath
 from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.format import TupleFormat
-from logweir.wal.mp import encode_uint
+from logweir.wal.mp import Value, encode_uint
 
 __all__ = [
     "GROUP_LOCAL",
@@ -177,6 +179,16 @@ class PartDef:
     def place(self) -> tuple[int, tuple[jsonpath.Step, ...]]:
         """What it points to: two parts with the same place are the same value."""
         return (self.field_no, self.steps)
+
+    def value_in(self, row: Sequence[Value]) -> Value:
+        """The value that a tuple has there; nil where it has none."""
+        value: Any = row
+        for step in chain([self.field_no], self.steps):
+            try:
+                value = value[step.decode() if isinstance(step, bytes) else step]
+            except (LookupError, TypeError):
+                return None
+        return value
 
     @property
     def order(self) -> tuple[str, str, tuple[tuple[str, str], ...]] | None:

@@ -59,8 +59,9 @@ from logweir.store.schema.definition import (
 )
 from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.jsonpath import PathError
+from logweir.wal.vclock import VClock
 
-__all__ = ["Change", "ChangeKind", "HasRows", "Schema"]
+__all__ = ["Change", "ChangeKind", "Definitions", "HasRows", "Schema"]
 
 ChangeKind = Literal["create", "drop", "alter", "truncate", "sequence", "collation"]
 
@@ -560,3 +561,12 @@ def _layout(index: IndexDef) -> tuple[object, ...]:
         for part in index.sort_parts
     )
     return (parts, index.unique_parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """What a log defines as of `vclock`. `replicaset`: its UUID, None where nothing tells it."""
+
+    schema: Schema
+    replicaset: uuid.UUID | None
+    vclock: VClock

@@ -126,7 +126,7 @@ def test_kept_logs_are_listed_and_given_up(tmp_path: Path) -> None:
         assert kept["name"] == "away"
         assert kept["unread_bytes"] > 10_000 / 2
         code, _, err = told("retain", "release", url, "gone")
-        assert code == 1
+        assert code == 2
         assert "known are: away" in err
         well("retain", "release", url, "away")
         assert well("retain", "list", url, "--json") == ""

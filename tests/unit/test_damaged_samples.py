@@ -152,7 +152,8 @@ def test_the_report_as_json_has_the_documented_shape(name: str) -> None:
 
     found = examine(damaged(name).folder).to_json()
     assert json.loads(json.dumps(found)) == found
-    assert list(found) == ["ok", "files", "damage", "vclock", "warnings", "holes", "unfinished"]
+    keys = ["ok", "files", "damage", "vclock", "warnings", "holes", "unfinished", "verdict"]
+    assert list(found) == keys
     assert found["ok"] is not bool(found["damage"])
     for damage in found["damage"]:
         assert list(damage) == [
@@ -161,6 +162,7 @@ def test_the_report_as_json_has_the_documented_shape(name: str) -> None:
             "offset",
             "lsn_before",
             "lsn_after",
+            "replica_id",
             "rows_lost",
             "message",
             "hint",

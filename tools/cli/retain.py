@@ -28,18 +28,20 @@ def command(
     ACTION is list or release. Who is released, and comes back after its logs are gone, has to
     start from a snapshot. A folder may be in use for list, and must not be for release.
     """
-    if action == "release":
-        if not name:
-            raise ConfigError("NAME", "is missing", hint=f"logweir retain release {where} NAME")
-        with operate(where) as ask:
-            ask("release", name)
-        out.message(f"forgotten: {name}")
-        return 0
     if server_at(where) is None:
         found = followers_of(existing(Path(where)))
     else:
         with operate(where) as ask:
             found = ask("followers")
+    if action == "release":
+        known = [one["name"] for one in found]
+        if name not in known:
+            hint = f"known are: {', '.join(known) or 'none'}"
+            raise ConfigError("NAME", f"no logs are kept for {name!r}", hint=hint)
+        with operate(where) as ask:
+            ask("release", name)
+        out.message(f"forgotten: {name}")
+        return 0
     if out.as_json:
         for one in found:
             out.json(one)

@@ -23,11 +23,9 @@ from logweir.replication.iproto.wire.codec import (
     decode_ballot,
 )
 from logweir.replication.urls import Url
-from logweir.store.choosing import part_value
 from logweir.store.engine.request import ITERATORS, Done, Request, encode_body
-from logweir.store.recover.defined import Definitions
 from logweir.store.schema.definition import SYSTEM_ID_MAX, SpaceDef, SystemSpace
-from logweir.store.schema.schema import Schema
+from logweir.store.schema.schema import Definitions, Schema
 from logweir.wal.mp import Value, pack
 
 __all__ = ["ServerSpace", "server_definitions"]
@@ -138,7 +136,7 @@ class ServerSpace:
         page = self._select(self.space.id, 0, "ALL", (), _PAGE_ROWS)
         while page:
             yield from page
-            key = [part_value(page[-1], part) for part in primary.parts]
+            key = [part.value_in(page[-1]) for part in primary.parts]
             page = self._select(self.space.id, 0, "GT", key, _PAGE_ROWS)
 
 
