@@ -43,6 +43,7 @@ __all__ = [
     "Looks",
     "Paused",
     "Requests",
+    "Said",
     "computed",
 ]
 
@@ -57,6 +58,10 @@ REFUSED: Final = 1
 """Of a result: the engine refused the statement."""
 
 _ZERO: Final = array("Q", (0,))
+
+
+Said = tuple[int, bytes]
+"""The place behind some requests, and the answers to them."""
 
 
 class Requests(Protocol):
@@ -95,10 +100,10 @@ class Requests(Protocol):
 
     def answers(
         self, at: int, reached: int, first: int, results: array[int], made: bytes, lsn: int
-    ) -> tuple[bytes, int]:
+    ) -> list[Said]:
         """The answers to the requests from `at` to `reached` whose statements, from number `first`
-        on, were executed, and the place behind those. `made`: the bytes in which `results` point;
-        `lsn`: of the last row before theirs.
+        on, were executed. `made`: the bytes in which `results` point; `lsn`: of the last row before
+        theirs.
         """
         ...
 
@@ -117,12 +122,12 @@ def computed(kind: int, start: int, stop: int) -> array[int]:
 
 
 class Paused(Exception):
-    """Behind enough answers, or before what cannot be done here. `answers`: so far; `at`: the place
-    of the next request; `is_held`: it waits for another state of its vbucket."""
+    """Behind enough answers, or before what cannot be done here. `said`: so far; `at`: the place of
+    the next request; `is_held`: it waits for another state of its vbucket."""
 
-    def __init__(self, answers: bytes, at: int, *, is_held: bool = False) -> None:
+    def __init__(self, said: list[Said], at: int, *, is_held: bool = False) -> None:
         super().__init__("a run goes on later")
-        self.answers = answers
+        self.said = said
         self.at = at
         self.is_held = is_held
 
@@ -134,38 +139,41 @@ class _Batches:
         self._requests = requests
         self._now = int(now)
         self._numbers = array("Q", (requests.start, 0, 0, self._now))
-        self._parts: list[bytes] = []
+        self._said: list[Said] = []
+        self._said_bytes = 0
 
-    def answer(self) -> list[bytes]:
-        """Run all requests. Returns the pieces of their answers. Raises `Paused`, also behind
-        answers of `limits.TAP_ANSWERS_BYTES`."""
+    def answer(self) -> list[Said]:
+        """Run all requests. Returns their answers, in pieces. Raises `Paused`, also behind answers
+        of `limits.TAP_ANSWERS_BYTES`."""
         numbers, stop = self._numbers, self._requests.stop
         while numbers[AT] < stop:
             self._step()
-            if numbers[AT] < stop and sum(map(len, self._parts)) >= TAP_ANSWERS_BYTES:
+            if numbers[AT] < stop and self._said_bytes >= TAP_ANSWERS_BYTES:
                 raise self._paused()
-        return self._parts
+        return self._said
 
     def _step(self) -> None:
         """Go on with the run."""
         raise NotImplementedError
 
     def _paused(self, *, is_held: bool = False) -> Paused:
-        return Paused(b"".join(self._parts), self._numbers[AT], is_held=is_held)
+        return Paused(self._said, self._numbers[AT], is_held=is_held)
 
     def _say(
         self, at: int, reached: int, first: int, results: array[int], made: bytes, lsn: int
     ) -> None:
         """Answer what was executed; the next request is the one behind that."""
-        answers = self._requests.answers
-        said, self._numbers[AT] = answers(at, reached, first, results, made, lsn)
-        if said:
-            self._parts.append(said)
+        self._tell(self._requests.answers(at, reached, first, results, made, lsn))
+
+    def _tell(self, said: list[Said]) -> None:
+        self._numbers[AT] = said[-1][0]
+        self._said_bytes += sum([len(data) for _, data in said])
+        self._said += said
 
 
 class Changes(_Batches):
-    """A run in a group, of which `items` are. `ordinary`: answers the odd request at a place, and
-    tells the place behind it, or raises `Paused`."""
+    """A run in a group, of which `items` are. `ordinary`: answers the odd request at a place, or
+    raises `Paused`."""
 
     def __init__(
         self,
@@ -173,7 +181,7 @@ class Changes(_Batches):
         items: GroupItems,
         now: float,
         group: Group,
-        ordinary: Callable[[int], tuple[bytes, int]],
+        ordinary: Callable[[int], Said],
     ) -> None:
         super().__init__(requests, now)
         self._items = items
@@ -194,10 +202,10 @@ class Changes(_Batches):
         else:
             assert how == ODD
             try:
-                said, numbers[AT] = self._ordinary(begin)
+                said = self._ordinary(begin)
             except Paused as paused:
                 raise self._paused(is_held=paused.is_held) from None
-            self._parts.append(said)
+            self._tell([said])
 
     def _statements(self, most: int) -> tuple[bytes, array[int], int]:
         """What the next requests give, their statements, and how these ended."""

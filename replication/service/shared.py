@@ -12,9 +12,10 @@ import contextlib
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.replication.logins import Logins
@@ -30,11 +31,14 @@ from logweir.replication.service.access import (
 from logweir.replication.stream.hub import Hub
 from logweir.replication.stream.retention import Retention
 from logweir.replication.turns import Turn
+from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.store.log import Log
 from logweir.wal.mp import unpack
 
 __all__ = ["Options", "Shared", "as_request_error"]
+
+T = TypeVar("T")
 
 _USER_ID: Final = 304
 _PRIV_ID: Final = 312
@@ -44,6 +48,7 @@ _QUICK_SECONDS: Final = 0.002  # when groups take longer they are left to the lo
 _SLOW_COST: Final = 16  # what a slow one counts, and so many quick ones make good: one alone
 _SLOW_LIMIT: Final = 24  # tells little of the disk, two of them with few others between much
 _ASIDE_SECONDS: Final = 0.05  # for so long
+_PARTS_MAX: Final = 64  # of a job: answering so many takes about a turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,7 @@ class Shared:
         self._finished: deque[tuple[Job, Callable[[Job], None]]] = deque()
         self._scheduled = False
         self._fresh: list[tuple[Job, Callable[[Job], None]]] = []
+        self._joint: dict[Hashable, tuple[Job, list[Any]]] = {}  # that more may come to
         self._in_line = 0
         self._aside_until = 0.0
         self._slow = 0  # how slow the last groups were
@@ -192,6 +198,27 @@ class Shared:
         if len(self._fresh) == 1:
             self._loop.call_soon(self._put_in_line)
 
+    def submit_part(
+        self,
+        key: Hashable,
+        part: T,
+        size: int,
+        apply: Callable[[Sequence[T], Group], object],
+        done: Callable[[Sequence[T], Job], None],
+    ) -> None:
+        """Put a change of about `size` bytes of log in line, in one job with those that have the
+        same key and came in this turn of the loop. `apply`, `done`: of the first of them, make and
+        answer all; in order, as those of `submit`."""
+        known = self._joint.get(key)
+        if known is None or len(known[1]) >= _PARTS_MAX:
+            parts: list[T] = []
+            job = Job(partial(apply, parts))
+            self._joint[key] = known = job, parts
+            self.submit(job, partial(done, parts))
+        job, parts = known
+        parts.append(part)
+        job.size += size
+
     def _judge(self, began: float) -> float:
         """See how quick the disk was. Returns the seconds since `began`."""
         now = self._loop.time()
@@ -204,6 +231,7 @@ class Shared:
 
     def _put_in_line(self) -> None:
         fresh, self._fresh = self._fresh, []
+        self._joint.clear()
         jobs, size = [], 0
         for job, _ in fresh:
             jobs.append(job)

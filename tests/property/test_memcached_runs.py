@@ -17,18 +17,18 @@ from support.tapcommands import Model, StoredItems
 
 import logweir
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucket.batch import Looks
+from logweir.replication.bucket.batch import Looks, Said
 from logweir.replication.bucket.feed import Puts
 from logweir.replication.bucket.item import Item, VbucketState, pack_item, unpack_item
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.bucket.sweep import removal
 from logweir.replication.memcached.push.stream import Producer, StreamOptions, mutation_of
-from logweir.replication.memcached.serve import runs
+from logweir.replication.memcached.serve import changes, runs
+from logweir.replication.memcached.serve.changes import Part, change_all
 from logweir.replication.memcached.serve.commands import READS, Executor, Viewer
 from logweir.replication.memcached.serve.pending import Pending
 from logweir.replication.memcached.serve.runs import (
     RequestRun,
-    change_all,
     execute_one,
     look_all,
     packets_of,
@@ -112,8 +112,9 @@ def requests(draw: st.DrawFn) -> Packet:
     )
 
 
+CLIENTS = st.lists(st.lists(requests(), max_size=12), min_size=1, max_size=5)
 READINGS = st.lists(
-    st.tuples(st.lists(requests(), min_size=8, max_size=25), st.sampled_from([0.0, 0.25, 2.0, 90])),
+    st.tuples(CLIENTS, st.sampled_from([0.0, 0.25, 2.0, 90])),
     min_size=2,
     max_size=4,
 )
@@ -144,26 +145,34 @@ class Side:
             items.set_state(vbucket, state)
         items.set_state(3, VbucketState.DEAD)
 
-    def feed(self, data: bytes) -> bytes:
-        """The answers to what came in one read."""
-        pieces, problem = self.buffer.feed_runs(data, take_run)
-        assert problem is None
-        self.runs += sum(isinstance(piece, RequestRun) for piece in pieces)
-        if not self.in_runs:
-            pieces = list(packets_of(pieces))
-        if self.in_runs and all(packet.opcode in READS for packet in packets_of(pieces)):
-            return self._look(pieces)
-        half = len(pieces) // 2  # two jobs that share a group, as of two connections
-        jobs = [Job(partial(self._apply, part)) for part in (pieces[:half], pieces[half:])]
-        self.log.run_job(Job(partial(self._both, jobs)))
-        return b"".join(job.result for job in jobs)
+    def feed(self, sent: list[bytes]) -> list[bytes]:
+        """The answers to what came of each client in one turn."""
+        answers: list[bytes] = []
+        waiting: list[Part] = []
+        for data in sent:
+            pieces, problem = PacketBuffer().feed_runs(data, take_run)
+            assert problem is None
+            self.runs += sum(isinstance(piece, RequestRun) for piece in pieces)
+            if not self.in_runs:
+                pieces = list(packets_of(pieces))
+            if self.in_runs and all(packet.opcode in READS for packet in packets_of(pieces)):
+                answers += [*self._change(waiting), self._look(pieces)]
+                waiting = []
+            else:
+                waiting.append(Part(pieces))
+        return answers + self._change(waiting)
+
+    def _change(self, parts: list[Part]) -> list[bytes]:
+        self.log.run_job(Job(partial(self._apply, parts)))
+        assert not any(part.left for part in parts)
+        return [b"".join(part.fresh) for part in parts]
 
     def _look(self, pieces: list[Packet | RequestRun]) -> bytes:
         """As a connection answers what changes nothing."""
         expired: list[tuple[bytes, int]] = []
         answers, rest = b"", ()
 
-        def look(run: RequestRun) -> list[bytes]:
+        def look(run: RequestRun) -> list[Said]:
             return Looks(run, self.all, self.bucket, self.now, expired).answer()
 
         def ordinary(packet: Packet) -> bytes:
@@ -175,20 +184,18 @@ class Side:
         except Pending as pending:  # a vbucket is not active
             answers, rest = pending.answers, pending.rest
         self.log.run_job(removal(self.bucket, expired, lambda: self.now))
-        if rest:
-            answers += self.log.run_job(Job(partial(self._apply, rest)))
-        return answers
+        return answers + b"".join(self._change([Part(rest)]))
 
-    def _both(self, jobs: list[Job], group: Group) -> None:
-        for job in jobs:
-            job.result = job.apply(group)
-
-    def _apply(self, pieces: list[Packet | RequestRun], group: Group) -> bytes:
+    def _apply(self, parts: list[Part], group: Group) -> None:
         items = GroupItems(self.bucket, group, self.now)
         executor = Executor(items, self.now)
         if not self.in_runs:
             executor = Model(items, self.now, StoredItems(items, group, self.now))
-        return change_all(pieces, items, self.now, partial(execute_one, group, executor), group)
+
+        def ordinary(part: Part, request: Packet) -> bytes:
+            return execute_one(group, executor, request)
+
+        change_all(parts, items, self.now, ordinary, group)
 
     def rows(self) -> list[tuple[object, ...]]:
         """Everything that came into the log since `begin`: rows of transactions."""
@@ -205,8 +212,8 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
     folder = tmp_path_factory.mktemp("sides")
     fast, slow = Side(folder / "fast", in_runs=True), Side(folder / "slow", in_runs=False)
     with fast.log, slow.log, pytest.MonkeyPatch.context() as patch:
-        for name in ("_JOB_SECONDS", "TURN_SECONDS"):  # neither is divided by how long it takes
-            patch.setattr(runs, name, math.inf)
+        patch.setattr(changes, "_JOB_SECONDS", math.inf)  # neither is divided by how long it takes
+        patch.setattr(runs, "TURN_SECONDS", math.inf)
         yield fast, slow
     assert fast.runs > 10
 
@@ -214,15 +221,15 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
 @settings(deadline=None, max_examples=150)
 @given(READINGS)
 def test_runs_do_what_single_commands_do(
-    sides: tuple[Side, Side], readings: list[tuple[list[Packet], float]]
+    sides: tuple[Side, Side], readings: list[tuple[list[list[Packet]], float]]
 ) -> None:
-    """Byte for byte the same answers, the same rows in the log, the same state."""
+    """Byte for byte the same answers to each client, the same rows in the log, the same state."""
     fast, slow = sides
     for side in sides:
         side.begin()
-    for made, seconds in readings:
-        data = b"".join(map(encode_request, made))
-        assert fast.feed(data) == slow.feed(data)
+    for clients, seconds in readings:
+        sent = [b"".join(map(encode_request, made)) for made in clients]
+        assert fast.feed(sent) == slow.feed(sent)
         fast.now += seconds
         slow.now += seconds
     assert fast.rows() == slow.rows()

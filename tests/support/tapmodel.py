@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ from support.tapcommands import Model
 from logweir.replication.bucket.change import BURY, TAKEN, PlainItemComputer
 from logweir.replication.bucket.item import Changed, Item, VbucketState, pack_item, unpack_item
 from logweir.replication.bucket.store import Buckets, GroupItems, ViewItems
+from logweir.replication.memcached.serve.changes import Part, change_all
 from logweir.replication.memcached.serve.commands import Executor
 from logweir.replication.memcached.serve.pending import Pending
-from logweir.replication.memcached.serve.runs import change_all, execute_one, packets_of
+from logweir.replication.memcached.serve.runs import execute_one, packets_of
 from logweir.replication.memcached.server_session import (
     Commands,
     Connected,
@@ -194,19 +194,21 @@ class StoreServer(Server):
         self.start = log.vclock
 
     def run(self, event: Commands) -> bytes:
+        part = Part(event.requests)
+
         def apply(group: Group) -> bytes:
             items = GroupItems(self.stored, group, self.now)
             executor = Executor(items, self.now)
-            one = partial(execute_one, group, executor)
-            answers, rest = b"", event.requests
-            while rest:
-                try:
-                    return answers + change_all(rest, items, self.now, one, group)
-                except Pending as pending:
-                    if pending.is_held:
-                        raise
-                    answers, rest = answers + pending.answers, pending.rest
-            return answers
+            answers: list[bytes] = []
+            while part.rest:
+                change_all(
+                    [part], items, self.now, lambda _, one: execute_one(group, executor, one), group
+                )
+                if part.is_held:
+                    raise Pending
+                answers += part.fresh
+                part.rest = part.left
+            return b"".join(answers)
 
         job = Job(apply)
         self.log.run_job(job)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket import kernel as bucket_kernel
-from logweir.replication.bucket.batch import Changes, Looks, Paused
+from logweir.replication.bucket.batch import Changes, Looks, Paused, Said
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.greenstack.serve.commands import Answer, Failed, told
 from logweir.replication.greenstack.wire import kernel as compiled
@@ -204,7 +204,7 @@ class _Requests:
 
     def answers(
         self, at: int, reached: int, first: int, results: array[int], made: bytes, lsn: int
-    ) -> tuple[bytes, int]:
+    ) -> list[Said]:
         run, lane = self.run, self.run.lane
         lane_bytes = -1 if lane is None else len(lane)
         numbers = array("Q", (at, 0, first, lsn, self.failed))
@@ -226,7 +226,7 @@ class _Requests:
             numbers[:3] = array("Q", (at + 1, used + len(said), number + 1))
             numbers[kernel.FAILED] = failed + (answer[0] != Status.SUCCESS)
         self.failed = numbers[kernel.FAILED]
-        return bytes(memoryview(out)[: numbers[kernel.USED]]), numbers[kernel.AT]
+        return [(numbers[kernel.AT], bytes(memoryview(out)[: numbers[kernel.USED]]))]
 
 
 def _encode(frame: Frame, status: Status, payload: bytes) -> bytes:
@@ -249,13 +249,13 @@ def execute_run(
     requests = _Requests(run, uuid)
     frames: list[Frame] = []
 
-    def one(at: int) -> tuple[bytes, int]:
+    def one(at: int) -> Said:
         if not frames:
             frames.extend(run.frames())
         frame = frames[at - run.begun]
         status, payload = ordinary(frame)
         requests.failed += status != Status.SUCCESS
-        return _encode(frame, status, payload), at + 1
+        return at + 1, _encode(frame, status, payload)
 
     return _answered(requests, Changes(requests, items, now, group, one))
 
@@ -277,7 +277,8 @@ def look_up(
 def _answered(requests: _Requests, way: Changes | Looks) -> Answered:
     run = requests.run
     try:
-        return Answered(b"".join(way.answer()), run.count, requests.failed, None)
+        said, rest = way.answer(), None
     except Paused as paused:
-        rest = replace(run, begun=paused.at)
-        return Answered(paused.answers, run.count - rest.count, requests.failed, rest)
+        said, rest = paused.said, replace(run, begun=paused.at)
+    done = run.count - (0 if rest is None else rest.count)
+    return Answered(b"".join([data for _, data in said]), done, requests.failed, rest)

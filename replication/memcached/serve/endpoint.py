@@ -32,9 +32,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from logweir.errors import LogweirError
 from logweir.limits import TAP_PIPELINE_BYTES, TAP_SWEEP_SECONDS
-from logweir.replication.bucket.batch import Looks
+from logweir.replication.bucket.batch import Looks, Said
 from logweir.replication.bucket.feed import BucketFeed, Changes, Feed
 from logweir.replication.bucket.item import DEFAULT_BUCKET, VbucketState
 from logweir.replication.bucket.spacefeed import SpaceFeed
@@ -46,6 +45,7 @@ from logweir.replication.logs import get_logger
 from logweir.replication.memcached.push.names import NamedStreams
 from logweir.replication.memcached.push.stream import StreamOptions
 from logweir.replication.memcached.push.streaming import Streaming
+from logweir.replication.memcached.serve.changes import Part, change_all
 from logweir.replication.memcached.serve.commands import (
     STATE_CHANGES,
     Executor,
@@ -56,7 +56,6 @@ from logweir.replication.memcached.serve.flushes import Flushes
 from logweir.replication.memcached.serve.pending import Pending
 from logweir.replication.memcached.serve.runs import (
     RequestRun,
-    change_all,
     execute_one,
     look_all,
     packets_of,
@@ -188,6 +187,40 @@ class TapService:
             known = self._feeds[space] = SpaceFeed(self.shared.log, space, self.encoding)
         return known
 
+    # --- changes ----------------------------------------------------------------------------------
+
+    def put_in_line(self, run: _Run) -> None:
+        """Run commands behind those that came before, and tell the conversation."""
+        states = [
+            one for one in run.rest if isinstance(one, Packet) and one.opcode in STATE_CHANGES
+        ]
+        run.may_take_over = not states or run.conversation.may(Privilege.TAKEOVER)
+        size = run.event.size_bytes
+        self.shared.submit_part(run.bucket, run, size, self._apply, self._finish)
+
+    def _apply(self, runs: Sequence[_Run], group: Group) -> None:
+        """Run commands in a group, in the thread that commits."""
+        now = self.now()
+        items = GroupItems(runs[0].bucket, group, now)
+        executors: dict[Conversation, Executor] = {}
+
+        def ordinary(run: _Run, request: Packet) -> bytes:
+            executor = executors.get(run.conversation)
+            if executor is None:
+                executor = executors[run.conversation] = run.conversation.executor(
+                    items, now, group
+                )
+            executor.may_take_over = run.may_take_over
+            return execute_one(group, executor, request)
+
+        change_all(runs, items, now, ordinary, group)
+        for conversation, executor in executors.items():
+            conversation.auto_nack = executor.auto_nack
+
+    def _finish(self, runs: Sequence[_Run], job: Job) -> None:
+        for run in runs:
+            run.conversation.finish(run, job)
+
     # --- pending vbuckets -------------------------------------------------------------------------
 
     def wait(self, conversation: Conversation) -> None:
@@ -215,26 +248,31 @@ class TapService:
             conversation.look()
 
 
-class _Run:
-    """Commands that are run in a bucket. `answers`: to those that are durable; `fresh`: to those
-    that were run since; `rest`: those that were not yet; `is_held`: by the state of the vbucket of
-    the first of these."""
+class _Run(Part):
+    """Commands that are run in a bucket, of which `answers` are durable."""
 
-    __slots__ = ("answers", "bucket", "event", "fresh", "is_held", "rest")
+    __slots__ = ("answers", "bucket", "conversation", "event", "may_take_over")
 
-    def __init__(self, event: Commands, bucket: Bucket) -> None:
+    def __init__(self, conversation: Conversation, event: Commands) -> None:
+        super().__init__(event.requests)
+        self.conversation = conversation
         self.event = event
-        self.bucket = bucket
+        self.bucket = conversation.bucket
         self.answers = b""
-        self.fresh = b""
-        self.is_held = False
-        self.rest: Sequence[Packet | RequestRun] = event.requests
+        self.may_take_over = True
 
-    def advance(self, rest: Sequence[Packet | RequestRun]) -> None:
-        """What was run is durable; `rest` was not."""
-        self.answers += self.fresh
-        self.fresh = b""
-        self.rest = rest
+    @property
+    def is_behind(self) -> bool:
+        return self.conversation.waits
+
+    def leave(self, request: Packet | RequestRun) -> None:
+        super().leave(request)
+        self.conversation.waits = True
+
+    def advance(self) -> None:
+        """What was run is durable."""
+        self.answers = b"".join([self.answers, *self.fresh])
+        self.fresh, self.rest, self.left = [], self.left, []
 
 
 def _report(job: Job) -> None:
@@ -261,8 +299,8 @@ class Conversation:
         self.streaming: Streaming | None = None
         self._unfinished = 0
         self._unanswered = Unanswered(link, TAP_PIPELINE_BYTES)
-        self._auto_nack = False
-        self._waits = False
+        self.auto_nack = False
+        self.waits = False  # nothing more is run until what waits goes on
         self._waiting: deque[_Run] = deque()
         self._connecting: Connected | None = None
 
@@ -373,12 +411,6 @@ class Conversation:
             return False
         return shared.log.schema.get(space) is not None and shared.may(self.user_id, space, *wanted)
 
-    def _may_take_over(self, requests: Sequence[Packet | RequestRun]) -> bool:
-        for one in requests:
-            if isinstance(one, Packet) and one.opcode in STATE_CHANGES:
-                return self.may(Privilege.TAKEOVER)
-        return True
-
     # --- commands ---------------------------------------------------------------------------------
 
     def _run(self, event: Commands) -> None:
@@ -400,7 +432,7 @@ class Conversation:
         buckets, bucket = self.service.buckets, self.bucket
         expired: list[tuple[bytes, int]] = []
 
-        def look(run: RequestRun) -> list[bytes]:
+        def look(run: RequestRun) -> list[Said]:
             return Looks(run, buckets, bucket, now, expired).answer()
 
         def ordinary(request: Packet) -> bytes:
@@ -422,58 +454,28 @@ class Conversation:
     def _submit(self, event: Commands, begun: Pending | None = None) -> None:
         self._unfinished += 1
         self._unanswered.add(event.size_bytes)
-        run = _Run(event, self.bucket)
+        run = _Run(self, event)
         if begun is None:
-            self._put_in_line(run)
+            self.service.put_in_line(run)
             return
-        run.fresh, run.is_held = begun.answers, begun.is_held
-        self._go_on(run, begun.rest)
+        run.fresh, run.left, run.is_held = [begun.answers], [*begun.rest], begun.is_held
+        self._go_on(run)
 
-    def _put_in_line(self, run: _Run) -> None:
-        may_take_over = self._may_take_over(run.rest)
-        job = Job(partial(self._apply, run, may_take_over), run.event.size_bytes)
-        try:
-            self.service.shared.submit(job, partial(self._finish, run))
-        except LogweirError as error:
-            job.error = error
-            self._finish(run, job)
+    def executor(self, items: GroupItems, now: float, group: Group) -> Executor:
+        """Of the requests that are no part of a run, in a group."""
+        later = partial(self._flush_later, group)
+        executor = Executor(items, now, stats=self._stats, flush_later=later)
+        executor.auto_nack = self.auto_nack
+        return executor
 
-    def _apply(self, run: _Run, may_take_over: bool, group: Group) -> Sequence[Packet | RequestRun]:
-        """Run commands in a group, in the thread that commits. Returns those that wait."""
-        run.fresh, run.is_held = b"", False
-        if self._waits:
-            return run.rest
-        now = self.service.now()
-        items = GroupItems(run.bucket, group, now)
-        executor: Executor | None = None
-
-        def one(request: Packet) -> bytes:
-            nonlocal executor
-            if executor is None:
-                later = partial(self._flush_later, group)
-                executor = Executor(items, now, stats=self._stats, flush_later=later)
-                executor.auto_nack = self._auto_nack
-                executor.may_take_over = may_take_over
-            return execute_one(group, executor, request)
-
-        rest: Sequence[Packet | RequestRun] = ()
-        try:
-            run.fresh = change_all(run.rest, items, now, one, group)
-        except Pending as pending:
-            self._waits = True
-            run.fresh, run.is_held, rest = pending.answers, pending.is_held, pending.rest
-        if executor is not None:
-            self._auto_nack = executor.auto_nack
-        return rest
-
-    def _finish(self, run: _Run, job: Job) -> None:
+    def finish(self, run: _Run, job: Job) -> None:
         """What was asked for is durable, waits, or failed."""
         event = run.event
         if job.error is None:
-            if job.result:
-                self._go_on(run, job.result)
+            if run.left:
+                self._go_on(run)
                 return
-            run.advance(())
+            run.advance()
         self._unfinished -= 1
         self._unanswered.done(event.size_bytes)
         if not self.link.is_open:
@@ -496,10 +498,10 @@ class Conversation:
             self._connect(connecting)
         self.link.flush()
 
-    def _go_on(self, run: _Run, rest: Sequence[Packet | RequestRun]) -> None:
+    def _go_on(self, run: _Run) -> None:
         """Send what is answered, and go on with the rest of this run, and with those behind it,
         when that has gone out and no vbucket is pending for it."""
-        run.advance(rest)
+        run.advance()
         if not self.link.is_open:
             return
         if run.answers:
@@ -507,7 +509,7 @@ class Conversation:
             self.session.answer_part(run.event.slot, run.answers)
             run.answers = b""
             self.link.flush()
-        self._waits = True
+        self.waits = True
         self._waiting.append(run)
         self.service.wait(self)
         self.link.go_on_later(self.look)
@@ -530,9 +532,9 @@ class Conversation:
                 return
         self.service.wait_no_more(self)
         waiting, self._waiting = self._waiting, deque()
-        self._waits = False
+        self.waits = False
         for run in waiting:
-            self._put_in_line(run)
+            self.service.put_in_line(run)
 
     def _flush_later(self, group: Group, at: float | None) -> None:
         flushes, name = self.service.flushes, self.bucket.name

@@ -1,24 +1,26 @@
 """Runs of commands, handled as columns of statements instead of objects.
 
 `take_run` finds the run that comes first; its form is in `kernel`, and one request is a run.
-`change_all` and `look_all` execute runs (`replication.bucket.batch`) and the requests between them.
+`look_all` answers runs that change nothing (`replication.bucket.batch`) and the requests between
+them; `memcached.serve.changes` executes the others.
 """
 
 from __future__ import annotations
 
 import time
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
 from typing import Final
 
 from logweir.errors import LimitExceeded, RequestError
 from logweir.limits import TAP_ANSWERS_BYTES, TAP_VALUE_BYTES, TURN_SECONDS
 from logweir.replication.bucket import kernel as bucketkernel
-from logweir.replication.bucket.batch import Changes, Paused
+from logweir.replication.bucket.batch import Paused, Said
 from logweir.replication.bucket.item import unpack_item
-from logweir.replication.bucket.store import GroupItems
 from logweir.replication.logs import get_logger
 from logweir.replication.memcached.serve.commands import Executor, item_answer
 from logweir.replication.memcached.serve.pending import Pending
@@ -36,8 +38,8 @@ from logweir.store.schema.bulk import interpreted
 from logweir.wal import kernel as rows_kernel
 
 __all__ = [
+    "RUN_MAX",
     "RequestRun",
-    "change_all",
     "execute_one",
     "look_all",
     "packets_of",
@@ -51,7 +53,6 @@ _SAID_BYTES: Final = 96  # of an answer, without keys and values
 _SAID_ROOM: Final = 512  # so much there has to be for one
 _KEY_BYTES: Final = 250  # limits.TAP_KEY_BYTES
 _ZERO: Final = array("Q", (0,))
-_JOB_SECONDS: Final = 5 * TURN_SECONDS  # a job may cost a sync: that is to be worth while
 
 RUN_MAX: Final = 2048
 """Longer runs are divided, so that the first answers are on their way while others are made."""
@@ -70,13 +71,29 @@ _choose()
 @dataclass(slots=True)
 class RequestRun:
     """Requests in `data` from `start` to `stop`, their places. `count`: how many; `changes`: how
-    many of them may change something. See `replication.bucket.batch.Requests`."""
+    many of them may change something; `borders`: the places behind those of each client, where they
+    are of several. See `replication.bucket.batch.Requests`."""
 
     data: bytes
     start: int
     stop: int
     count: int
     changes: int
+    borders: Sequence[int] = ()
+
+    @classmethod
+    def joined(cls, runs: Sequence[RequestRun]) -> RequestRun:
+        """Several runs as one."""
+        if len(runs) == 1:
+            return runs[0]
+        data = [run.data[run.start : run.stop] for run in runs]
+        borders = list(accumulate(map(len, data)))
+        count, changes = sum([run.count for run in runs]), sum([run.changes for run in runs])
+        return cls(b"".join(data), 0, borders[-1], count, changes, borders)
+
+    def number(self, at: int) -> int:
+        """Of which of the joined runs the request at `at` is."""
+        return bisect_right(self.borders, at)
 
     @property
     def size_bytes(self) -> int:
@@ -100,8 +117,8 @@ class RequestRun:
         return packet, stop
 
     def behind(self, at: int) -> Sequence[Packet | RequestRun]:
-        """The requests from a place on."""
-        left = self.data[at : self.stop]
+        """The requests from a place on; where several are joined, those of that one."""
+        left = self.data[at : self.borders[self.number(at)] if self.borders else self.stop]
         run = take_run(left)
         return _packets(left) if run is None else (run,)
 
@@ -126,22 +143,29 @@ class RequestRun:
 
     def answers(
         self, at: int, reached: int, first: int, results: array[int], made: bytes, lsn: int
-    ) -> tuple[bytes, int]:
-        """See `Requests`."""
+    ) -> list[Said]:
+        """See `Requests`: those of each client by themselves."""
         del lsn
+        borders = self.borders[self.number(at) : self.number(reached - 1)] if self.borders else ()
         numbers = array("Q", (at, 0, first))
         room = _SAID_ROOM + self.count * _SAID_BYTES + reached - at + len(made)
-        out = bytearray(room)
-        while kernel.answers(self.data, reached, numbers, results, made, out) != kernel.DONE:
-            at, used, number = numbers
-            packet, numbers[kernel.AT] = self.packet(at)
-            old, end, new, new_end = results[number * kernel.RESULTS + 4 :][:4]
-            data = made[old:end] if end else made[new:new_end]
-            answer = item_answer(packet, unpack_item(data))
-            out = bytearray(memoryview(out)[:used]) + answer + bytearray(room)
-            numbers[kernel.USED] = used + len(answer)
-            numbers[kernel.COUNT] = number + 1
-        return bytes(memoryview(out)[: numbers[kernel.USED]]), numbers[kernel.AT]
+        out, said, begin = bytearray(room), [], 0
+        for stop in (*borders, reached):
+            while kernel.answers(self.data, stop, numbers, results, made, out) != kernel.DONE:
+                at, used, number = numbers
+                packet, numbers[kernel.AT] = self.packet(at)
+                old, end, new, new_end = results[number * kernel.RESULTS + 4 :][:4]
+                data = made[old:end] if end else made[new:new_end]
+                answer = item_answer(packet, unpack_item(data))
+                out = bytearray(memoryview(out)[:used]) + answer + bytearray(room)
+                numbers[kernel.USED] = used + len(answer)
+                numbers[kernel.COUNT] = number + 1
+            at, used, _ = numbers
+            said.append((at, bytes(memoryview(out)[begin:used])))
+            begin = used
+            if at < stop:
+                break  # so far they were executed
+        return said
 
 
 def _packets(data: bytes) -> list[Packet]:
@@ -178,64 +202,35 @@ def take_run(data: bytes, at: int = 0) -> RequestRun | None:
     return RequestRun(data, at, found[kernel.RUN_STOP], count, found[kernel.RUN_CHANGES])
 
 
-def change_all(
-    requests: Sequence[Packet | RequestRun],
-    items: GroupItems,
-    now: float,
-    ordinary: Callable[[Packet], bytes],
-    group: Group,
-) -> bytes:
-    """Run requests in a group. Returns their answers. `now`: Unix seconds; `ordinary`: answers one
-    request that is no part of a run.
-
-    Raises `Pending` behind those that were run, with their answers and the rest; also behind
-    answers of `limits.TAP_ANSWERS_BYTES`, and when they have taken long.
-    """
-
-    def answer(run: RequestRun) -> list[bytes]:
-        def one(at: int) -> tuple[bytes, int]:
-            packet, stop = run.packet(at)
-            try:
-                return ordinary(packet), stop
-            except Pending:
-                raise Paused(b"", at, is_held=True) from None
-
-        return Changes(run, items, now, group, one).answer()
-
-    return _execute(requests, answer, ordinary, _JOB_SECONDS)
-
-
 def look_all(
     requests: Sequence[Packet | RequestRun],
-    look: Callable[[RequestRun], list[bytes]],
+    look: Callable[[RequestRun], list[Said]],
     ordinary: Callable[[Packet], bytes],
 ) -> bytes:
-    """`change_all` of requests that change nothing. `look`: answers a run of them (`Looks`)."""
-    return _execute(requests, look, ordinary, TURN_SECONDS)
+    """Answer requests that change nothing. `look`: answers a run of them (`Looks`); `ordinary`: one
+    that is no part of a run.
 
-
-def _execute(
-    requests: Sequence[Packet | RequestRun],
-    answer: Callable[[RequestRun], list[bytes]],
-    ordinary: Callable[[Packet], bytes],
-    seconds: float,
-) -> bytes:
+    Raises `Pending` behind those that were answered, with their answers and the rest: before one
+    that waits, behind answers of `limits.TAP_ANSWERS_BYTES`, and when they have taken long.
+    """
     answers: list[bytes] = []
     room = TAP_ANSWERS_BYTES
-    end = time.thread_time() + seconds if len(requests) > 1 else inf
+    end = time.thread_time() + TURN_SECONDS if len(requests) > 1 else inf
     for number, request in enumerate(requests):
         if room <= 0 or (number and time.thread_time() >= end):
             raise Pending(b"".join(answers), requests[number:], is_held=False)
         try:
-            made = answer(request) if isinstance(request, RequestRun) else [ordinary(request)]
+            if isinstance(request, RequestRun):
+                made = [data for _, data in look(request)]
+            else:
+                made = [ordinary(request)]
         except Pending:
             raise Pending(b"".join(answers), requests[number:]) from None
         except Paused as paused:
             assert isinstance(request, RequestRun)
             rest = [*request.behind(paused.at), *requests[number + 1 :]]
-            raise Pending(
-                b"".join(answers) + paused.answers, rest, is_held=paused.is_held
-            ) from None
+            answers += [data for _, data in paused.said]
+            raise Pending(b"".join(answers), rest, is_held=paused.is_held) from None
         answers += made
         room -= sum(map(len, made))
     return answers[0] if len(answers) == 1 else b"".join(answers)

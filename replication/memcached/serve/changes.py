@@ -1,0 +1,147 @@
+"""Commands that need the store's line of changes, executed for several clients in one job.
+
+What the clients of a bucket ask for in one turn of the loop is a job: the runs that stand one
+behind the other in it are joined, whoever sent them, and are one batch of statements. Each request
+stays a transaction of its own, and is answered to its client.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from logweir.limits import TAP_ANSWERS_BYTES, TURN_SECONDS
+from logweir.replication.bucket.batch import Changes, Paused, Said
+from logweir.replication.bucket.store import GroupItems
+from logweir.replication.memcached.serve.pending import Pending
+from logweir.replication.memcached.serve.runs import RUN_MAX, RequestRun
+from logweir.replication.memcached.wire.codec import Packet
+from logweir.store.commit.group import Group
+
+__all__ = ["Part", "change_all"]
+
+P = TypeVar("P", bound="Part")
+Requests = Sequence[Packet | RequestRun]
+
+_JOB_SECONDS: Final = 5 * TURN_SECONDS  # a job may cost a sync: that is to be worth while
+
+
+class Part:
+    """What one client asks for in a job. `rest`: the requests that are not answered; `fresh`: the
+    answers that this job has made, of `fresh_bytes`; `left`: the requests that it leaves for a
+    later one; `is_held`: the first of these waits for another state of its vbucket."""
+
+    __slots__ = ("fresh", "fresh_bytes", "is_held", "left", "rest")
+
+    def __init__(self, rest: Requests) -> None:
+        self.rest = rest
+        self.begin()
+
+    def begin(self) -> None:
+        """A job begins with `rest`."""
+        self.fresh: list[bytes] = []
+        self.fresh_bytes = 0
+        self.left: list[Packet | RequestRun] = []
+        self.is_held = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether nothing more is to be made, since something before it waits."""
+        return bool(self.left)
+
+    def leave(self, request: Packet | RequestRun) -> None:
+        """That one is for a later job."""
+        self.left.append(request)
+
+    def say(self, answer: bytes) -> None:
+        """That is the answer to the next requests."""
+        self.fresh.append(answer)
+        self.fresh_bytes += len(answer)
+
+    def has_enough(self, end: float) -> bool:
+        """Whether what it asks for has had its share of the job, until `end` of the thread's
+        clock."""
+        if not self.fresh:
+            return False
+        return self.fresh_bytes >= TAP_ANSWERS_BYTES or time.thread_time() >= end
+
+
+def change_all(
+    parts: Sequence[P],
+    items: GroupItems,
+    now: float,
+    ordinary: Callable[[P, Packet], bytes],
+    group: Group,
+) -> None:
+    """Run what clients of one bucket ask for. `now`: Unix seconds; `ordinary`: answers one request
+    that is no part of a run, or raises `Pending`.
+
+    Behind answers of `limits.TAP_ANSWERS_BYTES` to a client the rest of what it asks for is left,
+    also behind a request that waits, and, but for the first, when the job has taken long.
+    """
+    line: deque[tuple[P, Packet | RequestRun]] = deque()
+    for part in parts:
+        part.begin()
+        line.extend([(part, request) for request in part.rest])
+    end = time.thread_time() + _JOB_SECONDS
+    while line:
+        part, request = line[0]
+        if part.is_behind or part.has_enough(end):
+            part.leave(request)
+            line.popleft()
+        elif isinstance(request, RequestRun):
+            _change(line, items, now, ordinary, group)
+        else:
+            try:
+                part.say(ordinary(part, request))
+                line.popleft()
+            except Pending:
+                part.is_held = True
+                part.leave(line.popleft()[1])
+
+
+def _change(
+    line: deque[tuple[P, Packet | RequestRun]],
+    items: GroupItems,
+    now: float,
+    ordinary: Callable[[P, Packet], bytes],
+    group: Group,
+) -> None:
+    """Make the runs that are first in line, as one; what is not made of them stays in line."""
+    parts: list[P] = []
+    runs: list[RequestRun] = []
+    count = 0
+    for part, request in line:
+        if not isinstance(request, RequestRun) or part.is_behind:
+            break
+        if runs and (count + request.count > RUN_MAX or part is parts[-1]):
+            break
+        parts.append(part)
+        runs.append(request)
+        count += request.count
+    run = RequestRun.joined(runs)
+
+    def one(at: int) -> Said:
+        packet, stop = run.packet(at)
+        try:
+            return stop, ordinary(parts[run.number(at)], packet)
+        except Pending:
+            raise Paused([], at, is_held=True) from None
+
+    try:
+        said, at, is_held = Changes(run, items, now, group, one).answer(), run.stop, False
+    except Paused as paused:
+        said, at, is_held = paused.said, paused.at, paused.is_held
+    for place, data in said:
+        parts[run.number(place - 1)].say(data)
+    done = len(runs) if at == run.stop else run.number(at)
+    for _ in range(done):
+        line.popleft()
+    if done < len(runs):
+        part, _ = line.popleft()
+        line.extendleft([(part, request) for request in reversed(run.behind(at))])
+        if is_held:
+            part.is_held = True
+            part.leave(line.popleft()[1])
