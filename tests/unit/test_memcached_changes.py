@@ -91,14 +91,15 @@ def test_runs_of_several_clients_are_answered_apart(log: Log, bucket: Bucket) ->
 
 def test_a_client_that_waits_holds_no_other(log: Log, bucket: Bucket) -> None:
     """In the middle of a joined run; what it asked for behind that waits, too."""
+    before = part(store(b"0"))
     one = part(store(b"a"), store(b"held", vbucket=1), store(b"behind"))
     other = part(store(b"b"), Packet(Opcode.GET, b"a"))
-    change(log, bucket, one, other)
-    assert told(one) == [(Opcode.SET, 0)]
+    change(log, bucket, before, one, other)
+    assert told(before) == told(one) == [(Opcode.SET, 0)]
     assert one.is_held
     assert told(other) == [(Opcode.SET, 0), (Opcode.GET, 0)]
     assert not other.left
-    assert sorted(row[0] for row in log.select("default")) == [b"a", b"b"]
+    assert sorted(row[0] for row in log.select("default")) == [b"0", b"a", b"b"]
 
     def activate(group: Group) -> None:
         GroupItems(bucket, group, 0.0).set_state(1, VbucketState.ACTIVE)
@@ -108,7 +109,7 @@ def test_a_client_that_waits_holds_no_other(log: Log, bucket: Bucket) -> None:
     change(log, bucket, one)
     assert told(one) == [(Opcode.SET, 0), (Opcode.SET, 0)]
     assert not one.left
-    assert log.count("default") == 4
+    assert log.count("default") == 5
 
 
 def test_answers_of_one_client_are_limited_by_themselves(log: Log, bucket: Bucket) -> None:
