@@ -572,3 +572,9 @@ PIPELINE_DEFINITION_BYTES: Final = 256 * 1024 * 1024
 
 PIPELINE_PART_BYTES: Final = 64 * 1024 * 1024
 """Bytes of logs and snapshots per part of a job's output, about."""
+
+ARCHIVE_TAIL_BYTES: Final = 8 * 1024 * 1024
+"""What one object of an open log's tail holds, unless one block is larger."""
+
+ARCHIVE_WAIT_SECONDS: Final = 60.0
+"""The longest that an archiver waits before it tries a place again that has failed."""

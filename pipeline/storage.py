@@ -16,7 +16,7 @@ from logweir.errors import ConfigError, WalError
 from logweir.pipeline.options import ORIGIN, is_url
 from logweir.wal.filesystem import OS, AppendFile, FileSystem, ReadFile
 
-__all__ = ["CutFile", "CutFileSystem", "UrlFileSystem", "open_storage"]
+__all__ = ["CutFile", "CutFileSystem", "UrlFileSystem", "connect", "open_storage"]
 
 _HINT: Final = "look at the address, and at what its file system asks for (keys, region, host)"
 
@@ -32,11 +32,13 @@ def open_storage(location: str) -> tuple[FileSystem, Path]:
     parts = urllib.parse.urlsplit(location)
     if parts.scheme == "file":
         return OS, Path(urllib.parse.unquote(parts.path))
-    filesystem, path = _connect(location, parts.scheme)
+    filesystem, path = connect(location, parts.scheme)
     return UrlFileSystem(filesystem), Path(path)
 
 
-def _connect(location: str, scheme: str) -> tuple[Any, str]:
+def connect(location: str, scheme: str) -> tuple[Any, str]:
+    """The `pyarrow.fs.FileSystem` that a URL names, and the path in it. Raises as `open_storage`,
+    and `ImportError` without pyarrow."""
     from pyarrow import ArrowInvalid, fs
 
     try:

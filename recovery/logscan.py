@@ -34,6 +34,9 @@ __all__ = ["Located", "LogScan", "scan_log", "scan_snapshot"]
 Progress = Callable[[int], None]
 """Called with the number of bytes that were read since the last call."""
 
+Look = Callable[[Block], object]
+"""Called with each block that is whole, in the order of the file."""
+
 _PROGRESS_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -111,11 +114,12 @@ def scan_log(
     offset: int | None = None,
     vclock: VClock | None = None,
     header_is_lost: bool = False,
+    look: Look | None = None,
 ) -> LogScan:
     """Read one log, from `offset` and `vclock` on where they are given, else all of it.
 
-    `header_is_lost`: believe `log.meta`, not the file. Raises `WalError` if the file is not there
-    any more.
+    `header_is_lost`: believe `log.meta`, not the file. `look`: is shown every block. Raises
+    `WalError` if the file is not there any more.
     """
     start = log.vclock if vclock is None else vclock
     lsns = array("Q", start.lsns())
@@ -136,6 +140,8 @@ def scan_log(
                 _step_back(item, lsns, counts)
             _add_log_block(item, lsns, counts, pending)
             pending = []
+            if look is not None:
+                look(item)
         for damage in pending:
             counts.add_damage(damage)
         reached = start.merge({i: lsn for i, lsn in enumerate(lsns) if lsn})

@@ -59,6 +59,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "crash_*",
             "cli_repair",
             "cli_backup",
+            "archive*",
             "cli_verify",
             "damaged_samples",
             "examine",

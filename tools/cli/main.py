@@ -59,6 +59,7 @@ COMMANDS: Final = {
     "repair": "Save what is whole of a damaged folder.",
     "trim": "Cut off what was written ahead of a log's end.",
     "backup": "Copy a store in use, or a server, and check the copy.",
+    "archive": "Copy a store elsewhere, again and again, verified.",
     "restore": "Write the state at a point in time.",
     "snapshot": "Write a snapshot of a store.",
     "diff": "Show what changed between two states.",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from logweir.archive.fetch import restore_archive
 from logweir.errors import ConfigError
 from logweir.recovery.report import vclock_json
 from logweir.recovery.restore import restore
 from logweir.tools.cli.common import (
-    FolderArgument,
     NewFolderOption,
     existing,
     given_vclock,
@@ -23,8 +24,15 @@ from logweir.wal.vclock import VClock
 
 def command(
     out: Output,
-    directory: FolderArgument,
     to: NewFolderOption,
+    directory: Annotated[
+        Path | None,
+        typer.Argument(metavar="[DIR]", help="A folder of logs and snapshots.", show_default=False),
+    ] = None,
+    archive: Annotated[
+        str,
+        typer.Option("--from", metavar="URL", help="An archive: a folder, s3://…, …; not DIR."),
+    ] = "",
     at_vclock: Annotated[
         str | None,
         typer.Option("--at-vclock", metavar="VCLOCK", help="The state at this vclock."),
@@ -42,19 +50,27 @@ def command(
 ) -> int:
     """Write the state at a point in time into a new folder; without a point, the newest.
 
-    The cut is always between two transactions. The folder itself is not touched. One that was
-    broken off leaves a folder that nothing opens: the same command begins anew in it.
+    It is that of DIR, or of an archive (`logweir archive`) with --from. The cut is always between
+    two transactions. What is read is not touched. One that was broken off leaves a folder that
+    nothing opens: the same command begins anew in it.
     """
-    existing(directory)
-    with out.progress("Reading", log_bytes(directory)) as progress:
-        result = restore(
-            directory,
-            to,
-            at=_point(at_vclock, at_time),
-            dry_run=dry_run,
-            verify=verify,
-            progress=lambda done, total: progress(done),
+    if (directory is None) == (not archive):
+        raise ConfigError("DIR", "give a folder, or an archive with --from, and not both")
+    at = _point(at_vclock, at_time)
+    if directory is None:
+        result = restore_archive(
+            archive, to, at=at, dry_run=dry_run, verify=verify, tell=out.warning
         )
+    else:
+        with out.progress("Reading", log_bytes(existing(directory))) as progress:
+            result = restore(
+                directory,
+                to,
+                at=at,
+                dry_run=dry_run,
+                verify=verify,
+                progress=lambda done, total: progress(done),
+            )
     if out.as_json:
         out.json(
             {
