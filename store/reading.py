@@ -68,7 +68,7 @@ class Reads(ABC):
         table = schema.get(EXPIRY_SPACE)
         if table is None:
             return False
-        seen = table.id, self._committer.changes[table.id]
+        seen = table.id, self._committer.changes.get(table.id, 0)
         if self._expiring[0] != seen:
             with self.read_view() as view:
                 ids = frozenset(row[0] for row in view.select(table.id))
@@ -125,7 +125,7 @@ class Reads(ABC):
         something made from its rows reads them again when this number is another one."""
         if self.is_foreign:
             self.check_process()
-        return self._committer.changes[space_id]
+        return self._committer.changes.get(space_id, 0)
 
     @contextlib.contextmanager
     def read_view(self) -> Iterator[ReadView]:

@@ -134,9 +134,12 @@ class Shared:
         """What a user may do. Raises error 45 for one that was dropped."""
         return self.directory.access(user_id)
 
-    def check(self, user_id: int, space: int | str, *wanted: Privilege) -> None:
+    def check(
+        self, user_id: int, space: int | str, *wanted: Privilege, is_there: bool = False
+    ) -> None:
         """Raise error 42 unless a user has all of `wanted` on a space, by id or name, or on every
-        space where there is none of that; 45 for a user that was dropped.
+        space where there is none of that (with `is_there` error 36 then); 45 for a user that was
+        dropped.
 
         Who was let in is let in again while no row of a system space has changed: this is asked for
         every request of every protocol.
@@ -147,7 +150,8 @@ class Shared:
             self._let_in_at = changes
         elif (user_id, space, wanted) in self._let_in:
             return
-        access, found = self.access(user_id), self.log.schema.get(space)
+        schema = self.log.schema
+        access, found = self.access(user_id), schema.space(space) if is_there else schema.get(space)
         for one in wanted:
             if found is None:
                 access.check(one, "space", -1, -1, str(space))
@@ -156,10 +160,12 @@ class Shared:
         if found is not None:
             self._let_in.add((user_id, space, wanted))
 
-    def may(self, user_id: int, space: int | str, *wanted: Privilege) -> bool:
+    def may(
+        self, user_id: int, space: int | str, *wanted: Privilege, is_there: bool = False
+    ) -> bool:
         """Whether `check` lets a user in."""
         try:
-            self.check(user_id, space, *wanted)
+            self.check(user_id, space, *wanted, is_there=is_there)
         except RequestError:
             return False
         return True

@@ -13,7 +13,6 @@ import contextlib
 import logging
 import threading
 import uuid
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -136,7 +135,7 @@ class Committer(Fails, OfProcess):
         """The thread inside of `turn`."""
         self.is_closed = False
         self.commits = 0
-        self.changes: Counter[int] = Counter()  # of each space
+        self.changes: dict[int, int] = {}  # of each space
         self.system_count = 0
         self.on_commit: list[Callable[[VClock], None]] = []
         self.lock = threading.Lock()
@@ -397,7 +396,7 @@ class Committer(Fails, OfProcess):
                 # Here, behind both: who reads or begins on top of it has to see that what it knew
                 # is no longer so, and finds then what is.
                 for space_id in changed:
-                    self.changes[space_id] += 1
+                    self.changes[space_id] = self.changes.get(space_id, 0) + 1
                     self.system_count += space_id <= SYSTEM_ID_MAX
                 if changed_schema:
                     self.schema = last.schema

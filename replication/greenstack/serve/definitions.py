@@ -32,12 +32,10 @@ class Definitions:
     def may(self, user_id: int, bucket: Bucket, wanted: Privilege) -> bool:
         """Whether a user has a privilege on a bucket."""
         shared = self._shared
-        if shared.log.schema.get(bucket.space_id) is None:
-            return False
         is_guest = user_id == GUEST_ID and bucket.name != DEFAULT_BUCKET
         if is_guest and shared.access(user_id).universe != ALL_BITS:
             return False
-        return shared.may(user_id, bucket.space_id, wanted)
+        return shared.may(user_id, bucket.space_id, wanted, is_there=True)
 
     def visible(self, user_id: int) -> list[str]:
         """The names of the buckets that a user may read or write."""

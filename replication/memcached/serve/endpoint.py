@@ -409,7 +409,7 @@ class Conversation:
         shared, space = self.service.shared, self.space or self.bucket.space_id
         if self.user_id == GUEST_ID and self.service.must_login:
             return False
-        return shared.log.schema.get(space) is not None and shared.may(self.user_id, space, *wanted)
+        return shared.may(self.user_id, space, *wanted, is_there=True)
 
     # --- commands ---------------------------------------------------------------------------------
 
