@@ -12,10 +12,9 @@ ending    what is written
 
 from __future__ import annotations
 
-import os
 from base64 import b64encode
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -24,7 +23,7 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from logweir.errors import ConfigError
-from logweir.wal.filesystem import OS, explain
+from logweir.wal.newfile import check_output, new_output
 from logweir.wal.render import dumps
 
 __all__ = ["ENDINGS", "write_file"]
@@ -110,27 +109,16 @@ def write_file(to: Path, batches: pa.RecordBatchReader) -> int:
     """
     if to.suffix not in ENDINGS:
         raise ConfigError("--output", f"{to.name!r} ends in none of {', '.join(ENDINGS)}.")
-    if os.path.lexists(to):
-        raise ConfigError("--output", f"{to} is there already.", hint="name a new file")
-    temporary = to.with_name(f".{to.name}.{os.getpid()}.new")
+    check_output(to)
     rows = 0
-    try:
-        with (
-            pa.OSFile(str(temporary), "wb") as sink,
-            closing(ENDINGS[to.suffix](sink, batches.schema)) as writer,
-        ):
-            for table in _gathered(batches):
-                writer.write(table)
-                rows += table.num_rows
-        with open(temporary, "rb") as written:
-            os.fsync(written.fileno())
-        OS.rename(temporary, to)
-        OS.sync_directory(to.resolve().parent)
-    except OSError as error:
-        raise explain(error, str(to)) from error
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
+    with (
+        new_output(to) as temporary,
+        pa.OSFile(str(temporary), "wb") as sink,
+        closing(ENDINGS[to.suffix](sink, batches.schema)) as writer,
+    ):
+        for table in _gathered(batches):
+            writer.write(table)
+            rows += table.num_rows
     return rows
 
 

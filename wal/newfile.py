@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
+from logweir.errors import ConfigError
 from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import AppendFile, FileSystem
+from logweir.wal.filesystem import OS, AppendFile, FileSystem, explain
 
-__all__ = ["create_file", "replace_file"]
+__all__ = ["check_output", "create_file", "new_output", "replace_file"]
 
 
 def create_file(filesystem: FileSystem, path: Path) -> AppendFile:
@@ -33,3 +36,30 @@ def replace_file(filesystem: FileSystem, path: Path, data: bytes, point: str = "
         failpoint(point)
     filesystem.rename(temporary, path)
     filesystem.sync_directory(path.parent)
+
+
+def check_output(to: Path) -> None:
+    """Raise `ConfigError` where something has the name that a user gave for a new file."""
+    if os.path.lexists(to):
+        raise ConfigError("--output", f"{to} is there already.", hint="name a new file")
+
+
+@contextmanager
+def new_output(to: Path) -> Iterator[Path]:
+    """The temporary path at which the new file `to`, which a user asked for, is to be written. It
+    has its name, and is durable, when the context ends well; else, and after a crash, no file has.
+
+    Raises `WalError` for what the system says.
+    """
+    temporary = to.with_name(f".{to.name}.{os.getpid()}.new")
+    try:
+        yield temporary
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        OS.rename(temporary, to)
+        OS.sync_directory(to.resolve().parent)
+    except OSError as error:
+        raise explain(error, str(to)) from error
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -25,9 +24,10 @@ from logweir.tools.cli.output import Output, human_bytes
 from logweir.tools.cli.reportpage import page
 from logweir.wal.columns import ABSENT
 from logweir.wal.directory import scan_directory
-from logweir.wal.filesystem import OS, explain
+from logweir.wal.filesystem import OS
 from logweir.wal.lease import holders, leased
 from logweir.wal.mp import unpack
+from logweir.wal.newfile import check_output, new_output
 from logweir.wal.reader import Block
 from logweir.wal.render import to_json
 from logweir.wal.spacenames import SpaceNames
@@ -53,8 +53,8 @@ def command(
     """
     if output is None and not out.as_json:
         raise ConfigError("--output", "is missing.", hint="name the page: -o report.html")
-    if output is not None and os.path.lexists(output):
-        raise ConfigError("--output", f"{output} is there already.", hint="name a new file")
+    if output is not None:
+        check_output(output)
     if existing(path).is_dir():
         who = holders(path)
         with leased(path):
@@ -62,7 +62,8 @@ def command(
     else:
         told = _file(out, path)
     if output is not None:
-        _write(output, page(told))
+        with new_output(output) as temporary:
+            temporary.write_text(page(told), "utf-8")
     if out.as_json:
         out.json(told)
     elif output is not None:
@@ -188,18 +189,3 @@ def _keys_json(keys: Keys, names: SpaceNames, behind: VClock | None = None) -> d
             for (space_id, key), count in keys.frequent.most(_SHOWN_KEYS)
         ],
     }
-
-
-def _write(to: Path, text: str) -> None:
-    """Write a new file. A crash leaves none of that name. Raises `WalError`."""
-    temporary = to.with_name(f".{to.name}.{os.getpid()}.new")
-    try:
-        with open(temporary, "x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        OS.rename(temporary, to)
-        OS.sync_directory(to.resolve().parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise explain(error, str(to)) from error
