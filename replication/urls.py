@@ -25,7 +25,7 @@ that of schemes whose addresses are files that say where the upstream is (`Schem
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -150,6 +150,17 @@ def option_seconds(url: Url, name: str, default: float, *, may_be_zero: bool = F
     if not (0.0 < seconds <= _SECONDS_MAX or (may_be_zero and seconds == 0.0)):
         raise ConfigError(name, f"{text!r} in {url}", hint=f"write {name}=SECONDS, such as 60")
     return seconds
+
+
+def option_choice(url: Url, name: str, known: Sequence[str]) -> str:
+    """An option of an address that is one of some words, the first if it is not given. Raises
+    `ConfigError`."""
+    text = url.option(name) or known[0]
+    if text not in known:
+        raise ConfigError(
+            name, f"{text!r} in {url}", hint=f"one of {', '.join(filter(None, known))}"
+        )
+    return text
 
 
 def option_names(url: Url, name: str) -> list[str]:

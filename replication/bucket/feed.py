@@ -287,10 +287,16 @@ def resolve(
 
 class Feed(Protocol):
     """What a stream is fed with: a bucket, or another space in the shape of one. `name`: under
-    which its streams are known."""
+    which its streams are known; `holds_items`: whether its tuples are a bucket's as they stand in
+    the log."""
 
     name: str
     space_id: int
+
+    @property
+    def holds_items(self) -> bool:
+        """See above."""
+        ...
 
     def states(self) -> dict[int, VbucketState]:
         """The vbuckets that are here."""
@@ -298,6 +304,12 @@ class Feed(Protocol):
 
     def changes(self, window: Window) -> Sequence[Change]:
         """The changes in a window of the log, in order."""
+        ...
+
+    def transaction(
+        self, columns: RowColumns, first: int, last: int, reached: dict[int, int]
+    ) -> Sequence[Change]:
+        """The changes in a transaction: see `transaction_changes`."""
         ...
 
     def puts(self, window: Window) -> Puts | None:
@@ -319,6 +331,9 @@ class Feed(Protocol):
 class BucketFeed:
     """A bucket as what a stream is fed with. `known`: the changes that its streams share."""
 
+    holds_items: Final = True
+    """See `Feed`."""
+
     def __init__(self, log: Log, bucket: Bucket, known: Changes) -> None:
         self.name = bucket.name
         self.space_id = bucket.space_id
@@ -334,6 +349,12 @@ class BucketFeed:
     def changes(self, window: Window) -> Sequence[Change]:
         """See `Feed`."""
         return self._known.of(window, self._bucket)
+
+    def transaction(
+        self, columns: RowColumns, first: int, last: int, reached: dict[int, int]
+    ) -> Sequence[Change]:
+        """See `Feed`."""
+        return transaction_changes(columns, first, last, reached, self.space_id)
 
     def puts(self, window: Window) -> Puts | None:
         """See `Feed`."""

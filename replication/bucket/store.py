@@ -49,6 +49,7 @@ __all__ = [
     "Buckets",
     "GroupItems",
     "ViewItems",
+    "is_bucket",
     "primary_of",
 ]
 
@@ -108,14 +109,14 @@ class Buckets:
             bucket = Bucket(name, space.id, states.id, self._cas, self.log)
         elif known is not None and known[0] is space:
             return bucket
-        if not _has_format(space):
+        if not is_bucket(space):
             return None
         self._known[name] = space, bucket
         return bucket
 
     def all(self) -> list[Bucket]:
         """All buckets that are there."""
-        found = [self.find(space.name) for space in self.log.schema if _has_format(space)]
+        found = [self.find(space.name) for space in self.log.schema if is_bucket(space)]
         return [bucket for bucket in found if bucket is not None]
 
     def make(self, name: str) -> Bucket:
@@ -151,7 +152,8 @@ class Buckets:
             ) from error
 
 
-def _has_format(space: SpaceDef) -> bool:
+def is_bucket(space: SpaceDef) -> bool:
+    """Whether a space has the format of buckets."""
     names = [field.name for field in space.fields]
     return names == [name for name, _ in BUCKET_FORMAT]
 

@@ -30,10 +30,17 @@ from typing import Any, Final
 from logweir.errors import RequestError
 from logweir.limits import SYNAPSE_CATCH_UP_BYTES, SYNAPSE_CATCH_UP_ROWS, SYNAPSE_LINE_BYTES
 from logweir.replication.logs import get_logger
+from logweir.replication.outgoing.shape import (
+    OPS,
+    STREAM_PREFIX,
+    Entry,
+    Shape,
+    Stamp,
+    is_relayed,
+)
 from logweir.replication.stream import positions
 from logweir.replication.synapse.follow.ingest import (
     SOURCE_PREFIX,
-    STREAM_FORMAT,
     source_name,
     stream_space,
 )
@@ -45,11 +52,16 @@ from logweir.replication.synapse.wire.codec import (
     encode,
     instance_label,
     read_label,
-    row_json,
     row_text,
     stream_of_space,
 )
-from logweir.replication.synapse.wire.rows import Writer, inserted, is_run, render
+from logweir.replication.synapse.wire.rows import (
+    Writer,
+    change_text,
+    inserted,
+    is_run,
+    json_text,
+)
 from logweir.store import Log
 from logweir.store.engine.engine import key_of
 from logweir.store.engine.request import ITERATORS
@@ -71,18 +83,10 @@ __all__ = ["MASTER", "OWN_INSTANCE", "Delivery", "Stream", "Streams"]
 
 MASTER: Final = "master"
 OWN_INSTANCE: Final = "logweir"
-_PREFIX: Final = "synapse_"
 _ASIDE: Final = "space:"
 _FIRST_USER_SPACE: Final = 512
 _GREATER: Final = ITERATORS.index("GT")
 _STATE_ROWS: Final = 100  # are about a millisecond's work
-_OPS: Final = {
-    RowType.INSERT: "insert",
-    RowType.REPLACE: "replace",
-    RowType.UPDATE: "update",
-    RowType.UPSERT: "upsert",
-    RowType.DELETE: "delete",
-}
 _BY_OPERATIONS: Final = frozenset((RowType.UPDATE, RowType.UPSERT))
 
 
@@ -144,10 +148,11 @@ class _Gathered:
 
 
 class Streams:
-    """The streams of one store, in one dialect."""
+    """The streams of one store, in one dialect. `enveloped`: rows of spaces are envelopes."""
 
-    def __init__(self, log: Log, dialect: Dialect) -> None:
+    def __init__(self, log: Log, dialect: Dialect, *, enveloped: bool = False) -> None:
         self._log = log
+        self._enveloped = enveloped
         self.dialect = dialect
         self._schema: Schema | None = None
         self._by_space: dict[int, Stream] = {}
@@ -305,12 +310,15 @@ class Streams:
         space = view.engine.schema.space(stream.space_id)
         assert space.primary is not None
         schema = view.engine.schema
+        shape = Shape(space, space.primary)
+        limit = _STATE_ROWS if shape.is_stored else 1  # a bundle may hold as many
         if after is None:
-            wanted = Select.of(schema, space.id, None, limit=_STATE_ROWS)
+            wanted = Select.of(schema, space.id, None, limit=limit)
         else:
-            wanted = Select.packed(schema, space.id, after, _GREATER, limit=_STATE_ROWS)
+            wanted = Select.packed(schema, space.id, after, _GREATER, limit=limit)
         found = next(filter(None, (one.tuples() for one in pieces(view.engine, wanted))), ())
-        texts = [_change_text("replace", space, None, packed, None) for packed in found]
+        entries = [entry for packed in found for entry in shape.entries(packed)]
+        texts = [self._change(shape, entry, Stamp(), None) for entry in entries]
         return texts, key_of(space.primary, found[-1]) if found else None
 
     # --- rows of the log --------------------------------------------------------------------------
@@ -350,24 +358,46 @@ class Streams:
         changes: dict[str, list[str]] = {}
         for i in range(first, last):
             stream = table.get(columns.space_id[i])
-            if stream is None or columns.type[i] not in _OPS:
+            if stream is None or columns.type[i] not in OPS:
                 continue
             packed = columns.tuple_bytes(i)
             if not stream.relayed:
-                space = self._log.schema.space(stream.space_id)
-                op, key, ops = columns.type[i], columns.key_bytes(i), columns.ops_bytes(i)
-                if op in _BY_OPERATIONS:
-                    if key is None and packed is not None and space.primary is not None:
-                        key = key_of(space.primary, packed)
-                    packed = self._stands(space.id, key)
-                text = _change_text(_OPS[RowType(op)], space, key, packed, ops)
-                changes.setdefault(stream.name, []).append(text)
+                changes.setdefault(stream.name, []).extend(self._texts(columns, i, stream))
             elif columns.type[i] == RowType.INSERT:
                 assert packed is not None
                 gathered.insert(stream.name, [packed], array("Q", (signature,)))
         for name, texts in changes.items():
+            if not texts:
+                continue
             unit = self._delivery(name, OWN_INSTANCE, 1, signature, signature, texts)
             gathered.spaces.setdefault(name, []).append(unit)
+
+    def _texts(self, columns: RowColumns, i: int, stream: Stream) -> list[str]:
+        """What a row of a space is told as."""
+        shape = self._shape(stream)
+        op, key, ops = RowType(columns.type[i]), columns.key_bytes(i), columns.ops_bytes(i)
+        packed = columns.tuple_bytes(i)
+        if not shape.tells(op):
+            return []
+        stamp = Stamp(OPS[op], columns.timestamp[i], columns.replica_id[i], columns.lsn[i])
+        if packed is not None and op not in _BY_OPERATIONS:
+            entries = shape.entries(packed)
+        else:
+            if key is None and packed is not None:
+                key = key_of(shape.primary, packed)
+            packed = self._stands(stream.space_id, key) if op in _BY_OPERATIONS else None
+            entries = [Entry(key or b"\xc0", packed)]
+        return [self._change(shape, entry, stamp, ops) for entry in entries]
+
+    def _shape(self, stream: Stream) -> Shape:
+        space = self._log.schema.space(stream.space_id)
+        assert space.primary is not None
+        return Shape(space, space.primary)
+
+    def _change(self, shape: Shape, entry: Entry, stamp: Stamp, ops: bytes | None) -> str:
+        if self._enveloped:
+            return shape.envelope(entry, stamp, json_text)
+        return change_text(entry, stamp, ops)
 
     def _stands(self, space_id: int, key: bytes | None) -> bytes | None:
         """The tuple that stands under a key now."""
@@ -415,12 +445,13 @@ class Streams:
         missing: int,
         gathered: _Gathered,
     ) -> None:
-        primary = self._log.schema.space(stream.space_id).primary
-        assert primary is not None
-        fields = array("Q", (part.field_no for part in primary.parts))
-        is_plain = not any(part.steps for part in primary.parts)
-        head = self._head(stream.name, OWN_INSTANCE).encode()
-        units = gathered.spaces.setdefault(stream.name, [])
+        shape = self._shape(stream)
+        parts = shape.primary.parts
+        fields = array("Q", (part.field_no for part in parts))
+        is_plain = shape.is_stored and not (self._enveloped or any(part.steps for part in parts))
+        name = stream.name
+        head = self._head(name, OWN_INSTANCE).encode()
+        units = gathered.spaces.setdefault(name, [])
         at = 0
         while at < len(ends):
             reached, made = at, None
@@ -431,7 +462,7 @@ class Streams:
             if made is not None:
                 units.append(
                     Delivery(
-                        stream.name,
+                        name,
                         OWN_INSTANCE,
                         1,
                         made.last,
@@ -439,7 +470,7 @@ class Streams:
                         made.data,
                         made.count,
                         0,
-                        first_signature=made.first,
+                        made.first,
                     )
                 )
             if reached == at:
@@ -488,17 +519,7 @@ class Streams:
                 continue
             first, last = signatures[piece.first], signatures[piece.last]
             token = decode_row_value(tuples[piece.last])[1]
-            yield Delivery(
-                name,
-                instance,
-                epoch,
-                token,
-                last,
-                piece.data,
-                piece.count,
-                0,
-                first_signature=first,
-            )
+            yield Delivery(name, instance, epoch, token, last, piece.data, piece.count, 0, first)
 
     def _head(self, stream: str, instance: str) -> str:
         return f"RDATA {stream} " + ("" if self.dialect is Dialect.D1 else instance + " ")
@@ -522,15 +543,7 @@ class Streams:
         longest = len(max(made, key=len)) - 1
         data = "".join(made).encode()
         return Delivery(
-            stream,
-            instance,
-            epoch,
-            token,
-            signature,
-            data,
-            len(made),
-            longest,
-            first_signature=signature,
+            stream, instance, epoch, token, signature, data, len(made), longest, signature
         )
 
     def first_position(self, unit: Delivery) -> bytes:
@@ -564,25 +577,9 @@ def _new(
 
 
 def _stream_of(space: SpaceDef) -> Stream:
-    names = tuple(field.name for field in space.fields[:4])
-    if space.name.startswith(_PREFIX) and names == tuple(name for name, _ in STREAM_FORMAT):
-        return Stream(space.name[len(_PREFIX) :], space.id, True)
+    if is_relayed(space):
+        return Stream(space.name.removeprefix(STREAM_PREFIX), space.id, True)
     return Stream(stream_of_space(space.name), space.id, False)
-
-
-def _change_text(
-    op: str, space: SpaceDef, key: bytes | None, data: bytes | None, ops: bytes | None
-) -> str:
-    if key is None and data is not None and space.primary is not None:
-        key = key_of(space.primary, data)
-    parts = [key, data] if ops is None else [key, data, ops]
-    return f'["{op}",{",".join(map(_json, parts))}]'
-
-
-def _json(packed: bytes | None) -> str:
-    if packed is None:
-        return "null"
-    return render(packed, form="strict") or row_json(unpack(packed))
 
 
 def _joined(units: Sequence[Delivery]) -> Iterator[Delivery]:

@@ -121,7 +121,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "hub": (
         *("async_rows_*", "compare_servers", "operating", "metrics", "replication_*", "retention"),
         *("upstream_names", "verifiers", "follower*", "mesh*", "reader_*"),
-        *("listener_*", "clients_that_leave"),
+        *("listener_*", "clients_that_leave", "hub", "hub_*", "outgoing"),
     ),
     "iproto": (
         "iproto_*",

@@ -294,6 +294,7 @@ REPLICATION_ROOMS = {
     "service": 2.0,
     "bucket": 3.0,
     "topic": 3.0,
+    "outgoing": 3.5,
     **dict.fromkeys(PROTOCOLS, 4.0),
     "protocols": 5.0,
     "administration": 5.0,

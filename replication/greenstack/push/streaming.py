@@ -16,7 +16,9 @@ earlier one. Emptying a bucket meanwhile makes the snapshot begin anew, with ano
 Changes come in the order of our log, transaction by transaction. A removal's tombstone is not a row
 of its own. A change made by operations (UPDATE by another protocol) is given as the document that
 stands there now. Rows of other buckets count, too: the marks tell. Streams over all buckets take in
-new ones as they are made. A stream ends when a bucket that it names is removed.
+new ones as they are made. A stream ends when a bucket that it names is removed. `space:NAME` among
+the buckets is any other space, given as documents (`replication.outgoing.spacefeed`), of which a
+stream over all buckets takes none.
 """
 
 from __future__ import annotations
@@ -29,13 +31,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from logweir.errors import LogweirError, PositionUnavailable
-from logweir.replication.bucket.feed import Backfill, Change, transaction_changes
+from logweir.replication.bucket.feed import Backfill, Change, Chunks, Feed
 from logweir.replication.bucket.item import VbucketState, unpack_item
-from logweir.replication.bucket.store import Bucket, ViewItems
 from logweir.replication.greenstack.push.pushing import Names, PushedHow, lsns_of
 from logweir.replication.greenstack.push.stream import STEP_BYTES, Outgoing, PushedRow
 from logweir.replication.greenstack.wire.codec import Status
 from logweir.replication.greenstack.wire.messages import MarkKind, StreamOpen
+from logweir.replication.service.access import Privilege
 from logweir.replication.stream.hub import Reader, Window
 from logweir.wal.columns import RowColumns
 from logweir.wal.vclock import VClock
@@ -47,16 +49,16 @@ __all__ = ["Streaming", "transactions"]
 
 _STEP_ROWS: Final = 256
 
-Transaction = Sequence[tuple[Bucket, Change]]
+Transaction = Sequence[tuple[Feed, Change]]
 
 
-def transactions(changes: Sequence[tuple[Bucket, Sequence[Change]]]) -> Iterator[Transaction]:
-    """The changes of several buckets in one window, as the log's transactions in its order."""
-    found: dict[int, list[tuple[Bucket, Change]]] = {}
-    for bucket, of_bucket in changes:
-        part: list[tuple[Bucket, Change]] = []
-        for change in of_bucket:
-            part.append((bucket, change))
+def transactions(changes: Sequence[tuple[Feed, Sequence[Change]]]) -> Iterator[Transaction]:
+    """The changes of several feeds in one window, as the log's transactions in its order."""
+    found: dict[int, list[tuple[Feed, Change]]] = {}
+    for feed, of_feed in changes:
+        part: list[tuple[Feed, Change]] = []
+        for change in of_feed:
+            part.append((feed, change))
             if change.position is not None:
                 found.setdefault(change.position.signature, []).extend(part)
                 part = []
@@ -91,7 +93,7 @@ class Streaming:
         self._ending: _Ended | None = None
         self._reader: Reader | None = None
         self._pin = ""
-        self._known: dict[str, Bucket] = {}
+        self._known: dict[str, Feed] = {}
         self._caught_up = False
 
     # --- what the conversation tells --------------------------------------------------------------
@@ -155,20 +157,21 @@ class Streaming:
         if not self._log.knows_settled(start):
             await self._reader.skip_in_background()
 
-    def _buckets(self) -> Sequence[Bucket]:
-        """The buckets of this stream. A named one that is gone ends it."""
+    def _feeds(self) -> Sequence[Feed]:
+        """What this stream is of. A bucket or space that it names and that is gone ends it."""
+        definitions, user_id = self._service.definitions, self._conversation.user_id
         if not self.asked.buckets:
-            return self._conversation.readable()
+            return definitions.readable(user_id)
         found = []
         for name in self.asked.buckets:
-            bucket = self._service.buckets.find(name)
+            feed = definitions.feed(name)
             known = self._known.get(name)
-            if bucket is None or (known is not None and known.space_id != bucket.space_id):
+            if feed is None or (known is not None and known.space_id != feed.space_id):
                 raise _Ended(Status.NO_BUCKET, f"bucket {name!r} was removed")
-            if not self._conversation.may_read(bucket):
+            if not definitions.may(user_id, feed, Privilege.READ):
                 raise _Ended(Status.NO_ACCESS, f"bucket {name!r} may no longer be read")
-            self._known[name] = bucket
-            found.append(bucket)
+            self._known[name] = feed
+            found.append(feed)
         return found
 
     # --- what exists ------------------------------------------------------------------------------
@@ -180,13 +183,17 @@ class Streaming:
         await self._read_from(start)
         self._pin = self._pin or f"greenstack:{id(self):x}"
         self._log.retain_all({self._pin: start})
-        fills: dict[int, Backfill] = {}
+        fills: dict[int, Chunks] = {}
         end = start
-        for bucket in self._buckets():
-            fill = Backfill(self._log, bucket, self._vbuckets(bucket), self._service.now)
-            fills[bucket.space_id] = fill
+        for feed in self._feeds():
+            fill = feed.backfill(_vbuckets(feed), self._service.now)
+            fills[feed.space_id] = fill
             while fill.end is None:
-                await self._put_tuples(bucket, fill.take_tuples(), fill.wanted)
+                if isinstance(fill, Backfill):
+                    await self._put_tuples(feed, fill.take_tuples(), fill.wanted)
+                else:
+                    for item in fill.take():
+                        await self._put(PushedRow(feed.name, item), has_more=False)
             end = end.merge(fill.end)
         assert self._reader is not None
         while not self._reader.vclock.covers(end):
@@ -194,21 +201,21 @@ class Streaming:
             if window is None:
                 await self._reader.wait()
                 continue
-            for bucket, change in _flat(transactions(self._changes(window))):
-                fill = fills.get(bucket.space_id)  # type: ignore[assignment]
-                if fill is not None and fill.was_seen(change):
+            for feed, change in _flat(transactions(self._changes(window))):
+                known = fills.get(feed.space_id)
+                if known is not None and known.was_seen(change):
                     continue
                 if change.item is None:
                     self._unpin()
                     return True
-                row = self._row(bucket, change)
+                row = self._row(feed, change)
                 if row is not None:
                     await self._put(PushedRow(row.bucket, row.item, row.is_removal), has_more=False)
         self._unpin()
         self._mark(MarkKind.SNAPSHOT_ENDS, self._reader.vclock.without_local())
         return False
 
-    async def _put_tuples(self, bucket: Bucket, tuples: list[bytes], wanted: bytes) -> None:
+    async def _put_tuples(self, bucket: Feed, tuples: list[bytes], wanted: bytes) -> None:
         """Give tuples of a bucket. `wanted`: one byte for each vbucket, 0: it is left out."""
         clock, row = self._service.now(), 0
         while row < len(tuples):
@@ -224,11 +231,6 @@ class Streaming:
                 if is_wanted and not item.is_expired(clock):
                     await self._put(PushedRow(bucket.name, item), has_more=False)
             await self._pause()
-
-    def _vbuckets(self, bucket: Bucket) -> Sequence[int]:
-        with self._log.read_view() as view:
-            states = ViewItems(bucket, view).states()
-        return [number for number, state in states.items() if state != VbucketState.DEAD]
 
     def _unpin(self) -> None:
         if self._pin:
@@ -254,12 +256,11 @@ class Streaming:
             self._link.flush()
             if not self.asked.follow:
                 raise _Ended(Status.SUCCESS, "nothing is left")
-            self._buckets()
+            self._feeds()
             await reader.wait()
 
-    def _changes(self, window: Window) -> Sequence[tuple[Bucket, Sequence[Change]]]:
-        known = self._service.changes
-        return [(bucket, known.of(window, bucket)) for bucket in self._buckets()]
+    def _changes(self, window: Window) -> Sequence[tuple[Feed, Sequence[Change]]]:
+        return [(feed, feed.changes(window)) for feed in self._feeds()]
 
     async def _put_ahead(self, reader: Reader) -> bool:
         """Give whole blocks as far as the log was read already. False, and nothing given, where
@@ -267,7 +268,9 @@ class Streaming:
         if not reader.is_ahead:
             return False
         await self._takes()
-        names = _names(self._buckets())
+        names = _names(self._feeds())
+        if names is None:
+            return False
         if not self.outgoing.put_packed(reader.pack, names, self._link.time()):
             return False
         self.outgoing.position = reader.vclock.without_local()
@@ -275,32 +278,35 @@ class Streaming:
         return True
 
     async def _put_window(self, window: Window) -> None:
-        buckets = self._buckets()
-        names = _names(buckets)
+        feeds = self._feeds()
+        names = _names(feeds)
         lsns = lsns_of(window.start.items())
         for block in window.blocks:
             columns, at = block.columns, 0
             while at < len(columns.data):
                 await self._takes()
-                pushed = self.outgoing.put_rows(columns.data, at, lsns, names, self._link.time())
-                at = pushed.at
-                if pushed.how == PushedHow.ODD and self.outgoing.has_room:
-                    at = await self._put_odd(columns, at, lsns, buckets)
+                is_odd = names is None
+                if names is not None:
+                    now = self._link.time()
+                    pushed = self.outgoing.put_rows(columns.data, at, lsns, names, now)
+                    at, is_odd = pushed.at, pushed.how == PushedHow.ODD
+                if is_odd and self.outgoing.has_room:
+                    at = await self._put_odd(columns, at, lsns, feeds)
                 reached = {origin: lsn for origin, lsn in enumerate(lsns) if origin and lsn}
                 self.outgoing.position = VClock(reached)
                 await self._pause()
 
     async def _put_odd(
-        self, columns: RowColumns, at: int, lsns: array[int], buckets: Sequence[Bucket]
+        self, columns: RowColumns, at: int, lsns: array[int], feeds: Sequence[Feed]
     ) -> int:
         """Give the transaction that begins at byte `at` of a block. Returns where it ends."""
         first = bisect_left(columns.row_offset, at)
         last = next(end for end in columns.transaction_ends() if end > first)
         rows: list[tuple[int, PushedRow | None]] = []
-        for bucket in buckets:
+        for feed in feeds:
             reached = dict(enumerate(lsns))
-            for change in transaction_changes(columns, first, last, reached, bucket.space_id):
-                rows.append((change.signature, self._row(bucket, change)))
+            for change in feed.transaction(columns, first, last, reached):
+                rows.append((change.signature, self._row(feed, change)))
         rows.sort(key=lambda one: one[0])
         kept = [row for _, row in rows if row is not None]
         for i, row in enumerate(kept):
@@ -311,17 +317,13 @@ class Streaming:
             lsns[replica_id] = lsn
         return int(columns.end_offset[last - 1])
 
-    def _row(self, bucket: Bucket, change: Change) -> PushedRow | None:
+    def _row(self, feed: Feed, change: Change) -> PushedRow | None:
         """A change as a row; None: it is followed by its removal."""
-        item = change.item
-        if change.partial and item is not None:
-            with self._log.read_view() as view:
-                item = ViewItems(bucket, view).find(item.key)
-            if item is None:
-                return None
-        return PushedRow(
-            bucket.name, item, change.is_removal, change.lsn, change.origin, change.timestamp
-        )
+        for one in feed.resolved((change,))[0]:
+            return PushedRow(
+                feed.name, one.item, one.is_removal, one.lsn, one.origin, one.timestamp
+            )
+        return None
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -355,10 +357,17 @@ class Streaming:
                 await self._room.wait()
 
 
-def _names(buckets: Sequence[Bucket]) -> Names:
-    return Names({bucket.space_id: bucket.name for bucket in buckets})
+def _names(feeds: Sequence[Feed]) -> Names | None:
+    """The buckets whose rows are made into frames as they stand; None: there is something else."""
+    if not all(feed.holds_items for feed in feeds):
+        return None
+    return Names({feed.space_id: feed.name for feed in feeds})
 
 
-def _flat(found: Iterator[Transaction]) -> Iterator[tuple[Bucket, Change]]:
+def _vbuckets(feed: Feed) -> Sequence[int]:
+    return [number for number, state in feed.states().items() if state != VbucketState.DEAD]
+
+
+def _flat(found: Iterator[Transaction]) -> Iterator[tuple[Feed, Change]]:
     for transaction in found:
         yield from transaction

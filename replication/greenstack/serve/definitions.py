@@ -6,14 +6,17 @@ import asyncio
 import re
 from typing import Final
 
-from logweir.errors import LogweirError
-from logweir.replication.bucket.item import DEFAULT_BUCKET
+from logweir.errors import LogweirError, RequestError
+from logweir.replication.bucket.feed import BucketFeed, Changes, Feed
+from logweir.replication.bucket.item import DEFAULT_BUCKET, JSON_DATATYPE
 from logweir.replication.bucket.store import STATES_SPACE, Bucket, Buckets
 from logweir.replication.greenstack.serve.lanes import Pending
 from logweir.replication.greenstack.wire.codec import Frame, Opcode, Status
 from logweir.replication.greenstack.wire.messages import decode_create, decode_delete
+from logweir.replication.outgoing.spacefeed import SpaceFeeds
 from logweir.replication.service.access import ALL_BITS, GUEST_ID, Privilege
 from logweir.replication.service.shared import Shared
+from logweir.replication.topic.views import SPACE_PREFIX
 from logweir.store import Log
 
 __all__ = ["Definitions"]
@@ -23,14 +26,38 @@ _TYPES: Final = range(3)
 
 
 class Definitions:
-    """The buckets of one store, and the grants of its users."""
+    """The buckets of one store, and the grants of its users. `changes`: of buckets, as streams
+    share them; `encoding`: of other spaces, see `logweir.replication.outgoing.spacefeed`."""
 
-    def __init__(self, shared: Shared, buckets: Buckets) -> None:
+    def __init__(self, shared: Shared, buckets: Buckets, changes: Changes, encoding: str) -> None:
         self._shared = shared
         self._buckets = buckets
+        self._changes = changes
+        self._spaces = SpaceFeeds(shared.log, encoding, json_datatype=JSON_DATATYPE)
 
-    def may(self, user_id: int, bucket: Bucket, wanted: Privilege) -> bool:
-        """Whether a user has a privilege on a bucket."""
+    def feed(self, name: str) -> Feed | None:
+        """What a stream of that name is of, a bucket or `space:NAME`; None: there is none."""
+        if name.startswith(SPACE_PREFIX):
+            try:
+                return self._spaces.get(name.removeprefix(SPACE_PREFIX))
+            except RequestError:
+                return None
+        bucket = self._buckets.find(name)
+        return None if bucket is None else self._feed(bucket)
+
+    def _feed(self, bucket: Bucket) -> Feed:
+        return BucketFeed(self._shared.log, bucket, self._changes)
+
+    def readable(self, user_id: int) -> list[Feed]:
+        """All buckets that a user may read."""
+        return [
+            self._feed(bucket)
+            for bucket in self._buckets.all()
+            if self.may(user_id, bucket, Privilege.READ)
+        ]
+
+    def may(self, user_id: int, bucket: Bucket | Feed, wanted: Privilege) -> bool:
+        """Whether a user has a privilege on a bucket, or what a stream is of."""
         shared = self._shared
         is_guest = user_id == GUEST_ID and bucket.name != DEFAULT_BUCKET
         if is_guest and shared.access(user_id).universe != ALL_BITS:

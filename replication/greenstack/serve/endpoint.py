@@ -92,7 +92,8 @@ _STEP_REQUESTS: Final = 16  # are answered before it is asked whether the turn i
 
 class GreenstackService:
     """Buckets of one store, served. `ready`: returns once everything that this server follows was
-    caught up with; None: at once; `sweep_seconds`: see `logweir.replication.bucket.sweep`."""
+    caught up with; None: at once; `sweep_seconds`: see `logweir.replication.bucket.sweep`;
+    `encoding`: of spaces that are no buckets, see `logweir.replication.outgoing.spacefeed`."""
 
     def __init__(
         self,
@@ -102,12 +103,13 @@ class GreenstackService:
         is_ready: Callable[[], bool] = lambda: True,
         plain: bool = False,
         sweep_seconds: float = TAP_SWEEP_SECONDS,
+        encoding: str = "json",
     ) -> None:
         self.shared = shared
         self.buckets = Buckets(shared.log, shared.options.clock)
         self.buckets.make(DEFAULT_BUCKET)
-        self.definitions = Definitions(shared, self.buckets)
         self.changes = Changes()
+        self.definitions = Definitions(shared, self.buckets, self.changes, encoding)
         self.credentials = StoreCredentials(shared)
         self.uuid = int.from_bytes(shared.log.instance.bytes[:8], "big")
         self.conversations: weakref.WeakSet[Conversation] = weakref.WeakSet()
@@ -487,14 +489,6 @@ class Conversation:
         else:
             self._finish(batch, [(Status.NOT_IMPLEMENTED, b"")])
 
-    def may_read(self, bucket: Bucket) -> bool:
-        """Whether this client may read a bucket."""
-        return self.service.definitions.may(self.user_id, bucket, Privilege.READ)
-
-    def readable(self) -> Sequence[Bucket]:
-        """All buckets that this client may read."""
-        return [bucket for bucket in self.service.buckets.all() if self.may_read(bucket)]
-
     def _select(self, batch: Batch[str]) -> Answer:
         pending = batch.requests[0]
         assert isinstance(pending.frame, Frame)
@@ -553,11 +547,12 @@ class Conversation:
             return Status.STREAM_EXISTS
         if len(self.streams) >= GREENSTACK_STREAMS:
             return Status.TOO_BUSY
+        definitions = self.service.definitions
         for wanted in asked.buckets:
-            bucket = self.service.buckets.find(wanted)
-            if bucket is None:
+            feed = definitions.feed(wanted)
+            if feed is None:
                 return Status.NO_BUCKET
-            if not self.may_read(bucket):
+            if not definitions.may(self.user_id, feed, Privilege.READ):
                 return Status.NO_ACCESS
         return Status.SUCCESS if asked.snapshot else self._has_position(asked.start)
 

@@ -9,10 +9,11 @@ from logweir.replication.greenstack.follow.source import GreenstackSource
 from logweir.replication.greenstack.serve.endpoint import GreenstackService
 from logweir.replication.greenstack.wire.address import SCHEMES
 from logweir.replication.listener import Service
+from logweir.replication.outgoing.spacefeed import ENCODINGS
 from logweir.replication.runner import Source
 from logweir.replication.service.protocol import Surroundings, WireProtocol
 from logweir.replication.service.shared import Shared
-from logweir.replication.urls import Url, option_seconds
+from logweir.replication.urls import Url, option_choice, option_seconds
 
 __all__ = ["PROTOCOL", "GreenstackProtocol"]
 
@@ -34,6 +35,7 @@ class GreenstackProtocol(WireProtocol):
             is_ready=self.around.is_caught_up,
             plain=url.option("plain") == "1",
             sweep_seconds=option_seconds(url, "sweep", TAP_SWEEP_SECONDS, may_be_zero=True),
+            encoding=option_choice(url, "value", ENCODINGS),
         )
         self.made.append(made)
         return [(url, made)]

@@ -1,7 +1,8 @@
 """Addresses of Greenstack servers: ``greenstack://host:port[/bucket]``.
 
 Of a listener: `plain=1` (passwords unencrypted from afar, too), `sweep=SECONDS` (longest pause
-between walks that remove what has expired; 0: only what somebody asks for is removed).
+between walks that remove what has expired; 0: only what somebody asks for is removed), `value`
+(`json`, `msgpack` or `envelope`: how tuples of other spaces than buckets are given).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SCHEMES: Final = schemes_of(
         "greenstack",
         11210,
         ("bucket",),
-        listen_options=frozenset(("plain", "sweep")),
+        listen_options=frozenset(("plain", "sweep", "value")),
         fills=_fills,
     )
 )

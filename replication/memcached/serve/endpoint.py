@@ -30,13 +30,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from logweir.limits import TAP_PIPELINE_BYTES, TAP_SWEEP_SECONDS
 from logweir.replication.bucket.batch import Looks, Said
 from logweir.replication.bucket.feed import BucketFeed, Changes, Feed
 from logweir.replication.bucket.item import DEFAULT_BUCKET, VbucketState
-from logweir.replication.bucket.spacefeed import SpaceFeed
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.bucket.sweep import Sweeper, removal
 from logweir.replication.budget import Unanswered
@@ -75,29 +74,29 @@ from logweir.replication.memcached.server_session import (
 )
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer
 from logweir.replication.memcached.wire.messages import Connect, Option
+from logweir.replication.outgoing.spacefeed import SpaceFeeds
 from logweir.replication.service.access import GUEST_ID, Privilege
 from logweir.replication.service.credentials import StoreCredentials
 from logweir.replication.service.sasl import Authenticated, LoginFailed
 from logweir.replication.service.shared import Shared
 from logweir.replication.service.verifiers import make_space
+from logweir.replication.topic.views import SPACE_PREFIX
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import VERSION
 
-__all__ = ["SPACE_PREFIX", "TapService"]
+__all__ = ["TapService"]
 
 _log = get_logger("logweir.replication.memcached")
-
-SPACE_PREFIX: Final = "space:"
 
 
 class TapService:
     """Buckets of one store, served. `bucket`: the one that clients begin with, made if need be;
     ``space:NAME``: that space is streamed instead. `encoding`: of such a space's tuples, see
-    `logweir.replication.bucket.spacefeed`; `sweep_seconds`: see `logweir.replication.bucket.sweep`;
-    `must_login`: SASL is required, whatever guest may do; `names`: those that another listener of
-    the store uses, too."""
+    `logweir.replication.outgoing.spacefeed`; `sweep_seconds`: see
+    `logweir.replication.bucket.sweep`; `must_login`: SASL is required, whatever guest may do;
+    `names`: those that another listener of the store uses, too."""
 
     def __init__(
         self,
@@ -114,7 +113,6 @@ class TapService:
         self.buckets = Buckets(shared.log, shared.options.clock)
         self.space = bucket.removeprefix(SPACE_PREFIX) if bucket.startswith(SPACE_PREFIX) else ""
         self.bucket = None if self.space else self.buckets.make(bucket or DEFAULT_BUCKET)
-        self.encoding = encoding
         self.options = options or StreamOptions()
         self.changes = Changes()
         self._has_own_names = names is None
@@ -130,7 +128,7 @@ class TapService:
         self.streams: dict[Conversation, Streaming] = {}
         self.flushes = Flushes(shared, self.buckets)
         self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
-        self._feeds: dict[str, SpaceFeed] = {}
+        self.feeds = SpaceFeeds(shared.log, encoding)
         self._waiting: set[Conversation] = set()
         self._forget_commits: Callable[[], None] | None = None
 
@@ -178,14 +176,6 @@ class TapService:
     def now(self) -> float:
         """Unix seconds."""
         return self.shared.options.clock()
-
-    def feed(self, space: str) -> SpaceFeed:
-        """A space in the shape of a bucket. Raises `RequestError` where there is none."""
-        found = self.shared.log.schema.get(space)
-        known = self._feeds.get(space)
-        if known is None or found is None or known.space_id != found.id:
-            known = self._feeds[space] = SpaceFeed(self.shared.log, space, self.encoding)
-        return known
 
     # --- changes ----------------------------------------------------------------------------------
 
@@ -313,7 +303,7 @@ class Conversation:
     def feed(self) -> Feed:
         """What its streams are fed with. Raises `RequestError`."""
         if self.space:
-            return self.service.feed(self.space)
+            return self.service.feeds.get(self.space)
         return BucketFeed(self.service.shared.log, self.bucket, self.service.changes)
 
     def _is_closed_to_guests(self) -> bool:

@@ -6,7 +6,7 @@ option   values                  means
 form     `1.x` (if not given),   how stream packets look: as those of Membase and Couchbase 1.6 to
          `2.x`                   1.8, or with private bytes, as those of 2.0 to 4.x
 value    `json` (if not given),  how tuples are given where another space than a bucket is streamed
-         `msgpack`
+         `msgpack`, `envelope`
 sweep    seconds, 60 if not      longest pause between walks that remove what has expired; 0: only
          given                   what somebody asks for is removed
 noop     seconds, 20 if not      an idle stream sends a sign of life so often
@@ -21,11 +21,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from logweir.errors import ConfigError
 from logweir.limits import TAP_NOOP_SECONDS, TAP_SWEEP_SECONDS
-from logweir.replication.bucket.spacefeed import ENCODINGS
 from logweir.replication.memcached.push.stream import StreamOptions
-from logweir.replication.urls import Url, option_seconds
+from logweir.replication.outgoing.spacefeed import ENCODINGS
+from logweir.replication.urls import Url, option_choice, option_seconds
 
 __all__ = ["ListenOptions", "read_listen_options"]
 
@@ -43,23 +42,14 @@ class ListenOptions:
     must_login: bool
 
 
-def _choice(url: Url, name: str, known: tuple[str, ...]) -> str:
-    text = url.option(name) or known[0]
-    if text not in known:
-        raise ConfigError(
-            name, f"{text!r} in {url}", hint=f"one of {', '.join(filter(None, known))}"
-        )
-    return text
-
-
 def read_listen_options(url: Url) -> ListenOptions:
     """The options of a listener's address. Raises `ConfigError`."""
     return ListenOptions(
         StreamOptions(
             noop_seconds=option_seconds(url, "noop", TAP_NOOP_SECONDS),
-            with_private=_choice(url, "form", _FORMS) == "2.x",
+            with_private=option_choice(url, "form", _FORMS) == "2.x",
         ),
-        _choice(url, "value", ENCODINGS),
+        option_choice(url, "value", ENCODINGS),
         option_seconds(url, "sweep", TAP_SWEEP_SECONDS, may_be_zero=True),
-        _choice(url, "sasl", _SASL) == "required",
+        option_choice(url, "sasl", _SASL) == "required",
     )

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from logweir.errors import ConfigError
 from logweir.limits import SYNAPSE_PAGE_ROWS
-from logweir.replication.synapse.follow.ingest import STREAM_FORMAT
+from logweir.replication.outgoing.shape import STREAM_FORMAT
 from logweir.store import Log
 
 __all__ = ["forget_user"]

@@ -26,6 +26,7 @@ from typing import Final
 
 from logweir.errors import SourceStopped
 from logweir.replication.logs import get_logger
+from logweir.replication.outgoing.shape import STREAM_FORMAT, STREAM_PREFIX
 from logweir.replication.stream import positions
 from logweir.replication.synapse.wire.codec import instance_label, stream_of_space
 from logweir.replication.synapse.wire.rows import Run, pack_tuples
@@ -49,14 +50,8 @@ from logweir.wal.xrow import RowType
 
 _log = get_logger("logweir.replication.synapse")
 
-__all__ = ["STREAM_FORMAT", "Intake", "stream_space"]
+__all__ = ["SOURCE_PREFIX", "Intake", "source_name", "stream_space"]
 
-STREAM_FORMAT: Final = (
-    ("instance", "string"),
-    ("token", "integer"),
-    ("place", "unsigned"),
-    ("row", "any"),
-)
 SOURCE_PREFIX: Final = "synapse:"
 _Step = Callable[[Group], None]
 _KEY: Final = ("instance", "token", "place")
@@ -70,7 +65,7 @@ def source_name(source: str) -> str:
 
 def stream_space(stream: str, name: str = "") -> str:
     """The name of a stream's space. `name`: of the source, "" for the only one."""
-    return "_".join(("synapse", *((name,) if name else ()), stream_of_space(stream)))
+    return STREAM_PREFIX + "_".join((*((name,) if name else ()), stream_of_space(stream)))
 
 
 class Intake:

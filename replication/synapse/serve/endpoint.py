@@ -101,7 +101,7 @@ class SynapseService:
         self.log = log
         self.hub = hub
         self.options = options or Options()
-        self.streams = Streams(log, self.options.dialect)
+        self.streams = Streams(log, self.options.dialect, enveloped=self.options.enveloped)
         self.streams.on_taken = self._taken
         self.shown = partial(shown, self.streams)
         self.conversations: set[Conversation] = set()

@@ -12,7 +12,7 @@ from logweir.limits import (
 from logweir.replication.synapse.follow.catchup import read_secret
 from logweir.replication.synapse.wire.address import SCHEMES
 from logweir.replication.synapse.wire.codec import Dialect
-from logweir.replication.urls import Url, read_listen_url
+from logweir.replication.urls import Url, option_choice, read_listen_url
 
 __all__ = ["Options", "read_options"]
 
@@ -23,6 +23,7 @@ class Options:
 
     `skip_long_rows`, `keep`: see the module's text; `stall_seconds`: how long a follower may take
     nothing of what it is sent; `relay_up`: pass REMOTE_SERVER_UP on to others;
+    `enveloped`: rows of spaces are envelopes (`replication.outgoing.shape`);
     `http`: where D3 followers fetch missed rows, with `secret` if that is not "".
     """
 
@@ -34,6 +35,7 @@ class Options:
     stall_seconds: float = SYNAPSE_STALL_SECONDS
     http: Url | None = None
     secret: str = ""
+    enveloped: bool = False
 
 
 def read_options(url: Url) -> Options:
@@ -62,4 +64,5 @@ def read_options(url: Url) -> Options:
         url.flag("keep"),
         http=http,
         secret=read_secret(url),
+        enveloped=option_choice(url, "value", ("", "envelope")) != "",
     )

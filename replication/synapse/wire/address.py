@@ -33,7 +33,7 @@ SCHEMES: Final = schemes_of(
         listen_options=frozenset(
             (
                 *("dialect", "server_name", "http", "auth_file"),
-                *("on_long_row", "relay_up", "keep", "streams"),
+                *("on_long_row", "relay_up", "keep", "streams", "value"),
             )
         ),
         fills=_fills,

@@ -12,12 +12,13 @@ from itertools import pairwise
 from typing import Final
 
 from logweir.limits import SYNAPSE_LINE_BYTES, SYNAPSE_STREAMS
+from logweir.replication.outgoing.shape import Entry, Stamp
 from logweir.replication.synapse.wire import kernel, linekernel
-from logweir.replication.synapse.wire.codec import Dialect
+from logweir.replication.synapse.wire.codec import Dialect, row_json
 from logweir.store.schema.bulk import interpreted
 from logweir.wal import kernel as rows_kernel
 from logweir.wal.columns import RowColumns
-from logweir.wal.mp import pack
+from logweir.wal.mp import pack, unpack
 
 __all__ = [
     "Batch",
@@ -26,8 +27,10 @@ __all__ = [
     "Reader",
     "Run",
     "Writer",
+    "change_text",
     "inserted",
     "is_run",
+    "json_text",
     "pack_tuples",
     "render",
 ]
@@ -331,3 +334,16 @@ def inserted(
 def is_run(columns: RowColumns) -> bool:
     """Whether the rows of a block are of one replica, and their lsns follow one another."""
     return bool(linekernel.is_run(columns.replica_id, columns.lsn, len(columns)))
+
+
+def change_text(entry: Entry, stamp: Stamp, ops: bytes | None) -> str:
+    """A change of a space as the JSON of its row. `ops`: operations that made it, or None."""
+    parts = [entry.key, entry.data] if ops is None else [entry.key, entry.data, ops]
+    return f'["{stamp.op}",{",".join(map(json_text, parts))}]'
+
+
+def json_text(packed: bytes | None) -> str:
+    """One MsgPack value as JSON without binary or NaN, on one ASCII line; None: `null`."""
+    if packed is None:
+        return "null"
+    return render(packed, form="strict") or row_json(unpack(packed))
