@@ -36,6 +36,13 @@ def test_version_is_printed() -> None:
     assert done.stdout.strip().split()[1][0].isdigit()
 
 
+def test_the_module_is_the_program() -> None:
+    """For where the folder of programs is not in PATH."""
+    module = [sys.executable, "-P", "-m", "logweir", "--version"]
+    done = subprocess.run(module, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, run("--version").stdout)
+
+
 def test_help_lists_every_command() -> None:
     """--help shows all commands with what they are for."""
     done = run("--help")

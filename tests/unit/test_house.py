@@ -29,6 +29,7 @@ FLOORS: dict[str, float] = {
     "archive": 4.3,  # reaches places as the pipeline does
     "tools": 5,
     "testing": 6,
+    "__main__": 7,
 }
 FACE = 4.5
 """Floor of the package's own `__init__` and what else stands at the root: below `tools` only."""
