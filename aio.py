@@ -48,6 +48,7 @@ from logweir.store.commit.queue import Job
 from logweir.store.cursor import LogCursor
 from logweir.store.engine.request import Request
 from logweir.store.engine.statements import Row, answered, request_for
+from logweir.store.inner import Inner
 from logweir.store.log import Log
 from logweir.store.schema.schema import Schema
 from logweir.store.transaction import Transaction
@@ -162,6 +163,7 @@ class AsyncLog(_AsyncStatements):
 
     def __init__(self, log: Log) -> None:
         self.sync = log
+        self._inner = log.inner
         self._turns = _Turns()
         self._waiting: set[asyncio.Event] = set()  # of those that follow the log
         self._finished: deque[tuple[asyncio.Future[Any], BaseException | None, Any]] = deque()
@@ -180,7 +182,7 @@ class AsyncLog(_AsyncStatements):
 
     async def close(self) -> None:
         """As `Log.close`."""
-        if self.sync.is_foreign:
+        if self._inner.is_foreign:
             return  # no thread of it is here that could be awaited
         await asyncio.to_thread(self.sync.close)
         for grown in self._waiting:
@@ -196,7 +198,9 @@ class AsyncLog(_AsyncStatements):
 
     async def _run(self, apply: Callable[[Group], Any], size: int) -> Any:
         made, told = self._awaited()
-        self.sync.submit_jobs([Job(apply, size, finished=lambda job: told(job.error, job.result))])
+        self._inner.submit_jobs(
+            [Job(apply, size, finished=lambda job: told(job.error, job.result))]
+        )
         return await made
 
     def _awaited(self) -> tuple[asyncio.Future[Any], Callable[..., None]]:
@@ -229,7 +233,7 @@ class AsyncLog(_AsyncStatements):
         self, space: int | str, tuples: Iterable[Sequence[Value]], *, one_transaction: bool = True
     ) -> int:
         """As `Log.append`."""
-        self.sync.check_process()
+        self._inner.check_process()
         packed, bounds = appending.pack_run(tuples)
         apply = appending.append_job(space, packed, bounds, one_transaction=one_transaction)
         made: int = await self._run(apply, len(packed))
@@ -237,8 +241,8 @@ class AsyncLog(_AsyncStatements):
 
     def transaction(self) -> AsyncTransaction:
         """As `Log.transaction`: `async with log.transaction() as tx`."""
-        self.sync.check_process()
-        return AsyncTransaction(self.sync, self._turns, self._thread, self._awaited)
+        self._inner.check_process()
+        return AsyncTransaction(self._inner, self._turns, self._thread, self._awaited)
 
     async def get(
         self, space: int | str, key: Value, *, index: int | str = 0
@@ -248,7 +252,7 @@ class AsyncLog(_AsyncStatements):
 
     async def select(self, space: int | str, key: Value = None, **options: Any) -> list[Row]:
         """As `Log.select`."""
-        self.sync.check_process()
+        self._inner.check_process()
         return await asyncio.to_thread(self.sync.select, space, key, **options)
 
     def rows(
@@ -270,7 +274,7 @@ class AsyncLog(_AsyncStatements):
     ) -> AsyncIterator[Changes]:
         """The transactions that `Log.listen` calls a function for, until the log is closed. Leave
         it by `contextlib.aclosing`, or by `break`."""
-        chooser = self.sync.chooser(spaces, key)
+        chooser = self._inner.chooser(spaces, key)
         start = self.sync.applied if after is None else VClock(after)
         lsns = array("Q", start.lsns())
 
@@ -291,7 +295,7 @@ class AsyncLog(_AsyncStatements):
         settled: bool,
     ) -> AsyncIterator[T]:
         """What `ready` makes of the log behind a position."""
-        self.sync.check_process()
+        self._inner.check_process()
         loop = asyncio.get_running_loop()
         grown = asyncio.Event()
 
@@ -301,14 +305,14 @@ class AsyncLog(_AsyncStatements):
 
         forget = self.sync.on_commit(wake)
         self._waiting.add(grown)
-        pieces = _Pieces(self.sync, after, settled, ready)
+        pieces = _Pieces(self._inner, after, settled, ready)
         try:
             while True:
                 grown.clear()
                 piece = await asyncio.to_thread(pieces.take)
                 for one in piece:
                     yield one
-                    self.sync.check_process()
+                    self._inner.check_process()
                 if not piece:
                     if not follow or self.sync.is_closed:
                         return
@@ -316,13 +320,13 @@ class AsyncLog(_AsyncStatements):
         finally:
             forget()
             self._waiting.discard(grown)
-            if not self.sync.is_foreign:
+            if not self._inner.is_foreign:
                 await asyncio.to_thread(pieces.close)
 
     async def run(self, call: Callable[[Log], Any]) -> Any:
         """Anything else of `logweir.Log`, in a thread: `await log.run(lambda log:
         log.snapshot())`."""
-        self.sync.check_process()
+        self._inner.check_process()
         return await asyncio.to_thread(call, self.sync)
 
 
@@ -335,7 +339,7 @@ class _Pieces(Generic[T]):
 
     def __init__(
         self,
-        log: Log,
+        log: Inner,
         after: Mapping[int, int] | None,
         settled: bool,
         ready: Callable[[LogCursor], Iterator[T]],
@@ -351,7 +355,7 @@ class _Pieces(Generic[T]):
     def take(self) -> list[T]:
         """At most `_PIECE` transactions; none where there are no more yet."""
         with self._lock:
-            if self._log.is_closed:
+            if self._log.committer.is_closed:
                 return []
             if self._cursor is None:
                 self._cursor = self._log.cursor(self._after, settled=self._settled)
@@ -414,7 +418,7 @@ class AsyncTransaction(_AsyncStatements):
 
     def __init__(
         self,
-        log: Log,
+        log: Inner,
         turns: _Turns,
         thread: ThreadPoolExecutor,
         awaited: Callable[[], tuple[asyncio.Future[Any], Callable[..., None]]],
@@ -430,7 +434,7 @@ class AsyncTransaction(_AsyncStatements):
         kept = await self._turns.take()
         if kept is not None:
             try:
-                self._transaction.enter(kept, is_kept=True)
+                self._transaction._enter(kept, is_kept=True)
             except BaseException:
                 self._turns.give()
                 raise
@@ -450,7 +454,7 @@ class AsyncTransaction(_AsyncStatements):
     def _undo_entering(self, entering: asyncio.Future[Any]) -> None:
         """Leave the transaction that nobody waits for any more, then give up the turn."""
         if not (entering.cancelled() or entering.exception() is not None):
-            self._transaction.leave(asyncio.CancelledError())
+            self._transaction._leave(asyncio.CancelledError())
         self._turns.give()
 
     async def __aexit__(
@@ -464,17 +468,17 @@ class AsyncTransaction(_AsyncStatements):
         try:
             if not self._log.is_foreign:
                 goes_on = not self._lined and self._turns.goes_on and not self._log.has_to_wait
-                leave = partial(self._transaction.leave, keeps_turn=goes_on)
+                leave = partial(self._transaction._leave, keeps_turn=goes_on)
                 is_made = await self._run(leave, error, lambda group: told(group.error))
         finally:
-            self._turns.give(self._transaction.turn if goes_on else None)
+            self._turns.give(self._transaction._turn if goes_on else None)
         if is_made:
             await made
 
     @property
     def schema(self) -> Schema:
         """The definitions when the transaction began or a statement of it changed them."""
-        return self._transaction.known_schema
+        return self._transaction._known_schema
 
     async def execute(self, request: Request) -> bytes | None:
         """As `Transaction.execute`."""
@@ -516,8 +520,8 @@ class AsyncTransaction(_AsyncStatements):
         try:
             return call(*args)
         finally:
-            if self._transaction.has_to_wait:
-                await self._aside(self._transaction.wait)
+            if self._transaction._has_to_wait:
+                await self._aside(self._transaction._wait)
 
     async def _aside(self, call: Callable[..., Any], *args: Any) -> Any:
         """In the thread; nothing stops it there."""
@@ -531,7 +535,7 @@ class AsyncTransaction(_AsyncStatements):
         try:
             return call(*args)
         finally:
-            self._transaction.wait()
+            self._transaction._wait()
 
     def _leave_line(self, _: object) -> None:
         self._lined -= 1

@@ -206,7 +206,7 @@ class Administration:
 
     def create_topic(self, name: str, partitions: int, config: str = "") -> None:
         """Make a topic."""
-        create_topic(self._log, name, partitions, config, now_seconds=self._log.now())
+        create_topic(self._log, name, partitions, config, now_seconds=self._log.inner.now())
 
     def configure_topic(self, name: str, config: str) -> None:
         """Give a topic another configuration."""

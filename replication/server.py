@@ -128,7 +128,7 @@ class Server:
         self._stop_listening: Callable[[], None] = lambda: None
 
     def _follow_settled(self, after: VClock) -> Follower:
-        return self._follow(after, self.log.settled)
+        return self._follow(after, self.log.inner.settled)
 
     def _follow(
         self, after: VClock, settled: Callable[[VClock], Settled] | None = None
@@ -137,8 +137,8 @@ class Server:
         return Follower(
             log.path,
             after,
-            filesystem=log.filesystem,
-            durable=lambda: log.durable_end,
+            filesystem=log.inner.filesystem,
+            durable=lambda: log.inner.durable_end,
             settled=settled,
             place=None if place is None else (place.path, place.offset, place.vclock),
         )
@@ -149,7 +149,7 @@ class Server:
 
     def _committed(self, vclock: VClock) -> None:
         """After each commit, in its thread."""
-        self.places.note(vclock, *self.log.durable_end)
+        self.places.note(vclock, *self.log.inner.durable_end)
         self.hub.committed()
         self.settled.committed()
 
@@ -159,8 +159,10 @@ class Server:
 
     async def start(self) -> Sequence[Url]:
         """Listen and follow. Returns the addresses with their real ports. Raises `ConfigError`."""
-        self.log.check_process()
-        end = self.log.durable_end  # looked at first: what is committed meanwhile lies behind it
+        self.log.inner.check_process()
+        end = (
+            self.log.inner.durable_end
+        )  # looked at first: what is committed meanwhile lies behind it
         self.places.note(self.log.vclock, *end)
         self._stop_listening = self.log.on_commit(self._committed)
         try:
@@ -201,7 +203,7 @@ class Server:
     async def stop(self) -> None:
         """End every connection and source. The store stays open. Nothing in a child of `fork`,
         whose sockets are its parent's."""
-        if self.log.is_foreign:
+        if self.log.inner.is_foreign:
             return
         for task in self._tasks:
             task.cancel()

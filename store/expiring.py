@@ -8,8 +8,9 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from logweir.errors import ErrorCode, LogweirError, RequestError
 from logweir.limits import EXPIRY_BATCH_TUPLES, EXPIRY_LOOK_SECONDS
@@ -23,6 +24,9 @@ from logweir.store.view import ReadView
 from logweir.wal.process import start_thread
 from logweir.wal.xrow import RowType
 
+if TYPE_CHECKING:
+    from logweir.store.inner import Inner
+
 __all__ = ["Expires", "Sweeper"]
 
 _LOGGER: Final = logging.getLogger("logweir")
@@ -32,16 +36,10 @@ class Expires(Statements, ABC):
     """What a log offers about tuples that expire."""
 
     instance: uuid.UUID
-    _sweeper: Sweeper
-
-    @abstractmethod
-    def now(self) -> float: ...
+    inner: Inner
 
     @abstractmethod
     def read_view(self) -> AbstractContextManager[ReadView]: ...
-
-    @abstractmethod
-    def _run(self, apply: Callable[[Group], Any], size: int = 0) -> Any: ...
 
     def set_expiry(self, space: int | str, field: int | str | None, *, seconds: int = 0) -> None:
         """Let the tuples of a space expire `seconds` after the time in a field, a number of seconds
@@ -72,7 +70,7 @@ class Expires(Statements, ABC):
             self.create_space(EXPIRY_SPACE, FORMAT, if_not_exists=True)
         row = (found.id, found.name, number, seconds, str(self.instance))
         self.replace(EXPIRY_SPACE, row)
-        self._sweeper.start()
+        self.inner.sweeper.start(self.delete_expired)
 
     def delete_expired(self) -> int:
         """Delete what has expired and is this instance's to delete, now. Returns how many tuples.
@@ -95,7 +93,7 @@ class Expires(Statements, ABC):
 
     def _delete_due(self, space: SpaceDef, expiry: Expiry) -> int:
         """Delete a batch, as one transaction."""
-        now = self.now()
+        now = self.inner.now()
 
         def apply(group: Group) -> int:
             engine: Engine = group.engine
@@ -108,26 +106,24 @@ class Expires(Statements, ABC):
                 group.execute(Request(RowType.DELETE, space.id, key=key_bytes(key)))
             return len(rows)
 
-        count: int = self._run(apply)
+        count: int = self.inner.run(apply)
         return count
 
 
 class Sweeper:
-    """The thread that deletes, once there is something that expires. `delete`: see
-    `Expires.delete_expired`; `is_needed`: whether anything may expire."""
+    """The thread that deletes, once there is something that expires."""
 
-    def __init__(self, delete: Callable[[], int]) -> None:
-        self._delete = delete
+    def __init__(self) -> None:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._guard = threading.Lock()
         self._told = ""
 
-    def start(self) -> None:
-        """Begin, if it has not; a closed one does not."""
+    def start(self, delete: Callable[[], int]) -> None:
+        """Begin, if it has not; a closed one does not. `delete`: see `Expires.delete_expired`."""
         with self._guard:
             if self._thread is None and not self._stop.is_set():
-                self._thread = start_thread("logweir-expiry", self._run)
+                self._thread = start_thread("logweir-expiry", partial(self._run, delete))
 
     def close(self) -> None:
         """End it, behind the batch that it is at."""
@@ -137,10 +133,10 @@ class Sweeper:
         if thread is not None:
             thread.join()
 
-    def _run(self) -> None:
+    def _run(self, delete: Callable[[], int]) -> None:
         while not self._stop.wait(EXPIRY_LOOK_SECONDS):
             try:
-                self._delete()
+                delete()
                 self._told = ""
             except LogweirError as error:  # it tries again
                 if str(error) != self._told:

@@ -13,18 +13,18 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Final, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Self
 
 from logweir.errors import LogweirError
 from logweir.store.choosing import Changes, Chooser
-from logweir.store.cursor import LogCursor
 from logweir.store.recover.upkeep import position_of
-from logweir.store.schema.schema import Schema
 from logweir.wal.mp import Value
 from logweir.wal.process import start_thread
-from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
+
+if TYPE_CHECKING:
+    from logweir.store.inner import Inner
 
 __all__ = ["Listener", "Listens"]
 
@@ -38,32 +38,7 @@ class Listens(ABC):
     @abstractmethod
     def applied(self) -> VClock: ...
 
-    @property
-    @abstractmethod
-    def schema(self) -> Schema: ...
-
-    @abstractmethod
-    def _check_open(self) -> None: ...
-
-    @abstractmethod
-    def cursor(
-        self, after: Mapping[int, int] | None = None, *, settled: bool = False
-    ) -> LogCursor: ...
-
-    @abstractmethod
-    def blocks(
-        self,
-        after: Mapping[int, int] | None = None,
-        *,
-        follow: bool = False,
-        stop: threading.Event | None = None,
-        settled: bool = False,
-    ) -> Generator[Block, None, None]: ...
-
-    def chooser(self, spaces: int | str | Sequence[int | str], key: Value) -> Chooser:
-        """What takes the rows of this log apart. Raises what that raises."""
-        names = [spaces] if isinstance(spaces, int | str) else spaces
-        return Chooser(names, key, self.schema, lambda reached: self.schema)
+    inner: Inner
 
     def listen(
         self,
@@ -83,10 +58,10 @@ class Listens(ABC):
         for: `logweir.capture` keeps the place. Raises `RequestError` for a space that is not there,
         or a key that does not fit; `PositionUnavailable`.
         """
-        self._check_open()
+        self.inner.committer.check_open()
         start = self.applied if after is None else position_of(after)
-        self.cursor(start).close()  # refuses a position that is not there
-        return Listener(self, self.chooser(spaces, key), function, start)
+        self.inner.cursor(start).close()  # refuses a position that is not there
+        return Listener(self, self.inner.chooser(spaces, key), function, start)
 
 
 class Listener:
@@ -135,7 +110,7 @@ class Listener:
 
     def _run(self) -> None:
         try:
-            found = self._log.blocks(self.reached, follow=True, stop=self._stop, settled=True)
+            found = self._log.inner.blocks(self.reached, follow=True, stop=self._stop, settled=True)
             with contextlib.closing(found):
                 for block in found:
                     for changes in self._chooser.taken(block.columns, self._lsns):

@@ -8,9 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from logweir.errors import ErrorCode, RequestError
-from logweir.store.cursor import LogCursor
 from logweir.store.engine.request import key_bytes
 from logweir.store.recover.earlier import earlier
 from logweir.store.recover.history import Change, history
@@ -22,6 +22,9 @@ from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.mp import Value
 from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
+
+if TYPE_CHECKING:
+    from logweir.store.inner import Inner
 
 __all__ = ["Past", "as_of"]
 
@@ -47,7 +50,7 @@ class Past(ABC):
     """The part of `Log` that looks back."""
 
     path: Path
-    _filesystem: FileSystem
+    inner: Inner
 
     @property
     @abstractmethod
@@ -56,14 +59,6 @@ class Past(ABC):
     @property
     @abstractmethod
     def schema(self) -> Schema: ...
-
-    @abstractmethod
-    def now(self) -> float: ...
-
-    @abstractmethod
-    def cursor(
-        self, after: Mapping[int, int] | None = None, *, settled: bool = False
-    ) -> LogCursor: ...
 
     def history(
         self,
@@ -98,7 +93,7 @@ class Past(ABC):
             after=None if after is None else position_of(after),
             limit=limit,
             end=self.vclock,
-            filesystem=self._filesystem,
+            filesystem=self.inner.filesystem,
         )
 
     def as_of(
@@ -119,7 +114,7 @@ class Past(ABC):
         snapshot (or a time before the oldest row), a vclock behind `log.vclock` and a time that is
         to come; `CorruptBlock`, `ChainGap` or `RecoveryRefused` where rows on the way are missing.
         """
-        end, filesystem = self.vclock, self._filesystem
+        end, filesystem = self.vclock, self.inner.filesystem
         if (vclock is None) == (time is None):
             raise RequestError(
                 ErrorCode.ILLEGAL_PARAMS,
@@ -128,9 +123,9 @@ class Past(ABC):
             )
         at = time if vclock is None else position_of(vclock)
         assert at is not None
-        return as_of(self.path, at, end=end, now=self.now(), filesystem=filesystem)
+        return as_of(self.path, at, end=end, now=self.inner.now(), filesystem=filesystem)
 
     @contextlib.contextmanager
     def _blocks(self, after: VClock) -> Iterator[Iterable[Block]]:
-        with self.cursor(after, settled=True) as cursor:
+        with self.inner.cursor(after, settled=True) as cursor:
             yield cursor.blocks()

@@ -23,7 +23,7 @@ from logweir.wal.mp import Value
 from logweir.wal.xrow import RowType
 
 if TYPE_CHECKING:
-    from logweir.store.log import Log
+    from logweir.store.inner import Inner
 
 __all__ = ["Transaction"]
 
@@ -40,7 +40,7 @@ class Transaction(Statements):
     tells, though: one that finds such a row waits for it.
     """
 
-    def __init__(self, log: Log, loop: int | None = None) -> None:
+    def __init__(self, log: Inner, loop: int | None = None) -> None:
         """`loop`: the thread of the tasks that use it (`logweir.aio`), one at a time, also with the
         help of others; they ask for `wait` themselves."""
         self._log = log
@@ -51,10 +51,10 @@ class Transaction(Statements):
 
     def __enter__(self) -> Transaction:
         turn = self._log.turn(self._loop, alone=False)
-        self.enter(turn)
+        self._enter(turn)
         return self
 
-    def enter(self, turn: Generator[None, None, None], *, is_kept: bool = False) -> None:
+    def _enter(self, turn: Generator[None, None, None], *, is_kept: bool = False) -> None:
         """Enter the block in a turn of its own, or in one that another transaction of the same loop
         has kept. Whatever is raised, the turn is over then."""
         try:
@@ -77,11 +77,11 @@ class Transaction(Statements):
     ) -> None:
         group = self._group
         if group is None or self._log.is_foreign:
-            self.leave(error)
+            self._leave(error)
         else:
-            self._log.commit_group(group, partial(self.leave, error))
+            self._log.commit_group(group, partial(self._leave, error))
 
-    def leave(
+    def _leave(
         self,
         error: BaseException | None,
         finished: Callable[[Outcome], None] | None = None,
@@ -89,7 +89,7 @@ class Transaction(Statements):
         keeps_turn: bool = False,
     ) -> bool:
         """Leave the block, with its changes undone if there is an error; whether there are any to
-        wait for. `finished`: see `Log.end_group`; `keeps_turn`: `turn` is for the next one."""
+        wait for. `finished`: see `Inner.end_group`; `keeps_turn`: `turn` is for the next one."""
         is_made = False
         try:
             if error is None and self._group is not None and not self._log.is_foreign:
@@ -104,11 +104,6 @@ class Transaction(Statements):
         if isinstance(error, StateError):
             raise explained(error, self._log.path / "state") from error
         return is_made
-
-    @property
-    def turn(self) -> Generator[None, None, None] | None:
-        """That of whoever may change something."""
-        return self._turn
 
     def _end(self, keeps_turn: bool = False) -> None:
         """Undo what is not committed, and let others have their turn. Twice does no harm."""
@@ -129,10 +124,10 @@ class Transaction(Statements):
         return self._open().engine.schema
 
     @property
-    def known_schema(self) -> Schema:
+    def _known_schema(self) -> Schema:
         """The same for another thread, which may only look."""
         self._log.check_process()
-        return self._log.schema if self._group is None else self._group.schema
+        return self._log.committer.schema if self._group is None else self._group.schema
 
     def rollback(self) -> None:
         """Undo everything. Further statements raise NO_TRANSACTION."""
@@ -164,8 +159,7 @@ class Transaction(Statements):
             if group.txn.undo.is_early:
                 self._hold()
 
-    def define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
-        """Changes of definitions as part of this transaction."""
+    def _define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
         requests, result = plan(self._open().engine)
         for request in requests:
             self.execute(request)
@@ -208,19 +202,19 @@ class Transaction(Statements):
             self._hold()
 
     @property
-    def has_to_wait(self) -> bool:
+    def _has_to_wait(self) -> bool:
         """Whether the last statements have seen what is not durable yet."""
         return self._group is not None and self._group.txn.undo.is_early
 
-    def wait(self) -> None:
+    def _wait(self) -> None:
         """Wait until what the last statements have seen is durable. Raises why it was dropped."""
         if self._group is not None:
             self._log.hold_group(self._group)
 
     def _hold(self) -> None:
         """Let nothing be told of what is not durable yet."""
-        if self._loop is None and self.has_to_wait:
-            self.wait()
+        if self._loop is None and self._has_to_wait:
+            self._wait()
 
     def _open(self) -> Group:
         group = self._group

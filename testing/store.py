@@ -208,7 +208,7 @@ class CrashStore:
 
     def _abandon(self) -> None:
         if self._log is not None and not self._log.is_closed:
-            self._log.abandon()
+            self._log.inner.abandon()
         self._log = None
 
     def _put(self, disk: SimFileSystem, where: str) -> None:

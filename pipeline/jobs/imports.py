@@ -139,7 +139,7 @@ def _import(log: Log, frame: DataFrame, space: str, primary: Sequence[str] | Non
     for row in packed.toLocalIterator(prefetchPartitions=True):
         tuples = bytes(row[1])
         if is_plain:
-            log.append_packed(space, tuples)
+            log.inner.append_packed(space, tuples)
         else:
             _replace(log, found, tuples)
         rows += row[0]

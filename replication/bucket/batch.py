@@ -294,7 +294,7 @@ class Looks(_Batches):
             raise self._paused()
         del columns[numbers[COUNT] * COLUMNS :]
         computer = ItemComputer(self._now, 0)
-        done, _ = self._buckets.log.select_batch(
+        done, _ = self._buckets.log.inner.select_batch(
             self._buckets.executor,
             bytes(memoryview(given)[: numbers[USED]]),
             columns,

@@ -81,7 +81,7 @@ class Bucket:
         `NO_STATE`: there is no such vbucket. Who asks then adds to them what he reads. Once a state
         has changed it is another object: what was read while it stayed the same was of one moment,
         as to states."""
-        changes, known = self._log.changes_of(self.states_id), self._known
+        changes, known = self._log.inner.changes_of(self.states_id), self._known
         if changes != known[0]:
             known = self._known = changes, bytearray(VBUCKETS)
         return known[1]

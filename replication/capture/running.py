@@ -103,7 +103,7 @@ class StoreKept(Kept):
 
     def _put(self, tx: Transaction, token: str) -> None:
         tokens = {"token": token, "images": self._images is not None}
-        time_ms = int(self._log.now() * 1000)
+        time_ms = int(self._log.inner.now() * 1000)
         positions.put_position(tx, _SOURCE, self._name, "", tokens, time_ms)
 
     def take(self, captured: Captured, call: Callable[..., None]) -> None:

@@ -215,9 +215,9 @@ async def _view(conversation: Conversation) -> AsyncIterator[tuple[ReadView, asy
     changes go first: they would have to wait for the slowest reader.
     """
     shared, loop = conversation.shared, asyncio.get_running_loop()
-    await asyncio.to_thread(shared.log.reserve_state, JOIN_ROOM_BYTES)
+    await asyncio.to_thread(shared.log.inner.reserve_state, JOIN_ROOM_BYTES)
     must_end = asyncio.Event()
-    forget = shared.log.on_grow(lambda: loop.call_soon_threadsafe(must_end.set))
+    forget = shared.log.inner.on_grow(lambda: loop.call_soon_threadsafe(must_end.set))
     shared.open_views += 1
     try:
         with shared.log.read_view() as view:

@@ -114,10 +114,10 @@ class Shared:
     @property
     def directory(self) -> Directory:
         """Users and privileges as they are now."""
-        changes = self.log.system_changes
+        changes = self.log.inner.system_changes
         if self._directory is not None and changes == self._changes_seen:
             return self._directory
-        at = self.log.changes_of(_USER_ID), self.log.changes_of(_PRIV_ID)
+        at = self.log.inner.changes_of(_USER_ID), self.log.inner.changes_of(_PRIV_ID)
         if self._directory is None or at != self._directory_at:
             with self.log.read_view() as view:
                 spaces = view.engine.schema
@@ -144,7 +144,7 @@ class Shared:
         Who was let in is let in again while no row of a system space has changed: this is asked for
         every request of every protocol.
         """
-        changes = self.log.system_changes
+        changes = self.log.inner.system_changes
         if changes != self._let_in_at:
             self._let_in.clear()
             self._let_in_at = changes
@@ -248,7 +248,7 @@ class Shared:
             and size <= _QUICK_BYTES
             and not any([job.is_long for job in jobs])
             and not self.open_views
-            and not self.log.is_busy
+            and not self.log.inner.is_busy
             and (self._slow < _SLOW_LIMIT or began >= self._aside_until)
         ):
             self._make_at_once(fresh, jobs, began)
@@ -258,7 +258,7 @@ class Shared:
             job.finished = self._finisher(done)
         jobs[-1].finished = self._finisher(self._timed(fresh[-1][1], began))
         try:
-            self.log.submit_jobs(jobs)
+            self.log.inner.submit_jobs(jobs)
         except LogweirError as error:
             for job in jobs:
                 job.error = error
@@ -270,7 +270,7 @@ class Shared:
         """Make a group here."""
         job = jobs[-1]
         try:
-            self.log.run_job(job, jobs[:-1])
+            self.log.inner.run_job(job, jobs[:-1])
         except Exception as error:
             if job.error is not error and not isinstance(error, LogweirError):
                 raise

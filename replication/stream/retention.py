@@ -83,7 +83,7 @@ class Retention:
         async with self._busy:
             self._positions.pop(name, None)
             self._gone.discard(name)
-            await asyncio.to_thread(self._log.retain_all, {name: position})
+            await asyncio.to_thread(self._log.inner.retain_all, {name: position})
 
     async def run(self) -> None:
         """Look after it until cancelled."""
@@ -128,10 +128,10 @@ class Retention:
     def _store(
         self, noted: Mapping[str, VClock], unwanted: Iterable[str]
     ) -> tuple[Mapping[str, int], Sequence[str]]:
-        self._log.retain_all(noted)
+        self._log.inner.retain_all(noted)
         for name in unwanted:
             self._log.release(name)
-        pinned = self._log.pinned_bytes()
+        pinned = self._log.inner.pinned_bytes()
         gone = self._departed(tuple(pinned))
         if gone:
             self._release(gone)
@@ -140,7 +140,7 @@ class Retention:
     def _release(self, names: Sequence[str]) -> None:
         for name in names:
             self._log.release(name)
-        self._log.collect()
+        self._log.inner.collect()
 
     def _evict(self, name: str, size: int) -> None:
         reason = f"it kept {size} bytes of old logs, more than {self._max_bytes}"

@@ -299,7 +299,7 @@ class Streams:
 
     def vclock_at(self, signature: int) -> VClock:
         """A position of the log at or before `signature`."""
-        files = scan_directory(self._log.path, self._log.filesystem).xlogs
+        files = scan_directory(self._log.path, self._log.inner.filesystem).xlogs
         older = [file.vclock for file in files if file.vclock.signature <= signature]
         return older[-1] if older else self._log.oldest_position
 

@@ -161,7 +161,7 @@ def set_config(log: Log, name: str, config: str) -> None:
     parse_config(config)
     if is_view(name) and name not in topics_of(log):
         log.create_space(TOPIC_SPACE, LIST_FIELDS, primary=["name"], if_not_exists=True)
-        log.replace(TOPIC_SPACE, (name, 1, config, int(log.now())))
+        log.replace(TOPIC_SPACE, (name, 1, config, int(log.inner.now())))
         return
     _existing(log, name)
     log.update(TOPIC_SPACE, name, [["=", "config", config]])

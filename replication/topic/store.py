@@ -117,7 +117,7 @@ class StoredTopics:
         self._unstored_bytes = (
             TANK_UNSTORED_HERE_BYTES if log.durability == "write" else TANK_UNSTORED_BYTES
         )
-        self._start_time = int(log.now())
+        self._start_time = int(log.inner.now())
         began = time.perf_counter()
         self._topics: Mapping[str, TopicDef] = topics_of(log)
         self._opening_ms = int((time.perf_counter() - began) * 1000)
@@ -334,7 +334,7 @@ class StoredTopics:
                 self._consumers.need_space()
             topic = self._topics.get(name)
             if topic is not None and topic.config.by_arrival:
-                now_ms, start = int(self._log.now() * 1000), spans[-1][0] if spans else 0
+                now_ms, start = int(self._log.inner.now() * 1000), spans[-1][0] if spans else 0
                 appends[start:end] = [
                     append._replace(time_ms=now_ms) for append in appends[start:end]
                 ]
@@ -377,8 +377,8 @@ class StoredTopics:
 
         try:
             job = Job(lambda group: self._apply(group, batch.take()), size, finished=finished)
-            if not self._log.run_jobs_here([job]):
-                self._log.submit_jobs([job])
+            if not self._log.inner.run_jobs_here([job]):
+                self._log.inner.submit_jobs([job])
         except LogweirError as error:
             self._arrive_failed(batch.take(), error)
 
@@ -453,7 +453,7 @@ class StoredTopics:
                     request.topic,
                     request.partitions,
                     request.config.decode(),
-                    now_seconds=self._log.now(),
+                    now_seconds=self._log.inner.now(),
                     owner=owner,
                 )
             except RequestError as error:

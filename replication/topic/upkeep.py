@@ -87,7 +87,7 @@ class Upkeep:
                 return
             gone = await asyncio.to_thread(compact, self._log, topic, partition)
         elif grown or topic.config.retention_seconds:
-            now_ms = int(self._log.now() * 1000)
+            now_ms = int(self._log.inner.now() * 1000)
             gone = await asyncio.to_thread(retain, self._log, topic, partition, now_ms)
         else:
             return

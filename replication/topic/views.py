@@ -157,9 +157,9 @@ class View:
         return Follower(
             log.path,
             after,
-            filesystem=log.filesystem,
-            durable=lambda: log.durable_end,
-            settled=log.settled,
+            filesystem=log.inner.filesystem,
+            durable=lambda: log.inner.durable_end,
+            settled=log.inner.settled,
         )
 
     def _blocks(self, follower: Follower) -> Iterator[tuple[Block, VClock, list[tuple[int, int]]]]:
@@ -251,5 +251,5 @@ class View:
 
 def _oldest(log: Log) -> VClock:
     """The position before the oldest row of the log's files."""
-    files = scan_directory(log.path, log.filesystem).xlogs
+    files = scan_directory(log.path, log.inner.filesystem).xlogs
     return files[0].vclock if files else log.vclock

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from operator import eq
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import GROUP_BYTES, TRANSACTION_BYTES
@@ -22,6 +21,9 @@ from logweir.store.state.references import REFERENCE_KEY_BYTES
 from logweir.wal.mp import Value
 from logweir.wal.xrow import RowType
 
+if TYPE_CHECKING:
+    from logweir.store.inner import Inner
+
 __all__ = ["Appends", "append_job", "append_tuples", "append_units", "pack_run"]
 
 _PIECE_TUPLES: Final = 16_384
@@ -34,11 +36,10 @@ def pack_run(tuples: Iterable[Sequence[Value]]) -> tuple[bytes, array[int]]:
         return pack_tuples(list(tuples))
 
 
-class Appends(ABC):
+class Appends:
     """What a log offers to fill a space with."""
 
-    @abstractmethod
-    def _run(self, apply: Callable[[Group], Any], size: int = 0) -> Any: ...
+    inner: Inner
 
     def append(
         self, space: int | str, tuples: Iterable[Sequence[Value]], *, one_transaction: bool = True
@@ -50,15 +51,7 @@ class Appends(ABC):
         """
         packed, bounds = pack_run(tuples)
         job = append_job(space, packed, bounds, one_transaction=one_transaction)
-        count: int = self._run(job, size=len(packed))
-        return count
-
-    def append_packed(
-        self, space: int | str, packed: bytes, *, one_transaction: bool = True
-    ) -> int:
-        """`append` of tuples that are MsgPack already: arrays, one behind the other."""
-        job = append_job(space, packed, one_transaction=one_transaction)
-        count: int = self._run(job, size=len(packed))
+        count: int = self.inner.run(job, size=len(packed))
         return count
 
 

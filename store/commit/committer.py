@@ -274,7 +274,7 @@ class Committer(Fails, OfProcess):
             raise
 
     def trial(self, executor: Executor) -> Group:
-        """See `Reads.trial`. The caller does not hold `lock`."""
+        """See `Inner.trial`. The caller does not hold `lock`."""
         self.check_open()
         look = self.viewers.look()
         try:
@@ -483,64 +483,56 @@ class Committer(Fails, OfProcess):
 
 
 class TakesJobs:
-    """The part of `Log` that takes changes: it waits for them, or not."""
+    """Changes that are waited for, or not."""
 
-    _committer: Committer
-    _queue: CommitQueue
+    committer: Committer
+    queue: CommitQueue
 
     @property
     def is_busy(self) -> bool:
         """Whether a change is being made, or a transaction is open, so that one more waits."""
-        self._queue.check_process()
-        return self._queue.is_busy
-
-    def execute(self, request: Request) -> bytes | None:
-        """Make one change given in MsgPack bytes.
-
-        Returns the new tuple; of a DELETE the old one; None where there is none, and for UPSERT.
-        """
-        found: bytes | None = self._run(
-            lambda group: group.answer(request), size=request.size_bytes
-        )
-        return found
+        self.queue.check_process()
+        return self.queue.is_busy
 
     def submit(self, request: Request) -> Future[bytes | None]:
-        """`execute` without waiting: the future is resolved, in another thread, once durable."""
-        self._committer.check_open()
-        return self._queue.submit(lambda group: group.answer(request), request.size_bytes)
+        """`Log.execute` without waiting: the future is resolved, in another thread, once it is
+        durable."""
+        self.committer.check_open()
+        return self.queue.submit(lambda group: group.answer(request), request.size_bytes)
 
     def run_job(self, job: Job, before: Sequence[Job] = ()) -> None:
         """Make one prepared job and wait until it is durable. Raises its error.
 
         `before`: jobs that go with it, before it; what went wrong stands in them.
         """
-        self._committer.check_open()
-        self._committer.check_not_inside()
-        viewers = self._committer.viewers
+        self.committer.check_open()
+        self.committer.check_not_inside()
+        viewers = self.committer.viewers
         # In most cases; and a context manager costs as much as a lock.
         if not viewers.has_mine:
-            self._queue.run(job, before)
+            self.queue.run(job, before)
             return
         with viewers.waiting():
-            self._queue.run(job, before)
+            self.queue.run(job, before)
 
     def submit_jobs(self, jobs: Sequence[Job]) -> None:
         """Put prepared jobs in line; each one's `finished` is called once it is durable."""
-        self._committer.check_open()
-        self._queue.submit_job(*jobs)
+        self.committer.check_open()
+        self.queue.submit_job(*jobs)
 
     def run_jobs_here(self, jobs: Sequence[Job]) -> bool:
         """`submit_jobs` where nothing is to be synced and nobody is committing: they are made in
         this thread, which then takes no longer than to hand them to another one. False, and nothing
         done, where that cannot be done now."""
-        committer, is_busy = self._committer, self.is_busy
+        committer, is_busy = self.committer, self.is_busy
         if committer.durability != "write" or is_busy or committer.writer.is_full:
             return False
         with contextlib.suppress(LogweirError):  # it stands in the job
-            self._queue.run(jobs[-1], jobs[:-1])
+            self.queue.run(jobs[-1], jobs[:-1])
         return True
 
-    def _run(self, apply: Callable[[Group], Any], size: int = 0) -> Any:
+    def run(self, apply: Callable[[Group], Any], size: int = 0) -> Any:
+        """Make a change of `size` bytes, wait until it is durable, return what `apply` does."""
         job = Job(apply, size)
         try:
             self.run_job(job)

@@ -72,7 +72,7 @@ class Statements(ABC):
         """The definitions that the statements see."""
 
     @abstractmethod
-    def define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
+    def _define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
         """Ask `plan` for changes, make them as one transaction, return its second result."""
 
     def _make(
@@ -161,15 +161,15 @@ class Statements(ABC):
             field_count=field_count,
             if_not_exists=if_not_exists,
         )
-        return self.define(lambda engine: definitions.create_space(engine, spec))
+        return self._define(lambda engine: definitions.create_space(engine, spec))
 
     def drop_space(self, space: int | str) -> None:
         """Remove a space with all its tuples, indexes and grants."""
-        self.define(lambda engine: definitions.drop_space(engine, space))
+        self._define(lambda engine: definitions.drop_space(engine, space))
 
     def truncate(self, space: int | str) -> None:
         """Remove all tuples of a space."""
-        self.define(lambda engine: definitions.truncate(engine, space))
+        self._define(lambda engine: definitions.truncate(engine, space))
 
     def alter_space(
         self,
@@ -180,7 +180,7 @@ class Statements(ABC):
     ) -> None:
         """Give a space another name or format. What is stored must fit the new format."""
         fields = None if format is None else definitions.fields_of(format)
-        self.define(lambda engine: definitions.alter_space(engine, space, name, fields))
+        self._define(lambda engine: definitions.alter_space(engine, space, name, fields))
 
     def create_index(
         self,
@@ -191,19 +191,19 @@ class Statements(ABC):
         if_not_exists: bool = False,
     ) -> int:
         """Make an index of a space, filled from what is stored. Returns its id."""
-        return self.define(
+        return self._define(
             lambda engine: definitions.create_index(engine, space, name, parts, if_not_exists)
         )
 
     def drop_index(self, space: int | str, index: int | str) -> None:
         """Remove an index."""
-        self.define(lambda engine: definitions.drop_index(engine, space, index))
+        self._define(lambda engine: definitions.drop_index(engine, space, index))
 
     def create_sequence(self, name: str, **options: int | bool) -> int:
         """Make a sequence: options step, min, max, start, cycle as in Tarantool. Returns its id."""
-        return self.define(lambda engine: definitions.create_sequence(engine, name, options))
+        return self._define(lambda engine: definitions.create_sequence(engine, name, options))
 
     def use_sequence(self, space: int | str, sequence: str, *, field: int = 0) -> None:
         """Fill `field` (from 0, of the primary key) from a sequence where an insert leaves it
         nil."""
-        self.define(lambda engine: definitions.use_sequence(engine, space, sequence, field))
+        self._define(lambda engine: definitions.use_sequence(engine, space, sequence, field))

@@ -34,7 +34,7 @@ from logweir.wal.place import Found, Place, find
 from logweir.wal.vclock import VClock
 
 if TYPE_CHECKING:
-    from logweir.store.log import Log
+    from logweir.store.inner import Inner
 
 __all__ = ["BROKEN", "REFUSED", "Kept", "anchor", "discard", "opened_to_read", "trusted"]
 
@@ -164,7 +164,7 @@ def discard(state: State, reason: str) -> None:
     get_logger("logweir.store").warning("state.rebuilt", path=str(state.directory), reason=reason)
 
 
-def anchor(log: Log, snapshot: VClock, end: Place, going: Container[str]) -> None:
+def anchor(log: Inner, snapshot: VClock, end: Place, going: Container[str]) -> None:
     """Before the files `going` are removed: a state whose place is in one of them gets that at the
     end of the newest snapshot, behind which nothing was logged. Raises `WalError`."""
 

@@ -43,7 +43,7 @@ from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
 
 if TYPE_CHECKING:
-    from logweir.store.log import Log
+    from logweir.store.inner import Inner
 
 __all__ = ["CheckpointOptions", "Checkpoints", "logs_before", "read_followers"]
 
@@ -71,7 +71,7 @@ class CheckpointOptions:
 class Checkpoints(OfProcess):
     """Makes the checkpoints of one `Log` and removes old files. Thread-safe."""
 
-    def __init__(self, log: Log, options: CheckpointOptions) -> None:
+    def __init__(self, log: Inner, options: CheckpointOptions) -> None:
         self._log = log
         self.options = options
         self._busy = threading.Lock()  # one checkpoint at a time
@@ -232,7 +232,7 @@ class Checkpoints(OfProcess):
         return since is not None and time.monotonic() - since > LEASE_SECONDS
 
     def pinned_bytes(self) -> dict[str, int]:
-        """See `Log.pinned_bytes`."""
+        """See `Inner.pinned_bytes`."""
         with self._guard:
             followers = dict(self._followers)
             if not followers:
@@ -258,7 +258,7 @@ class Checkpoints(OfProcess):
             removals = self._removals
             xlogs = self._index().xlogs
             if not xlogs:
-                return self._log.vclock
+                return self._log.committer.vclock
             oldest = xlogs[0].vclock
             self._oldest = (removals, oldest)
         return oldest
@@ -289,7 +289,7 @@ class Checkpoints(OfProcess):
     def check_position(self, position: VClock) -> None:
         """Raises `PositionUnavailable` where the log does not reach that far, or has no longer all
         that is behind it."""
-        oldest, newest = self.oldest_row(), self._log.vclock
+        oldest, newest = self.oldest_row(), self._log.committer.vclock
         if not (newest.covers(position) and position.covers(oldest.without_local())):
             raise PositionUnavailable(
                 position, oldest, newest, hint="who is behind the log starts from a snapshot"
@@ -374,7 +374,7 @@ def logs_before(index: DirectoryIndex, positions: list[VClock]) -> list[LogFile]
     return removable
 
 
-def _move_in(log: Log, paths: Sequence[Path]) -> None:
+def _move_in(log: Inner, paths: Sequence[Path]) -> None:
     """Put into the state what it refers to in log files, so that these may be removed.
 
     In steps, between which others commit. Raises `WalError`.

@@ -3,63 +3,42 @@
 from __future__ import annotations
 
 import contextlib
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.limits import FOLLOWER_NAME_CHARACTERS
-from logweir.store.recover.checkpoint import Checkpoints
 from logweir.store.state.state import typed
 from logweir.wal.vclock import VClock
+
+if TYPE_CHECKING:
+    from logweir.store.inner import Inner
 
 __all__ = ["Upkeep", "position_of"]
 
 
-class Upkeep(ABC):
+class Upkeep:
     """What a log offers over its `Checkpoints`."""
 
     path: Path
-    _checkpoints: Checkpoints
-
-    @abstractmethod
-    def _check_open(self) -> None: ...
-
-    @abstractmethod
-    def _check_not_inside(self) -> None: ...
-
-    @abstractmethod
-    def check_process(self) -> None: ...
+    inner: Inner
 
     def snapshot(self) -> Path:
         """Write a snapshot of now, then remove what is no longer needed. Returns its path.
 
         Writers go on while it is written. Without a change since the last one that one's path.
         """
-        self._check_open()
-        self._check_not_inside()
+        self.inner.committer.check_open()
+        self.inner.committer.check_not_inside()
         with typed(self.path):
-            return self._checkpoints.make()
+            return self.inner.checkpoints.make()
 
     def backup(self) -> contextlib.AbstractContextManager[list[Path]]:
         """The files to copy for a backup: the newest snapshot and the logs behind it. They stay
         where they are while the context is open."""
-        self._check_open()
-        return self._checkpoints.backup()
-
-    def collect(self) -> list[Path]:
-        """Remove old snapshots and logs that nobody needs any more; returns them. A snapshot does
-        this by itself."""
-        self._check_open()
-        self._check_not_inside()
-        with typed(self.path):
-            return self._checkpoints.collect()
-
-    def pinned_bytes(self) -> dict[str, int]:
-        """Of each follower that `retain` names: bytes of the logs that no snapshot needs and that
-        it has not read."""
-        self.check_process()
-        return self._checkpoints.pinned_bytes()
+        self.inner.committer.check_open()
+        return self.inner.checkpoints.backup()
 
     def retain(self, name: str, position: Mapping[int, int]) -> None:
         """Keep the logs behind `position` for the follower `name`; remembered across restarts.
@@ -68,7 +47,7 @@ class Upkeep(ABC):
         for another name, `PositionUnavailable` where the log does not reach that far or has no
         longer all that is behind the position.
         """
-        self.check_process()
+        self.inner.check_process()
         at = position_of(position)
         if not (0 < len(name) <= FOLLOWER_NAME_CHARACTERS and name.isprintable()):
             raise RequestError(
@@ -77,21 +56,14 @@ class Upkeep(ABC):
                 hint=f"give 1 to {FOLLOWER_NAME_CHARACTERS} printable characters",
             )
         with typed(self.path):
-            self._checkpoints.check_position(at)
-            self._checkpoints.retain({name: at})
-
-    def retain_all(self, positions: Mapping[str, VClock]) -> None:
-        """`retain` for several followers, with one write, and of positions and names that are known
-        to be good."""
-        self.check_process()
-        with typed(self.path):
-            self._checkpoints.retain(positions)
+            self.inner.checkpoints.check_position(at)
+            self.inner.checkpoints.retain({name: at})
 
     def release(self, name: str) -> None:
         """Forget the follower `name`: its logs may go."""
-        self.check_process()
+        self.inner.check_process()
         with typed(self.path):
-            self._checkpoints.release(name)
+            self.inner.checkpoints.release(name)
 
 
 def position_of(given: Mapping[int, int]) -> VClock:

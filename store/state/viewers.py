@@ -137,7 +137,7 @@ class Viewers(OfProcess):
         self._stuck.difference_update(added)
 
     def on_grow(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """See `Log.on_grow`."""
+        """See `Inner.on_grow`."""
         self._on_grow.append(callback)
         return lambda: self._on_grow.remove(callback)
 

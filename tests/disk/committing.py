@@ -134,7 +134,7 @@ def jobs(logweir: Any, folder: Path, commit: Commit) -> None:
             several = [job(mark) for _ in range(5)]
             done = threading.Event()
             several[-1].finished = lambda _: done.set()
-            log.submit_jobs(several)
+            log.inner.submit_jobs(several)
             assert done.wait(30)
             assert [one.error for one in several] == [None] * 5
 
@@ -142,15 +142,15 @@ def jobs(logweir: Any, folder: Path, commit: Commit) -> None:
             payload = mark.encode() + b"z" * 100_000
             data = pack([0, 1, 1, 0, payload])
             one = LargeTuple(data[: -len(payload)], payload)
-            log.run_job(Job(lambda group: append_tuples(group, topic, [one])))
+            log.inner.run_job(Job(lambda group: append_tuples(group, topic, [one])))
 
         for number in range(20):
-            commit(f"job{number}", lambda mark: log.run_job(job(mark)))
-        commit("together", lambda mark: log.run_job(job(mark), [job(mark)]))
+            commit(f"job{number}", lambda mark: log.inner.run_job(job(mark)))
+        commit("together", lambda mark: log.inner.run_job(job(mark), [job(mark)]))
         commit("jobs", submitted)
         commit(
             "future",
-            lambda mark: log.submit(
+            lambda mark: log.inner.submit(
                 request_for(RowType.REPLACE, log.schema, "t", (2, mark))
             ).result(30),
         )

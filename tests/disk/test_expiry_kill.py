@@ -38,7 +38,7 @@ def make(folder: Path) -> None:
 
 def left(log: logweir.Log) -> int:
     """How many are not deleted yet."""
-    log._clock = SimClock(0)
+    log.inner.now = SimClock(0)
     return log.count("s")
 
 
@@ -51,7 +51,7 @@ def test_a_kill_amid_the_batches(step: str, passes: int, tmp_path: Path) -> None
 
     def work(acknowledge: object) -> None:
         log = logweir.open(folder, clock=SimClock(NOW + 100))
-        log._sweeper.close()
+        log.inner.sweeper.close()
         count = [passes]
 
         def at_failpoint() -> None:
@@ -67,7 +67,7 @@ def test_a_kill_amid_the_batches(step: str, passes: int, tmp_path: Path) -> None
     assert os.WIFSIGNALED(status)
     assert os.WTERMSIG(status) == signal.SIGKILL
     with logweir.open(folder, clock=SimClock(NOW + 100)) as log:
-        log._sweeper.close()
+        log.inner.sweeper.close()
         assert log.select("s") == STAYS
         deleted = log.delete_expired()
         assert deleted % EXPIRY_BATCH_TUPLES == 0

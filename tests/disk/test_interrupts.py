@@ -83,7 +83,7 @@ def test_an_interrupted_read_leaves_nothing_behind(name: str, waits: bool, tmp_p
             for _ in range(8):
                 log.replace("kv", (1, "x"))
         else:
-            log.change_base(lambda txn: None)
+            log.inner.change_base(lambda txn: None)
         interrupter = Interrupter(at, STORE)
         was_interrupted = interrupter.run(lambda: READS[name](log))
         log.replace("kv", (1, "x"))
@@ -95,7 +95,7 @@ def test_an_interrupted_read_leaves_nothing_behind(name: str, waits: bool, tmp_p
         assert log.status()["state"] == "running", interrupter.where
     assert at > 30
     before = log.status()["state_bytes"]
-    assert outcome(lambda: log.reserve_state(before)) == ""
+    assert outcome(lambda: log.inner.reserve_state(before)) == ""
     assert log.status()["state_bytes"] > before  # it grows only where nobody is looking
     log.close()
 
@@ -141,7 +141,7 @@ def test_an_interrupted_change_hangs_nobody(
         if step > 1:
             before = log.transaction().__enter__()
             before.replace("kv", (1, "x"))
-            before.leave(None)
+            before._leave(None)
         interrupter = Interrupter(at, STORE)
         was_interrupted = interrupter.run(partial(make, log))
         seen = values(log)

@@ -35,7 +35,7 @@ for number in range(1, changes + 1):
     if way == "one":
         log.replace("t", row)
     elif way == "submitted":
-        log.submit(request_for(RowType.REPLACE, log.schema, "t", row)).result()
+        log.inner.submit(request_for(RowType.REPLACE, log.schema, "t", row)).result()
     else:
         with log.transaction() as tx:
             tx.replace("t", row)

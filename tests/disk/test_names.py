@@ -97,7 +97,7 @@ def test_old_files_are_removed_in_the_folder_that_was_opened(tmp_path: Path) -> 
         folder.rename(place)
         (tmp_path / "twin").rename(folder)
         before = snapshot_of(folder)
-        assert log.collect()
+        assert log.inner.collect()
         assert snapshot_of(folder) == before
         names = set(before) - set(snapshot_of(place))
         assert len(names) > 2
@@ -215,7 +215,7 @@ def test_a_log_that_is_a_link_is_read_but_not_written(tmp_path: Path) -> None:
     """Going on in it would write into a file of another folder."""
     folder = tmp_path / "g"
     log = filled(folder)
-    log.abandon()
+    log.inner.abandon()
     newest = max(folder.glob("*.xlog"))
     newest.rename(tmp_path / "elsewhere")
     newest.symlink_to(tmp_path / "elsewhere")

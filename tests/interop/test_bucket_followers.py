@@ -183,7 +183,7 @@ def drop_old_logs(server: Serving) -> None:
     for number in range(3):
         fill(server, range(3 * number, 3 * number + 3), b"new%d" % number)
         server.log.snapshot()
-    server.log.collect()
+    server.log.inner.collect()
 
 
 @BOTH

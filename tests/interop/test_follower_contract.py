@@ -184,7 +184,7 @@ def turn_over(side: Side, up: Serving, number: int) -> None:
     for each in range(number, number + 3):
         side.put(up, [each])
         up.log.snapshot()
-    up.log.collect()
+    up.log.inner.collect()
 
 
 @contextmanager

@@ -116,14 +116,14 @@ def test_a_full_lane_and_one_set_in_another_are_one_group(
         alone(client, made)
         for number in range(30):
             made.clear()
-            before = server.log.commits
+            before = server.log.inner.commits
             client.send(
                 *slow, mutation(b"f%d" % number, b"v", opaque=number, flex=vbucket(0, lane=b"fast"))
             )
             answer = client.answer()
             assert (answer.opaque, answer.lane, answer.status) == (number, b"fast", Status.SUCCESS)
             assert all(size < 20 * size_bytes for size in made) or at_once
-            if server.log.commits == before + 1:
+            if server.log.inner.commits == before + 1:
                 assert bool(made) == at_once
                 assert not made or made[0] > 20 * size_bytes
                 break

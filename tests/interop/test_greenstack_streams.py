@@ -132,7 +132,7 @@ def test_runs_are_seen_by_all(
             client.send(*(mutation(b"k%d" % n, value, opaque=n) for n in range(40)))
             answers = [MutationAnswer.decode(client.answer().payload) for _ in range(40)]
             if is_in_base:
-                server.log.change_base(lambda txn: None)
+                server.log.inner.change_base(lambda txn: None)
             steps = [two.seqno - one.seqno for one, two in pairwise(answers)]
             assert steps == [3 if turn == 4 and n == 7 else 1 for n in range(1, 40)]
             given += [one.cas for one in answers]

@@ -133,11 +133,11 @@ def test_changes_of_two_connections_that_came_together_are_one_group(
     with RawClient(served.port) as one, RawClient(served.port) as other:
         alone(one, space, made_now)
         made_now.clear()
-        before = served.log.commits
+        before = served.log.inner.commits
         for number in range(50):
             assert replace(one, space, 1, number).body == {0x30: [[1, number]]}
             assert replace(other, space, 2, number).body == {0x30: [[2, number]]}
-        assert served.log.commits == before + 100
+        assert served.log.inner.commits == before + 100
         assert served.log.select("t") == [(1, 49), (2, 49)]
         made_now.clear()
         served._loop.call_soon_threadsafe(busy)
@@ -148,7 +148,7 @@ def test_changes_of_two_connections_that_came_together_are_one_group(
         gate.set()
         for sync, client in ((71, one), (72, other)):
             assert client.receive().body == {0x30: [[sync, sync]]}
-        assert served.log.commits == before + 101
+        assert served.log.inner.commits == before + 101
         assert made_now == [True]
 
 
@@ -180,7 +180,7 @@ def test_who_has_the_log_meanwhile_is_waited_for(served: Serving, made_now: list
         with served.log.transaction() as tx:
             tx.replace("t", (5, 1))
             client.send(codec.frame(pack({0: REPLACE, 1: 77}) + pack({0x10: space, 0x21: [5, 2]})))
-            queue: CommitQueue = served.log._queue
+            queue: CommitQueue = served.log.inner.queue
             served.wait(lambda: queue._line)
         assert client.receive().body == {0x30: [[5, 2]]}
         assert served.log.get("t", 5) == (5, 2)

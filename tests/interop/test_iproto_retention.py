@@ -53,7 +53,7 @@ def churn(log: logweir.Log, rounds: int) -> None:
 
 def grow(log: logweir.Log, pinned_bytes: int) -> None:
     """Until the follower keeps so much."""
-    while log.pinned_bytes().get(NAME, pinned_bytes) < pinned_bytes:
+    while log.inner.pinned_bytes().get(NAME, pinned_bytes) < pinned_bytes:
         log.append("t", [(str(uuid.uuid4()), str(uuid.uuid4()) * 50)])
         log.snapshot()
 

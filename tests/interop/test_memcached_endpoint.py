@@ -390,7 +390,7 @@ def test_what_a_killed_process_kept_for_a_backfill_goes_at_the_start(tmp_path: P
 
 def pinned(server: Serving) -> list[str]:
     """Who keeps logs."""
-    return sorted(server.log.pinned_bytes())
+    return sorted(server.log.inner.pinned_bytes())
 
 
 def test_checkpoint_ids_bring_an_old_client_back(tmp_path: Path) -> None:

@@ -311,7 +311,7 @@ def test_names_are_listed_and_dropped_at_a_server_and_in_a_folder(tmp_path: Path
     assert told("tap", "names", tmp_path / "s", "--drop", "a:b")[0] == 0
     with logweir.open(tmp_path / "s") as log:
         assert [one.name for one in kept_names(log)] == [b"kept"]
-        assert list(log.pinned_bytes()) == [kept_names(log)[0].label]
+        assert list(log.inner.pinned_bytes()) == [kept_names(log)[0].label]
 
 
 def test_names_are_forgotten_for_who_may_read_only(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_tarantool_reads_tuples_that_the_state_refers_to(tmp_path: Path) -> None
         log.create_space("t", TOPIC_FIELDS, primary=["partition", "first"])
         tuples = [LargeTuple(pack(row)[:-30_000], row[4]) for row in rows]  # type: ignore[arg-type]
         space_id = log.schema.space("t").id
-        log.run_job(Job(lambda group: append_tuples(group, space_id, tuples)))
+        log.inner.run_job(Job(lambda group: append_tuples(group, space_id, tuples)))
         before = contents(log)
         assert len(before["t"]) == 19
     theirs = copied(tmp_path / "ours", tmp_path / "theirs")

@@ -400,7 +400,7 @@ def test_first_follower_does_not_read_what_was_there(tmp_path: Path) -> None:
     with Serving(tmp_path, listen=[parse_listen_url("synapse://:0")]) as server:
         place = server.server.places.before(server.log.vclock)
         assert place is not None
-        assert (place.path, place.offset) == server.log.durable_end
+        assert (place.path, place.offset) == server.log.inner.durable_end
         with Client(server.port) as client:
             client.send("REPLICATE s NOW")
             client.until("POSITION")

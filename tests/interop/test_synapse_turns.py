@@ -24,7 +24,8 @@ from logweir.replication.synapse.serve import endpoint
 from logweir.replication.synapse.serve.endpoint import Conversation
 from logweir.replication.synapse.serve.shown import Shown
 from logweir.replication.synapse.serve.updates import UpdatesService
-from logweir.store import Log
+from logweir.store.inner import Inner
+from logweir.store.log import Log
 from logweir.wal.directory import scan_directory
 
 FLOOD = 20_000
@@ -130,13 +131,13 @@ def test_flood_of_acknowledgements_notes_the_newest(
 ) -> None:
     """One at a time, and not each of them; others are answered meanwhile."""
     noted: list[Any] = []
-    retain = Log.retain_all
+    retain = Inner.retain_all
 
-    def counted(log: Log, positions: Any) -> None:
+    def counted(log: Inner, positions: Any) -> None:
         noted.extend(positions)
         retain(log, positions)
 
-    monkeypatch.setattr(Log, "retain_all", counted)
+    monkeypatch.setattr(Inner, "retain_all", counted)
     options = {"checkpoint_count": 100}
     listen = [parse_listen_url("synapse://:0?keep=1")]
     with Serving(tmp_path, listen=listen, open_options=options) as serving:

@@ -283,7 +283,7 @@ def test_transactions_together_are_as_one_by_one(
                 columns = RowColumns.scan(b"".join(some))
                 ends = columns.transaction_ends()
                 job = Job(partial(add, columns=columns, ends=ends))
-                together.run_job(job)
+                together.inner.run_job(job)
                 at += job.result
                 if job.result < len(some):
                     break
@@ -306,7 +306,7 @@ def one_by_one(log: Log, rows: list[bytes]) -> int:
     for number, data in enumerate(rows):
         columns = RowColumns.scan(data)
         try:
-            log.run_job(
+            log.inner.run_job(
                 Job(lambda group, columns=columns: group.add_transaction(columns, 0, len(columns)))
             )
         except RequestError:

@@ -126,7 +126,7 @@ class Side:
         taken = [run for run in found if run is not None]
         assert len(taken) == len(data)
         job = Job(lambda group: [self._one(group, run) for run in taken])
-        self.log.run_job(job)
+        self.log.inner.run_job(job)
         return job.result  # type: ignore[no-any-return]
 
     def _one(self, group: Group, run: runs.RequestRun) -> tuple[bytes, int]:
@@ -462,9 +462,9 @@ def test_several_runs_are_one_change(tmp_path: Path) -> None:
         pairs = zip(keys, each, strict=True)
         frames = [mutation(key, key, opaque=int(key), flags=f) for key, f in pairs]
         data.append(b"".join(map(encode_frame, frames)))
-    commits = side.log.commits
+    commits = side.log.inner.commits
     answered = side.make(data)
-    assert side.log.commits == commits + 1
+    assert side.log.inner.commits == commits + 1
     answered_rows = side.rows()
     side.log.close()
     tuples = [(row.lsn, row.decoded()["tuple"]) for rows in answered_rows for row in rows]

@@ -108,7 +108,7 @@ class Side:
             return self._asked(group, asked)
 
         job = Job(apply)
-        self.log.run_job(job)
+        self.log.inner.run_job(job)
         rows = [transaction.rows for transaction in self.log.rows(self.start)]
         held = [self.log.select(self.bucket.name, index=index) for index in (0, 1)]
         return job.result, rows, held

@@ -100,7 +100,7 @@ def test_layers_are_a_dict(seed: int, tmp_path: Path, monkeypatch: pytest.Monkey
                             raise ZeroDivisionError
                         model = inside
                 elif action == 8:
-                    log.change_base(lambda txn: None)
+                    log.inner.change_base(lambda txn: None)
                 elif action == 9 and len(views) < 4:
                     views.append((stack.enter_context(log.read_view()), dict(model)))
                 elif action == 10:
@@ -110,7 +110,7 @@ def test_layers_are_a_dict(seed: int, tmp_path: Path, monkeypatch: pytest.Monkey
                     check(view, model, random)
             for view, seen in views:
                 check(view, seen, random)
-        log.abandon() if random.random() < 0.6 else log.close()
+        log.inner.abandon() if random.random() < 0.6 else log.close()
     with opened(tmp_path / "s") as log, log.read_view() as view:
         check(view, model, random)
 
@@ -119,14 +119,14 @@ def test_truncated_space_is_empty_over_what_the_state_holds(tmp_path: Path) -> N
     """And what is put into it later is all there is, before and after the state takes it."""
     with opened(tmp_path / "s") as log:
         log.append("t", ((i, 1, "x") for i in range(100)))
-        log.change_base(lambda txn: None)
+        log.inner.change_base(lambda txn: None)
         with log.read_view() as before:
             log.truncate("t")
             assert log.select("t") == []
             log.insert("t", (7, 7, "y"))
             assert log.select("t") == [(7, 7, "y")]
             assert before.count("t") == 100
-        log.change_base(lambda txn: None)
+        log.inner.change_base(lambda txn: None)
         assert log.select("t") == [(7, 7, "y")]
         assert log.select("t", index="n") == [(7, 7, "y")]
 

@@ -136,7 +136,7 @@ class Side:
         self.all = Buckets(self.log, lambda: self.now)
         self.bucket: Bucket = self.all.make(f"b{self.buckets}")
         self.buffer = PacketBuffer()
-        self.log.run_job(Job(self._set_states))
+        self.log.inner.run_job(Job(self._set_states))
         self.start = self.log.vclock
 
     def _set_states(self, group: Group) -> None:
@@ -163,7 +163,7 @@ class Side:
         return answers + self._change(waiting)
 
     def _change(self, parts: list[Part]) -> list[bytes]:
-        self.log.run_job(Job(partial(self._apply, parts)))
+        self.log.inner.run_job(Job(partial(self._apply, parts)))
         assert not any(part.left for part in parts)
         return [b"".join(part.fresh) for part in parts]
 
@@ -183,7 +183,7 @@ class Side:
             answers = look_all(pieces, look, ordinary)
         except Pending as pending:  # a vbucket is not active
             answers, rest = pending.answers, pending.rest
-        self.log.run_job(removal(self.bucket, expired, lambda: self.now))
+        self.log.inner.run_job(removal(self.bucket, expired, lambda: self.now))
         return answers + b"".join(self._change([Part(rest)]))
 
     def _apply(self, parts: list[Part], group: Group) -> None:

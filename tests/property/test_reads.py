@@ -286,7 +286,7 @@ def test_short_reads_keep_no_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         used = []
         for turn in range(60):
             log.append("t", [(turn * 50 + key, "x" * 3000) for key in range(50)])
-            log.change_base(lambda txn: None)
+            log.inner.change_base(lambda txn: None)
             assert log.count("t") == 50
             assert log.get("t", turn * 50) is not None
             for key in range(50):
@@ -300,13 +300,13 @@ def test_a_view_reads_on_while_others_change(tmp_path: Path) -> None:
     with logweir.open(tmp_path / "s", durability="write") as log:
         log.create_space("t", [("id", "unsigned"), ("text", "string")], primary=["id"])
         log.append("t", [(key, "x" * 100) for key in range(2000)])
-        log.change_base(lambda txn: None)
+        log.inner.change_base(lambda txn: None)
         log.append("t", [(key, "x" * 100) for key in range(2000, 4000)])
         with log.read_view() as view:
             found = view.tuples(view.engine.schema.space("t"))
             first = next(found)
             log.truncate("t")
-            log.change_base(lambda txn: None)
+            log.inner.change_base(lambda txn: None)
             assert log.select("t") == []
             assert [unpack(one)[0] for one in (first, *found)] == list(range(4000))
         assert log.count("t") == 0

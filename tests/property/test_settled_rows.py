@@ -83,7 +83,7 @@ def commit(log: Log, rows: list[Row]) -> None:
         for row in range(len(columns)):
             group.add_transaction(columns, row, row + 1)  # type: ignore[attr-defined]
 
-    log.run_job(Job(apply, 100))
+    log.inner.run_job(Job(apply, 100))
 
 
 def lsns_of(blocks: Iterable[Block]) -> Iterator[int]:
@@ -110,7 +110,7 @@ class Reader:
         if self._open is None:
             start = log.oldest_position if self.position is None else self.position
             self._open = Follower(
-                log.path, start, durable=lambda: log.durable_end, settled=log.settled
+                log.path, start, durable=lambda: log.inner.durable_end, settled=log.inner.settled
             )
         self.found += lsns_of(self._open.poll())
         self.position = self._open.vclock
@@ -196,7 +196,7 @@ def test_readers_of_what_is_settled_give_the_model(
                     log.snapshot()
                 else:
                     stays.leave()
-                    log.close() if step == "close" else log.abandon()
+                    log.close() if step == "close" else log.inner.abandon()
                     if step == "rebuild":
                         shutil.rmtree(folder / "state")
                     log = logweir.open(folder, durability="write")

@@ -133,7 +133,7 @@ class StoreMachine(RuleBasedStateMachine):
     def crash(self) -> None:
         """A killed process: the state is as the last commit left it."""
         before = self.log.vclock
-        self.log.abandon()
+        self.log.inner.abandon()
         self.log = self.open()
         assert self.log.vclock == before
 
@@ -141,7 +141,7 @@ class StoreMachine(RuleBasedStateMachine):
     def power_cut(self) -> None:
         """The state cannot be trusted and is rebuilt from snapshot and log."""
         before = self.log.vclock
-        self.log.abandon()
+        self.log.inner.abandon()
         shutil.rmtree(self.folder / "state")
         self.log = self.open()
         assert self.log.vclock == before

@@ -59,7 +59,7 @@ class Model:
 
 def feed(log: Log, row: Row) -> None:
     columns = RowColumns.scan(encode_row(row))
-    log.run_job(Job(lambda group: group.add_transaction(columns, 0, 1), 100))
+    log.inner.run_job(Job(lambda group: group.add_transaction(columns, 0, 1), 100))
 
 
 def replace_row(lsn: int, space: str, key: int, origin: int = OWNER) -> Row:
@@ -118,7 +118,7 @@ def test_any_history_gives_the_model(history: list[tuple[str, int]], confirms: b
                 elif what == "snapshot":
                     log.snapshot()
                 else:
-                    log.close() if what == "close" else log.abandon()
+                    log.close() if what == "close" else log.inner.abandon()
                     if what == "rebuild":
                         shutil.rmtree(folder / "state")
                     log = logweir.open(folder, durability="write", checkpoint_count=1)
@@ -210,7 +210,7 @@ def test_decision_that_cannot_be_applied_changes_nothing(tmp_path: Path) -> None
                 group.add_transaction(columns, 1, 2)
             group.rollback(mark)
 
-        log.run_job(Job(apply, 100))
+        log.inner.run_job(Job(apply, 100))
         assert (log.waiting, log.vclock.lsn(OWNER)) == (4, 2)
         feed(log, decision(RowType.CONFIRM, 3, 1))
         assert (log.select("s"), log.select("a")) == ([(1, 1)], [(1, 1), (2, 2)])
@@ -231,4 +231,4 @@ def test_rows_go_on_waiting_where_their_decision_is_given_up(tmp_path: Path) -> 
         with logweir.open(tmp_path / "d", force_recovery=True) as log:
             assert (log.waiting, log.count("s")) == (2, 0)
             assert log.vclock.lsn(1) == before.lsn(1) + 1
-            log.abandon()
+            log.inner.abandon()

@@ -123,7 +123,7 @@ def test_rows_applied_and_gone_from_the_log_keep_their_lsns(tmp_path: Path) -> N
         log.insert("s", [1])
         short = log.vclock
         (path,) = tmp_path.glob("*.xlog")
-        size = log.durable_end[1]
+        size = log.inner.durable_end[1]
         for number in range(2, 12):
             log.insert("s", [number])
         given_out = log.vclock

@@ -35,6 +35,6 @@ def test_a_refused_insert_hinders_no_other(tmp_path: Path, taken: object) -> Non
             assert answers.refused == [1]
             assert answers.error(1).code == ErrorCode.TUPLE_FOUND
 
-        log.run_job(Job(apply))
+        log.inner.run_job(Job(apply))
         assert sorted(log.select("t")) == sorted([(least,), (taken,)])
         assert [one.rows[0].body[6:] for one in log.rows()][rows:] == [pack([least])]

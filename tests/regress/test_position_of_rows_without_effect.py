@@ -16,7 +16,7 @@ def test_state_closed_behind_rows_without_effect_is_at_the_end_of_the_log(tmp_pa
     and be thrown away once the logs from there on are collected."""
     with logweir.open(tmp_path / "s") as log:
         space = log.create_space("t", [("id", "unsigned")], primary=["id"])
-        log.change_base(lambda txn: None)
+        log.inner.change_base(lambda txn: None)
         for number in range(5):
             log.execute(Request(RowType.DELETE, space, key=pack([number])))
         position = log.vclock

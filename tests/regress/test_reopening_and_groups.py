@@ -49,7 +49,7 @@ def test_jobs_of_one_group_see_what_an_append_before_them_added(tmp_path: Path) 
         jobs = [Job(first, finished=finished), insert(50), insert(100)]
         jobs.append(Job(again, finished=finished))
         with log.transaction():  # while it is open the jobs gather: they become one group
-            log.submit_jobs(jobs)
+            log.inner.submit_jobs(jobs)
         assert done.wait(20)
         assert jobs[0].error is None
         assert jobs[2].error is None

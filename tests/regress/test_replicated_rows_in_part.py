@@ -38,7 +38,7 @@ def fed(log: logweir.Log, lsns: list[int], *, together: bool) -> object:
         job = Job(lambda group: group.add_replicated(columns, columns.transaction_ends()))
     else:
         job = Job(lambda group: group.add_transaction(columns, 0, len(columns)))
-    log.run_job(job)
+    log.inner.run_job(job)
     return job.result
 
 

@@ -133,7 +133,7 @@ def test_a_stopped_leader_tells_the_others_of_its_group(tmp_path: Path) -> None:
         request = insert(log, 1)
         other = Job(lambda group: group.answer(request))
         with pytest.raises(Stop):
-            log.run_job(Job(stop), before=[other])
+            log.inner.run_job(Job(stop), before=[other])
         assert isinstance(other.error, WalError)
         assert log.count("kv") == 0
 
@@ -145,9 +145,9 @@ def test_a_group_is_bounded_in_bytes(tmp_path: Path) -> None:
         jobs = [
             Job(partial(Group.answer, request=request), GROUP_BYTES // 2) for request in requests
         ]
-        before = log.commits
-        log.run_job(jobs[-1], before=jobs[:-1])
-        assert log.commits == before + 3
+        before = log.inner.commits
+        log.inner.run_job(jobs[-1], before=jobs[:-1])
+        assert log.inner.commits == before + 3
 
 
 WAITING = """
@@ -173,7 +173,7 @@ others = []
 if role == "waiter":  # somebody else leads: this thread waits in line behind it
     others.append(threading.Thread(target=follow_up, args=(1,)))
     others[0].start()
-    while log._queue._leader is None:
+    while log.inner.queue._leader is None:
         pass
 signal.signal(signal.SIGALRM, signal.default_int_handler)
 signal.setitimer(signal.ITIMER_REAL, 0.3)
@@ -217,7 +217,7 @@ def test_a_failing_callback_neither_fails_the_change_nor_stops_the_queue(tmp_pat
         log.on_commit(seen.append)
         assert log.insert("kv", (1, "a")) == (1, "a")
         for key in (2, 3):
-            assert log.submit(insert(log, key)).result(WAIT_SECONDS)
+            assert log.inner.submit(insert(log, key)).result(WAIT_SECONDS)
         with log.transaction() as tx:
             tx.insert("kv", (4, "d"))
         assert log.count("kv") == len(seen) == 4
@@ -226,7 +226,7 @@ def test_a_failing_callback_neither_fails_the_change_nor_stops_the_queue(tmp_pat
 def test_a_failing_done_callback_does_not_stop_the_queue(tmp_path: Path) -> None:
     """A future cannot be cancelled once its change is in line, and resolves."""
     with opened(tmp_path / "store") as log:
-        futures = [log.submit(insert(log, key)) for key in range(50)]
+        futures = [log.inner.submit(insert(log, key)) for key in range(50)]
         assert not any(future.cancel() for future in futures)
         assert all(future.result(WAIT_SECONDS) for future in futures)
         assert log.count("kv") == 50
@@ -235,10 +235,10 @@ def test_a_failing_done_callback_does_not_stop_the_queue(tmp_path: Path) -> None
 def test_a_change_submitted_while_the_log_is_closing_is_refused(tmp_path: Path) -> None:
     """Between the last group and the end of `close` nothing is put in a line that nobody reads."""
     log = opened(tmp_path / "store")
-    log.submit(insert(log, 1)).result(WAIT_SECONDS)
-    log._queue.close()
+    log.inner.submit(insert(log, 1)).result(WAIT_SECONDS)
+    log.inner.queue.close()
     with pytest.raises(RequestError) as caught:
-        log.submit(insert(log, 2))
+        log.inner.submit(insert(log, 2))
     assert caught.value.code == ErrorCode.SESSION_CLOSED
     log.close()
 

@@ -48,7 +48,7 @@ def test_a_snapshot_counts_where_the_state_did_not_get_what_was_not_logged(tmp_p
         with contextlib.suppress(OSError, LogweirError):
             log.snapshot()
     finally:
-        log.abandon()
+        log.inner.abandon()
         failpoint.disarm()
     with logweir.open(tmp_path) as log:
         assert log.select("kv") == [(1,), (2,)]

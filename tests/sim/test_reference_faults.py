@@ -52,7 +52,7 @@ class Known:
             )
         space_id = log.schema.space("t").id
         try:
-            log.run_job(Job(lambda group: append_tuples(group, space_id, tuples)))
+            log.inner.run_job(Job(lambda group: append_tuples(group, space_id, tuples)))
         except WriteFailed:
             self.refused.update(numbers)
             raise

@@ -186,7 +186,7 @@ def test_power_cuts_again_and_again_lose_and_double_nothing(folder: Path) -> Non
                 write_many(log, known)
                 assert END_MARK_NAME in faulty.failed  # without which the log is whole
         after = disk.crash(seed=cut)
-        log.abandon()
+        log.inner.abandon()
         disk = after
 
 
@@ -222,11 +222,11 @@ def test_what_survives_is_what_the_mode_says(durability: str, event: str, folder
     if "power cut" in event:
         crashed = disk.crash(seed=3)
         if not log.is_closed:
-            log.abandon()
+            log.inner.abandon()
         shutil.rmtree(folder / "state")
         disk = crashed
     elif event == "kill":
-        log.abandon()
+        log.inner.abandon()
     loses = {"fsync": (), "write": ("power cut",), "none": ("kill", "power cut")}
     if event in loses[durability]:
         known.unknown, known.acknowledged = known.acknowledged - before, before

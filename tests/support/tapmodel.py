@@ -211,7 +211,7 @@ class StoreServer(Server):
             return b"".join(answers)
 
         job = Job(apply)
-        self.log.run_job(job)
+        self.log.inner.run_job(job)
         assert isinstance(job.result, bytes)
         return job.result
 

@@ -29,7 +29,7 @@ def run(log: Log, tuples: list[list[object]], sizes: list[int]) -> int:
     ends = array("Q", accumulate(sizes))
     space = log.schema.space("s").id
     job = Job(append_units(space, b"".join(parts), bounds, ends))
-    log.run_job(job)
+    log.inner.run_job(job)
     assert isinstance(job.result, int)
     return job.result
 
@@ -75,7 +75,7 @@ def test_blocks_hold_whole_transactions(tmp_path: Path) -> None:
         log.create_space("s", [("id", "unsigned"), ("text", "string")])
         run(log, tuples, sizes)
         found = transactions(log)
-        log.abandon()
+        log.inner.abandon()
     with logweir.open(tmp_path / "data") as log:
         assert transactions(log) == found
         assert list(map(len, found)) == sizes
@@ -115,7 +115,7 @@ def test_rows_behind_a_run_in_the_same_job_follow_it(tmp_path: Path) -> None:
                     Request(RowType.INSERT, space, tuple=pack([number]))
                 )
 
-        log.run_job(Job(apply))
+        log.inner.run_job(Job(apply))
         assert log.status()["syncs"] == syncs + 1
         assert list(map(len, transactions(log))) == [2, 1, 2]
         assert log.select("s") == [(0,), (1,), (2,), (7,), (8,)]

@@ -24,7 +24,7 @@ ACTIVE, REPLICA, DEAD = VbucketState.ACTIVE, VbucketState.REPLICA, VbucketState.
 
 def in_group(log: logweir.Log, bucket: Bucket, work: Callable[[Group, GroupItems], object]) -> None:
     """Run `work` in a group of its own."""
-    log.run_job(Job(lambda group: work(group, GroupItems(bucket, group, 0.0))))
+    log.inner.run_job(Job(lambda group: work(group, GroupItems(bucket, group, 0.0))))
 
 
 def states(log: logweir.Log, bucket: Bucket) -> list[VbucketState | None]:
@@ -80,16 +80,16 @@ def test_a_state_that_is_not_durable_yet_counts_for_what_is_made_on_it(tmp_path:
     with logweir.open(tmp_path / "s", durability="write") as log:
         bucket = Buckets(log).make("default")
         assert states(log, bucket) == [ACTIVE, None, None]
-        with log.exclusive(alone=False):
-            before = log.begin_group()
+        with log.inner.exclusive(alone=False):
+            before = log.inner.begin_group()
             GroupItems(bucket, before, 0.0).set_state(1, REPLICA)
             before.end_transaction()
-            assert log.end_group(before)
-        with log.exclusive(alone=False):
-            group = log.begin_group()
+            assert log.inner.end_group(before)
+        with log.inner.exclusive(alone=False):
+            group = log.inner.begin_group()
             seen = GroupItems(bucket, group, 0.0).state(1)
             group.txn.abort()
-        with log.exclusive():  # once it is written
+        with log.inner.exclusive():  # once it is written
             pass
         assert seen is REPLICA
         assert states(log, bucket) == [ACTIVE, REPLICA, None]

@@ -53,7 +53,9 @@ def busy(folder: Path, **options: Any) -> Log:
         if number == 70:
             log.snapshot()
         if number == 100:
-            log.change_base(lambda txn: None)  # what comes behind this may not be in the state
+            log.inner.change_base(
+                lambda txn: None
+            )  # what comes behind this may not be in the state
     log.drop_space("gone")
     return log
 
@@ -65,7 +67,7 @@ def test_state_of_a_busy_store_is_that_of_its_log(
 ) -> None:
     """Every index, long keys, tuples that stand in the log; also where it is behind the log."""
     log = busy(tmp_path, durability=durability, wal_max_size=100_000)
-    log.abandon() if is_killed else log.close()
+    log.inner.abandon() if is_killed else log.close()
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files_of(tmp_path)}
     result = verify(tmp_path)
     assert result.exit_code == 0, result.output
@@ -185,8 +187,8 @@ def test_what_cannot_be_compared_is_said(small: Path, tmp_path: Path) -> None:
     """No state, a damaged log, rows that were never logged: nothing is called wrong for that."""
     log = logweir.open(small, "none")
     log.insert("t", (10, "v10"))
-    log.change_base(lambda txn: None)  # the state has it, and nothing else does
-    log.abandon()
+    log.inner.change_base(lambda txn: None)  # the state has it, and nothing else does
+    log.inner.abandon()
     assert "never logged" in as_json(small)["unknown"]
     (small / "state").rename(tmp_path / "away")
     assert "there is none" in verify(small).stdout

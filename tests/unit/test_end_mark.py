@@ -137,7 +137,7 @@ def test_rotation_of_a_log_that_is_still_open_is_marked(tmp_path: Path) -> None:
     log.create_space("t", format=FORMAT)
     for number in range(100):
         log.insert("t", (number, "x" * 50))
-    log.abandon()
+    log.inner.abandon()
     mark = load_end_mark(tmp_path, OS)
     assert isinstance(mark, EndMark)
     assert mark.file == logs(tmp_path)[-2].name
@@ -175,7 +175,7 @@ def test_snapshot_that_is_there_already_is_marked(tmp_path: Path) -> None:
     (tmp_path / END_MARK_NAME).unlink()
     with logweir.open(tmp_path, durability="none") as log:
         assert log.snapshot() == newest
-        log.abandon()
+        log.inner.abandon()
     mark = load_end_mark(tmp_path, OS)
     assert isinstance(mark, EndMark)
     assert (mark.file, mark.offset) == (newest.name, newest.stat().st_size)

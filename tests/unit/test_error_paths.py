@@ -66,7 +66,7 @@ def test_a_log_that_cannot_be_removed_is_told_and_removed_later(tmp_path: Path) 
             log.snapshot()
         assert log.oldest_position == oldest
         disk.refuses.clear()
-        assert log.collect()
+        assert log.inner.collect()
         assert log.oldest_position.signature > oldest.signature or not log.oldest_position
         log.insert("s", (1, "x"))
     with logweir.open(tmp_path) as log:

@@ -34,7 +34,7 @@ def log(tmp_path: Path, clock: SimClock) -> Iterator[logweir.Log]:
     """A store with tuples that expire at NOW + 10, + 20, … and some that never do."""
     with logweir.open(tmp_path / "store", clock=clock) as log:
         make(log)
-        log._sweeper.close()  # what is deleted, and when, is the test's to say
+        log.inner.sweeper.close()  # what is deleted, and when, is the test's to say
         yield log
 
 
@@ -131,13 +131,13 @@ def test_the_thread_deletes_and_begins_again_with_the_store(tmp_path: Path) -> N
     with logweir.open(tmp_path / "s", clock=clock) as log:
         make(log)
         clock.advance(10)
-        start = log.commits
-        until(lambda: log.commits > start)
+        start = log.inner.commits
+        until(lambda: log.inner.commits > start)
         assert [one.type_name for one in log.history("s", 1)][-1] == "DELETE"
     with logweir.open(tmp_path / "s", clock=clock) as log:
         clock.advance(10)
-        start = log.commits
-        until(lambda: log.commits > start)
+        start = log.inner.commits
+        until(lambda: log.inner.commits > start)
         assert [one.type_name for one in log.history("s", 2)][-1] == "DELETE"
         log.set_expiry("s", None)
         clock.advance(1000)
@@ -213,7 +213,7 @@ def test_reads_and_deletes_agree(
         log.create_space("s", [("id", "unsigned"), field])
         log.create_index("s", "till", {"parts": ["till"], "unique": False})
         log.set_expiry("s", "till", seconds=seconds)
-        log._sweeper.close()
+        log.inner.sweeper.close()
         log.append("s", list(enumerate(times)))
         clock.now = now
         wanted = [

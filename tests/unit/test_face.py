@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pkgutil
 import subprocess
 import sys
 
 import pytest
 
 import logweir
-from logweir import errors
+from logweir import aio, errors
+from logweir.tools.apipage import CLASSES, FUNCTIONS
+
+_MADE = (property, classmethod, staticmethod)
 
 
 def test_every_public_name_is_there() -> None:
@@ -45,3 +49,24 @@ def test_version_is_that_of_the_package() -> None:
     from importlib.metadata import version
 
     assert logweir.__version__ == version("logweir")
+
+
+@pytest.mark.parametrize("path", CLASSES)
+def test_public_methods_stand_in_the_reference(path: str) -> None:
+    """A class shows programs what docs/api.md tells of, and nothing else."""
+    kind = pkgutil.resolve_name(path)
+    shown = {
+        name
+        for base in kind.__mro__
+        if base.__module__.startswith("logweir")
+        for name, found in vars(base).items()
+        if not name.startswith("_") and (callable(found) or isinstance(found, _MADE))
+    }
+    assert shown == set(CLASSES[path])
+
+
+def test_a_name_is_not_told_twice() -> None:
+    """The reference's lists hold each name once, and those of `logweir.aio` are its `__all__`."""
+    for names in (*CLASSES.values(), *FUNCTIONS.values()):
+        assert len(names) == len(set(names))
+    assert set(FUNCTIONS["logweir.aio"]) | {"AsyncLog", "AsyncTransaction"} == set(aio.__all__)

@@ -103,12 +103,12 @@ def test_files_of_a_backup_stay_though_the_log_ends_at_the_snapshot(log: logweir
     """All that were named can be copied to the end, and make a store."""
     with log.backup() as files:
         move_on(log, 4)
-        log.collect()
+        log.inner.collect()
         copy = log.path.with_name("copy")
         copy.mkdir()
         for file in files:
             shutil.copy(file, copy)
-    log.collect()
+    log.inner.collect()
     assert not any(file.exists() for file in files)
     with logweir.open(copy) as copied:
         assert copied.count("t") == 5
@@ -122,7 +122,7 @@ def test_open_iterator_keeps_what_it_has_not_read(log: logweir.Log) -> None:
     move_on(log, 4)
     assert log.status()["leases"] == {str(os.getpid()): 7}
     assert sum(len(one.rows) for one in rows) == 5
-    log.collect()
+    log.inner.collect()
     assert log.status()["leases"] == {}
     assert log.status()["log_files"] == 1
 
@@ -136,7 +136,7 @@ def test_files_that_another_process_reads_stay_until_it_ends(log: logweir.Log) -
         assert log.status()["leases"] == {str(process.pid): 0}
         process.send_signal(signal.SIGKILL)
         process.wait()
-        removed = {path.name for path in log.collect()}
+        removed = {path.name for path in log.inner.collect()}
     assert before <= removed
     assert log.status()["leases"] == {}
 
@@ -150,7 +150,7 @@ def test_lease_counts_no_more_after_its_time(
         move_on(log, 3)
         assert before <= names(log.path)
         monkeypatch.setattr(checkpoint, "LEASE_SECONDS", -1)
-        log.collect()
+        log.inner.collect()
         assert not before & names(log.path)
 
 
@@ -164,7 +164,7 @@ def test_no_log_goes_before_an_older_one_that_is_held(log: logweir.Log) -> None:
         logs = sorted(int(path.stem) for path in log.path.glob("*.xlog"))
         assert logs[0] == oldest
         assert len(logs) > 4
-    assert [path.suffix for path in log.collect()].count(".xlog") >= 4
+    assert [path.suffix for path in log.inner.collect()].count(".xlog") >= 4
 
 
 def test_reader_whose_log_is_collected_is_told_the_oldest_position(log: logweir.Log) -> None:
@@ -191,7 +191,7 @@ def test_file_that_is_taken_just_before_its_removal_stays(log: logweir.Log) -> N
         logs = sorted(int(path.stem) for path in log.path.glob("*.xlog"))
         assert logs[0] == oldest
         assert len(logs) > 3
-    assert [path.suffix for path in log.collect()].count(".xlog") >= 3
+    assert [path.suffix for path in log.inner.collect()].count(".xlog") >= 3
 
 
 class Overtaken(OsFileSystem):
@@ -217,7 +217,7 @@ def test_nothing_goes_between_the_look_at_a_folder_and_the_opening(log: logweir.
     with Follower(log.path, start, filesystem=disk, lease=Lease(log.path)) as follower:
         assert sum(len(block.columns) for block in follower.poll()) == 5
     assert disk.is_over
-    log.collect()
+    log.inner.collect()
     assert log.oldest_position.signature > start.signature
 
 
@@ -263,7 +263,7 @@ def test_nothing_goes_under_who_reads_a_folder(
     monkeypatch.setattr(OsFileSystem, "open_read", open_and_move_on)
     assert READERS[name](log.path, tmp_path) >= found
     assert len(seen) > 4
-    log.collect()
+    log.inner.collect()
     assert not before & names(log.path)
 
 

@@ -45,7 +45,7 @@ def bucket(log: Log) -> Bucket:
     def pend(group: Group) -> None:
         GroupItems(bucket, group, 0.0).set_state(1, VbucketState.PENDING)
 
-    log.run_job(Job(pend))
+    log.inner.run_job(Job(pend))
     return bucket
 
 
@@ -67,7 +67,7 @@ def change(log: Log, bucket: Bucket, *parts: Part) -> None:
         ordinary = lambda _, one: execute_one(group, executor, one)  # noqa: E731
         change_all(parts, items, 0.0, ordinary, group)
 
-    log.run_job(Job(apply))
+    log.inner.run_job(Job(apply))
 
 
 def told(one: Part) -> list[tuple[int, int]]:
@@ -104,7 +104,7 @@ def test_a_client_that_waits_holds_no_other(log: Log, bucket: Bucket) -> None:
     def activate(group: Group) -> None:
         GroupItems(bucket, group, 0.0).set_state(1, VbucketState.ACTIVE)
 
-    log.run_job(Job(activate))
+    log.inner.run_job(Job(activate))
     one.rest = one.left
     change(log, bucket, one)
     assert told(one) == [(Opcode.SET, 0), (Opcode.SET, 0)]

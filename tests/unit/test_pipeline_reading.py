@@ -262,10 +262,10 @@ def test_a_file_that_is_collected_after_planning_is_named(tmp_path: Path) -> Non
             for number in range(3):
                 log.insert("t", (number,))
                 log.snapshot()
-            log.collect()
+            log.inner.collect()
             found = rows_of(scan(planned.splits[0], options))
             assert [row["lsn"] for row in found] == list(range(1, end + 1))
-        log.collect()
+        log.inner.collect()
         with pytest.raises(WalError, match="is gone since the scan was planned") as caught:
             list(scan(planned.splits[0], options))
     assert planned.sources[0].path in str(caught.value)

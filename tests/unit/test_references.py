@@ -49,7 +49,7 @@ def append(log: logweir.Log, rows: list[Row]) -> None:
     for row in rows:
         data = pack(list(row))
         tuples.append(LargeTuple(data[: len(data) - len(row[4])], row[4]))
-    log.run_job(Job(lambda group: append_tuples(group, space, tuples)))
+    log.inner.run_job(Job(lambda group: append_tuples(group, space, tuples)))
 
 
 def references(log: logweir.Log) -> int:
@@ -62,12 +62,12 @@ def references(log: logweir.Log) -> int:
         with txn.raw.cursor(tree.handle) as cursor:
             return sum(value[0] == REFERENCE for value in cursor.iternext(keys=False))
 
-    return log.change_base(count)
+    return log.inner.change_base(count)
 
 
 def files_referred_to(log: logweir.Log) -> list[int]:
     """The numbers of the log files that the state knows references to."""
-    return log.change_base(lambda txn: txn.log_files())
+    return log.inner.change_base(lambda txn: txn.log_files())
 
 
 def test_tuple_that_the_log_takes_as_it_is_is_not_stored_twice(tmp_path: Path) -> None:
@@ -111,8 +111,8 @@ def test_references_hold_after_a_crash_and_after_a_close(tmp_path: Path, durabil
     log = topic(tmp_path, durability=durability, wal_max_size=200_000)
     for row in rows[:20]:
         append(log, [row])
-    log.change_base(lambda txn: None)
-    log.abandon()
+    log.inner.change_base(lambda txn: None)
+    log.inner.abandon()
     with topic(tmp_path, durability=durability, wal_max_size=200_000) as log:
         assert references(log) == 20
         assert len(files_referred_to(log)) > 2

@@ -48,7 +48,7 @@ def test_reading_from_a_place_gives_what_reading_from_the_start_gives(
     """For each position, across files, also where the place's file is gone."""
     places = Places()
     with logweir.open(tmp_path, wal_max_size=2000) as log:
-        log.on_commit(lambda vclock: places.note(vclock, *log.durable_end))
+        log.on_commit(lambda vclock: places.note(vclock, *log.inner.durable_end))
         log.create_space("t")
         for number in range(60):
             log.insert("t", (number, "x" * 100))

@@ -127,7 +127,7 @@ def test_a_follower_may_keep_as_much_as_the_bound(tmp_path: Path) -> None:
         for number in range(2):
             log.insert("t", (number,))
             log.snapshot()
-        (size,) = log.pinned_bytes().values()
+        (size,) = log.inner.pinned_bytes().values()
         assert size > 0
         assert asyncio.run(look(log, size)) == []
         assert asyncio.run(look(log, size - 1)) == ["a"]

@@ -78,7 +78,7 @@ def test_restored_folder_put_over_the_old_one_is_what_counts(
     old, new = tmp_path / "old", tmp_path / "new"
     log = filled(old, 0)
     take(log)
-    log.abandon() if is_killed else log.close()
+    log.inner.abandon() if is_killed else log.close()
     restore(old, new, at=VClock({1: 10}))
     with logweir.open(new) as log:
         for i in range(100, 130):
@@ -176,7 +176,7 @@ def test_state_of_the_format_before_is_rebuilt_once(tmp_path: Path, rebuilt: Rea
 
 def take(log: Log) -> None:
     """Have the state take what stands in layers."""
-    log.change_base(lambda txn: None)
+    log.inner.change_base(lambda txn: None)
 
 
 ACTIONS: dict[str, Callable[[Log], Any]] = {
@@ -208,11 +208,11 @@ def test_state_of_this_very_log_is_used(
     wanted, vclock = ids(log), log.vclock
     if durability == "none":
         take(log)  # what the state has not taken is nowhere else
-    log.abandon() if is_killed else log.close()
+    log.inner.abandon() if is_killed else log.close()
     for _ in range(3):
         log = logweir.open(tmp_path, durability, wal_max_size=2048)
         assert (ids(log), log.vclock) == (wanted, vclock)
-        log.abandon() if is_killed else log.close()
+        log.inner.abandon() if is_killed else log.close()
     assert rebuilt() == []
     shutil.rmtree(tmp_path / "state")
     if durability != "none" or not is_killed:
@@ -239,7 +239,7 @@ def test_a_changed_state_has_no_mark_of_an_orderly_close(
     take(log)
     assert epoch_of(tmp_path)["clean"] is False
     assert "seal" not in epoch_of(tmp_path)
-    log.abandon()
+    log.inner.abandon()
     assert rebuilt() == []
     monkeypatch.setattr(epoch, "boot_id", lambda: "the machine was started again")
     with logweir.open(tmp_path) as log:

@@ -129,11 +129,14 @@ def test_a_transaction_cannot_begin_in_a_closed_log(tmp_path: Path) -> None:
 def test_packed_tuples_are_the_same_as_values(log: Log) -> None:
     """One behind the other, in bytes; the log and the indexes cannot tell."""
     rows = [(1, "a"), (2, "b"), (3, "b")]
-    assert log.append_packed("kv", b"".join(map(pack, rows))) == 3
+    assert log.inner.append_packed("kv", b"".join(map(pack, rows))) == 3
     assert log.select("kv") == rows
     assert log.select("kv", "b", index="value") == rows[1:]
-    assert refused(lambda: log.append_packed("kv", pack((3, "c")))) == ErrorCode.TUPLE_FOUND
-    assert refused(lambda: log.append_packed("kv", pack(rows[0])[:-1])) == ErrorCode.INVALID_MSGPACK
+    assert refused(lambda: log.inner.append_packed("kv", pack((3, "c")))) == ErrorCode.TUPLE_FOUND
+    assert (
+        refused(lambda: log.inner.append_packed("kv", pack(rows[0])[:-1]))
+        == ErrorCode.INVALID_MSGPACK
+    )
     assert log.select("kv") == rows
 
 
@@ -296,9 +299,9 @@ def test_reading_without_a_store(log: Log) -> None:
 def test_a_submitted_change_is_told_how_it_went(log: Log) -> None:
     """Futures and jobs of programs that must not wait."""
     insert = request_for(RowType.INSERT, log.schema, "kv", (1, "a"))
-    assert log.submit(insert).result(20) == pack((1, "a"))
+    assert log.inner.submit(insert).result(20) == pack((1, "a"))
     with pytest.raises(RequestError):
-        log.submit(insert).result(20)
+        log.inner.submit(insert).result(20)
     done: list[Job] = []
     both = threading.Event()
 
@@ -307,7 +310,7 @@ def test_a_submitted_change_is_told_how_it_went(log: Log) -> None:
         if len(done) == 2:
             both.set()
 
-    log.submit_jobs(
+    log.inner.submit_jobs(
         [
             Job(lambda group: group.execute(insert), finished=finished),
             Job(lambda group: 6, finished=finished),
@@ -317,7 +320,7 @@ def test_a_submitted_change_is_told_how_it_went(log: Log) -> None:
     assert isinstance(done[0].error, RequestError)
     assert (done[1].error, done[1].result) == (None, 6)
     ran = Job(lambda group: 7)
-    log.run_job(ran)
+    log.inner.run_job(ran)
     assert ran.result == 7
 
 

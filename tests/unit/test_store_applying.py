@@ -39,7 +39,7 @@ def test_an_error_that_nobody_expects_stops_the_log(
         while failing and time.monotonic() < until:
             log.get("kv", 1)
         with pytest.raises(LogStopped, match="MemoryError"):
-            log.change_base(lambda txn: None)
+            log.inner.change_base(lambda txn: None)
     with logweir.open(tmp_path) as log:
         assert log.select("kv") == [(1,)]
 
@@ -55,6 +55,6 @@ def test_a_full_disk_is_tried_again(tmp_path: Path, failing: list[Exception]) ->
             log.get("kv", 1)
         assert not failing
         log.insert("kv", (2,))
-        log.change_base(lambda txn: None)
+        log.inner.change_base(lambda txn: None)
     with logweir.open(tmp_path) as log:
         assert log.select("kv") == [(1,), (2,)]

@@ -46,7 +46,7 @@ def test_more_spaces_than_there_is_room_for_at_first(tmp_path: Path) -> None:
     with logweir.open(tmp_path / "s") as log:
         assert log._committer.state._databases_max == FIRST
         make_spaces(log)
-        log.change_base(lambda txn: None)
+        log.inner.change_base(lambda txn: None)
         assert log._committer.state._databases_max > FIRST
         check(log)
     with logweir.open(tmp_path / "s") as log:
@@ -84,12 +84,12 @@ def test_room_is_made_when_no_view_is_open(tmp_path: Path) -> None:
 
         def make() -> None:
             make_spaces(log)
-            log.change_base(lambda txn: None)
+            log.inner.change_base(lambda txn: None)
             made.set()
 
         thread = threading.Thread(target=make)
         growing = threading.Event()
-        log.on_grow(growing.set)
+        log.inner.on_grow(growing.set)
         with log.read_view() as view:
             spaces = {space.id for space in view.engine.schema}
             thread.start()

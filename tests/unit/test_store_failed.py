@@ -201,7 +201,7 @@ def test_no_read_passes_over_rows_that_the_state_did_not_take(tmp_path: Path) ->
     try:
         for _ in range(2):
             with pytest.raises(LogStopped, match="before log and state were alike"):
-                log.change_base(lambda txn: None)
+                log.inner.change_base(lambda txn: None)
             assert log.get("kv", 10) == (10, "made")
             assert log.count("kv") == 11
         with pytest.raises(LogStopped):
@@ -236,11 +236,11 @@ def test_an_error_of_lmdb_in_a_statement_is_one_of_ours(tmp_path: Path) -> None:
         raise base.CorruptedError("mdb_put: page is corrupt")
 
     with pytest.raises(logweir.WalError, match="the state failed"):
-        log.run_job(Job(apply))
+        log.inner.run_job(Job(apply))
     with pytest.raises(logweir.WalError, match="the state failed"), log.read_view():
         raise base.CorruptedError("mdb_get: page is corrupt")
     with pytest.raises(logweir.WalError, match="the state failed"), log.transaction() as tx:
-        tx.define(lambda engine: apply(None))  # type: ignore[arg-type, return-value, func-returns-value]
+        tx._define(lambda engine: apply(None))  # type: ignore[arg-type, return-value, func-returns-value]
     assert log.get("kv", 9) == (9, "x")
     log.insert("kv", (10, "after it"))
     log.close()

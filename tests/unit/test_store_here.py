@@ -46,15 +46,15 @@ def test_a_group_is_committed_in_this_thread(tmp_path: Path) -> None:
     jobs = [insert(log, 1), insert(log, 0), insert(log, 2)]
     for job in jobs:
         job.finished = answered.append
-    commits = log.commits
-    assert log.run_jobs_here(jobs)
+    commits = log.inner.commits
+    assert log.inner.run_jobs_here(jobs)
     assert answered == jobs
     assert threads == [threading.get_ident()]
-    assert log.commits == commits + 1
+    assert log.inner.commits == commits + 1
     assert jobs[0].result == pack([1, 0])
     assert isinstance(jobs[1].error, RequestError)
     assert jobs[2].error is None
-    log.abandon()
+    log.inner.abandon()
     with opened(tmp_path / "s") as again:
         assert again.select("t") == [(0, 0), (1, 0), (2, 0)]
 
@@ -64,11 +64,11 @@ def test_a_group_that_would_have_to_wait_is_left_alone(tmp_path: Path) -> None:
     with opened(tmp_path / "s") as log:
         job = insert(log, 1)
         with log.transaction():
-            assert not log.run_jobs_here([job])
+            assert not log.inner.run_jobs_here([job])
         assert not job.done
-    assert not log.run_jobs_here([job])
+    assert not log.inner.run_jobs_here([job])
     with logweir.open(tmp_path / "s") as log:
-        assert not log.run_jobs_here([job])
+        assert not log.inner.run_jobs_here([job])
         assert log.count("t") == 1
 
 
@@ -76,8 +76,8 @@ def test_a_full_file_is_closed_by_another_thread(tmp_path: Path) -> None:
     """Closing it syncs all of it: who must not wait, waits not for that."""
     with opened(tmp_path / "s", wal_max_size=2) as log:
         job = insert(log, 1)
-        assert not log.run_jobs_here([job])
-        log.run_job(job)
+        assert not log.inner.run_jobs_here([job])
+        log.inner.run_job(job)
         assert log.count("t") == 2
 
 
@@ -87,10 +87,10 @@ def test_a_failing_disk_refuses_the_group(tmp_path: Path) -> None:
     with opened(tmp_path / "s", faulty) as log:
         job = insert(log, 1)
         faulty.fault = Fault(faulty._counted + 1, {"write"}, errno.ENOSPC)
-        assert log.run_jobs_here([job])
+        assert log.inner.run_jobs_here([job])
         assert isinstance(job.error, WriteFailed)
         again = insert(log, 1)
-        assert log.run_jobs_here([again])
+        assert log.inner.run_jobs_here([again])
         assert again.error is None
         assert log.count("t") == 2
 
@@ -101,14 +101,14 @@ def test_a_group_that_is_stopped_behind_its_write_ends_the_log(tmp_path: Path) -
     job = insert(log, 1)
     arm("store.after_sync_before_publish", broken)
     try:
-        assert log.run_jobs_here([job])
+        assert log.inner.run_jobs_here([job])
     finally:
         disarm()
     assert isinstance(job.error, WalError)
     late = insert(log, 2)
-    assert log.run_jobs_here([late])
+    assert log.inner.run_jobs_here([late])
     assert isinstance(late.error, WalError)
-    log.abandon()
+    log.inner.abandon()
     with opened(tmp_path / "s") as again:
         assert again.select("t") == [(0, 0), (1, 0)]
 
@@ -122,10 +122,10 @@ def test_an_interrupt_answers_the_group_and_leaves_the_lead(tmp_path: Path) -> N
 
         jobs = [insert(log, 1), Job(apply)]
         with pytest.raises(KeyboardInterrupt):
-            log.run_jobs_here(jobs)
+            log.inner.run_jobs_here(jobs)
         assert all(job.done for job in jobs)
         assert isinstance(jobs[0].error, WalError)
-        assert log.run_jobs_here([insert(log, 3)])
+        assert log.inner.run_jobs_here([insert(log, 3)])
         assert log.select("t") == [(0, 0), (3, 0)]
 
 

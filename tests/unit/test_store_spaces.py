@@ -20,7 +20,7 @@ def again(log: logweir.Log, how: str) -> logweir.Log:
     if how == "close":
         log.close()
     else:
-        log.abandon()
+        log.inner.abandon()
     if how == "power cut":
         shutil.rmtree(folder / "state")
     return logweir.open(folder)

@@ -106,7 +106,9 @@ class Asker:
 
         async def ask() -> tuple[int, bytes]:
             log = self._log
-            hub = Hub(lambda after: Follower(log.path, after, durable=lambda: log.durable_end))
+            hub = Hub(
+                lambda after: Follower(log.path, after, durable=lambda: log.inner.durable_end)
+            )
             streams = Streams(log, Dialect.D3)
             service = UpdatesService(log, hub, streams, secret=self._secret)
             try:
@@ -265,7 +267,7 @@ def test_a_long_page_lets_others_have_their_turn(tmp_path: Path, of: str) -> Non
             turns.append(time.thread_time())
             loop.call_soon(tick)
 
-        hub = Hub(lambda after: Follower(log.path, after, durable=lambda: log.durable_end))
+        hub = Hub(lambda after: Follower(log.path, after, durable=lambda: log.inner.durable_end))
         service = UpdatesService(log, hub, Streams(log, Dialect.D3))
         tick()
         try:

@@ -266,13 +266,15 @@ def test_both_ways_to_append_give_the_same_log_and_state(tmp_path: Path) -> None
                 )
                 return job(group)
 
-            log.run_job(Job(apply))
+            log.inner.run_job(Job(apply))
             new = large([9, 9, 9, 9, b"z"])
             huge = large([9, 9, 9, 9, bytes(TOPIC_TUPLE_BYTES)])
             bad_rows = (rows[3], large([1, 2, b"y"]), large([0, "x", 1, 1, b"y"]), huge)
             for bad in ([new, new], *([row] for row in bad_rows)):
                 with pytest.raises(RequestError):
-                    log.run_job(Job(functools.partial(append_tuples, space_id=space, tuples=bad)))
+                    log.inner.run_job(
+                        Job(functools.partial(append_tuples, space_id=space, tuples=bad))
+                    )
             assert log.vclock.signature == log.vclock.lsn(1)
             found.append((log.select("t"), log.vclock.signature))
             found.append(
@@ -315,7 +317,7 @@ def test_jobs_of_the_same_commit_see_what_is_not_written_yet(
         again = Job(lambda group: append_tuples(group, space, rows[:1]))
         jobs = [Job(lambda group: append_tuples(group, space, rows)), Job(see), Job(change)]
         with pytest.raises(RequestError, match="Duplicate key"):
-            log.run_job(again, jobs)
+            log.inner.run_job(again, jobs)
         assert [job.error for job in jobs] == [None] * 3
         assert seen == whole
         left = [tuple(whole[0]), (0, 2, 2, 9, b"small"), (0, 3, 3, 8, whole[2][4]), tuple(whole[4])]
@@ -340,7 +342,9 @@ def test_rows_keep_their_form_where_lsns_get_longer(tmp_path: Path, before: int)
             space = log.schema.space("t").id
             for at in range(0, 12, step):
                 some = rows[at : at + step]
-                log.run_job(Job(functools.partial(append_tuples, space_id=space, tuples=some)))
+                log.inner.run_job(
+                    Job(functools.partial(append_tuples, space_id=space, tuples=some))
+                )
             transactions = [batch for batch in log.rows() if batch.rows[0].lsn > before]
             assert len(transactions) == 12
             found.append(
@@ -362,6 +366,6 @@ def test_space_with_more_indexes_is_left_to_the_ordinary_way(tmp_path: Path) -> 
         )
         space = log.schema.space("t").id
         job = Job(lambda group: append_tuples(group, space, [large([0, 1, 1, 0, b""])]))
-        log.run_job(job)
+        log.inner.run_job(job)
         assert job.result is False
         assert log.select("t") == []

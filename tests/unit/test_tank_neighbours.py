@@ -228,7 +228,9 @@ def test_retention_by_arrival_keeps_what_a_producer_dates_back(log: logweir.Log)
     old = encode_bundle([Message(0, 5, None, b"x")])
     by_arrival = "logweir.retention.time = arrival"
     for name, config in (("by", by_arrival), ("sent", by_arrival), ("not", "")):
-        create_topic(log, name, 1, f"log.retention.secs = 1h\n{config}\n", now_seconds=log.now())
+        create_topic(
+            log, name, 1, f"log.retention.secs = 1h\n{config}\n", now_seconds=log.inner.now()
+        )
     upstream = MemoryStore()
     for name in ("by", "not"):
         upstream.create(name, 1)
@@ -250,7 +252,7 @@ def test_retention_by_arrival_keeps_what_a_producer_dates_back(log: logweir.Log)
             await server.stop()
 
     run(test)
-    now_ms = int(log.now() * 1000)
+    now_ms = int(log.inner.now() * 1000)
     topics = topics_of(log)
     gone = {name: retain(log, topics[name], 0, now_ms) for name in ("by", "sent", "not")}
     assert gone == {"by": 0, "sent": 0, "not": 3}  # the newest bundle always stays

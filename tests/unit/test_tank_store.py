@@ -321,7 +321,7 @@ def test_what_was_brought_is_stored_and_answered_before_more_is_read(log: logwei
         create_topic(log, "t", 1, now_seconds=0)
         async with served(log) as url:
             reader, writer = await asyncio.open_connection(url.host, url.port)
-            before = log.commits
+            before = log.inner.commits
             frames = [
                 encode_request(Publish(number, (("t", (PublishPart("t", 0, data),)),)))
                 for number in range(count)
@@ -334,7 +334,7 @@ def test_what_was_brought_is_stored_and_answered_before_more_is_read(log: logwei
         assert answers == expected
         assert contents(log, "t") == list(range(1, count + 1))
         most_bytes = 3 * TANK_UNSTORED_HERE_BYTES  # a read brings up to 1 MiB more
-        assert log.commits - before >= count * len(data) // most_bytes
+        assert log.inner.commits - before >= count * len(data) // most_bytes
 
     run(test)
 
@@ -343,7 +343,7 @@ def test_what_was_read_before_is_not_given_again_as_all_there_is(log: logweir.Lo
     """Fetch, publish, the same fetch again: what is kept of reads does not hide what is new."""
 
     async def test() -> None:
-        create_topic(log, "t", 1, now_seconds=log.now())
+        create_topic(log, "t", 1, now_seconds=log.inner.now())
         async with served(log) as url, Client(url) as client:
             connection = await client.connection()
             fetch = Fetch(0, (("t", (FetchPart("t", 0, 1, 10_000),)),))

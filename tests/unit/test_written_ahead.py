@@ -146,7 +146,7 @@ def test_without_zeros_or_without_syncs_a_log_is_as_long_as_its_data(tmp_path: P
         ) as log:
             log.create_space("kv", [("id", "unsigned")])
             log.insert("kv", (1,))
-            path, end = log.durable_end
+            path, end = log.inner.durable_end
             assert os.stat(path).st_size == end
 
 
@@ -257,7 +257,7 @@ def test_a_log_of_a_live_store_is_whole_to_everybody(tmp_path: Path) -> None:
     with logweir.open(tmp_path / "s", write_ahead=AHEAD) as log:
         log.create_space("kv", [("id", "unsigned")])
         log.append("kv", [(i,) for i in range(50)])
-        path, end = log.durable_end
+        path, end = log.inner.durable_end
         assert os.stat(path).st_size > end
         run = CliRunner().invoke
         for words in (["verify"], ["info"], ["cat"], ["cat", "--format", "hex"]):

@@ -263,7 +263,7 @@ class _Store(_Fed):
         self._log.append("bench", tuples)
 
     def commit_packed(self, packed: bytes) -> None:
-        self._log.append_packed("bench", packed)
+        self._log.inner.append_packed("bench", packed)
 
     def close(self) -> None:
         self._log.close()

@@ -64,7 +64,7 @@ def _reopen(folder: Path, *, kill: bool = False) -> float:
     log = open_store(folder, checkpoint_interval=0)
     seconds = time.perf_counter() - start
     if kill:
-        log.abandon()
+        log.inner.abandon()
         return _reopen(folder)
     log.close()
     return seconds

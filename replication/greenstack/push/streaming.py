@@ -154,7 +154,7 @@ class Streaming:
             self._reader.close()
         start = position.with_lsn(0, self._log.applied.lsn(0))
         self._reader = self._service.shared.settled.reader(start, step_bytes=STEP_BYTES)
-        if not self._log.knows_settled(start):
+        if not self._log.inner.knows_settled(start):
             await self._reader.skip_in_background()
 
     def _feeds(self) -> Sequence[Feed]:
@@ -182,7 +182,7 @@ class Streaming:
         self._mark(MarkKind.SNAPSHOT_BEGINS, start.without_local())
         await self._read_from(start)
         self._pin = self._pin or f"greenstack:{id(self):x}"
-        self._log.retain_all({self._pin: start})
+        self._log.inner.retain_all({self._pin: start})
         fills: dict[int, Chunks] = {}
         end = start
         for feed in self._feeds():

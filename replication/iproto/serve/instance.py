@@ -122,7 +122,7 @@ class Instance:
     def _departed(self, names: Sequence[str]) -> Sequence[str]:
         """Replicas that are no longer in `_cluster`. Runs in a thread beside the loop."""
         log = self.shared.log
-        at = log.changes_of(_CLUSTER_ID), self.joins_ended
+        at = log.inner.changes_of(_CLUSTER_ID), self.joins_ended
         if at == self._cluster_at:
             return ()
         with log.read_view() as view:

@@ -110,7 +110,7 @@ def read_run(
 ) -> Outcome:
     """Execute SELECTs of a run, as many as `limits.TURN_ANSWER_BYTES` of answers let, up to one
     that is long."""
-    done, schema = log.select_batch(
+    done, schema = log.inner.select_batch(
         executor, run.data, run.columns, run.space_ids, TURN_ANSWER_BYTES
     )
     answers, count = run.answers(done, schema_version(schema)), done.count

@@ -1,12 +1,12 @@
 """One transaction of a stream, from BEGIN to COMMIT or ROLLBACK.
 
-Its statements run at once, in a layer of its own over a view of the moment of BEGIN (`Log.trial`):
-they see what was durable then, and one another. Nobody waits for it, and it waits for nobody.
-COMMIT puts one job in line, in which all statements run once more, in their order, on what is there
-by then. Where each is answered as it was, that is the transaction, one in the log; where one is
-not, somebody else has changed what it read or wrote, and nothing of it is done (error 97). So
-transactions are serializable, in the order of their COMMITs. One that changes nothing is not run
-again: it has read one moment.
+Its statements run at once, in a layer of its own over a view of the moment of BEGIN
+(`Inner.trial`): they see what was durable then, and one another. Nobody waits for it, and it waits
+for nobody. COMMIT puts one job in line, in which all statements run once more, in their order, on
+what is there by then. Where each is answered as it was, that is the transaction, one in the log;
+where one is not, somebody else has changed what it read or wrote, and nothing of it is done (error
+97). So transactions are serializable, in the order of their COMMITs. One that changes nothing is
+not run again: it has read one moment.
 
 A view keeps pages of the state from being used again and the state from growing, so one that is not
 used for `limits.TRIAL_SECONDS` is given back, and so are those that have rested longest when the
@@ -75,10 +75,10 @@ class _View:
         loop = asyncio.get_running_loop()
         self._shared = shared
         try:
-            self._group: Group | None = shared.log.trial(Executor())
+            self._group: Group | None = shared.log.inner.trial(Executor())
         except LogweirError as error:  # the log has failed
             raise as_request_error(error) from error
-        self._forget = shared.log.on_grow(lambda: loop.call_soon_threadsafe(must_rest))
+        self._forget = shared.log.inner.on_grow(lambda: loop.call_soon_threadsafe(must_rest))
         shared.open_views += 1
 
     @property

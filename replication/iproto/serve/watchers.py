@@ -66,11 +66,11 @@ class Events:
         self._watchers.add(watchers)
         if self._forget is None:
             log, loop = self._instance.shared.log, asyncio.get_running_loop()
-            self._seen = log.system_changes
+            self._seen = log.inner.system_changes
 
             def committed(vclock: VClock) -> None:
                 del vclock
-                if log.system_changes != self._seen:
+                if log.inner.system_changes != self._seen:
                     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody watches
                         loop.call_soon_threadsafe(self._look)
 
@@ -84,7 +84,7 @@ class Events:
             self._forget = None
 
     def _look(self) -> None:
-        changes = self._instance.shared.log.system_changes
+        changes = self._instance.shared.log.inner.system_changes
         if changes != self._seen:
             self._seen = changes
             for one in tuple(self._watchers):

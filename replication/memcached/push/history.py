@@ -31,7 +31,7 @@ def position_at_signature(log: Log, signature: int) -> VClock | None:
 
 def _walk(log: Log, file: LogFile, signature: int) -> VClock:
     reached = dict(file.vclock)
-    with WalReader(file.path, filesystem=log.filesystem) as reader:
+    with WalReader(file.path, filesystem=log.inner.filesystem) as reader:
         for block in reader.blocks():
             if isinstance(block, Damage):
                 break
@@ -46,7 +46,7 @@ def _walk(log: Log, file: LogFile, signature: int) -> VClock:
 def position_at_time(log: Log, seconds: float) -> VClock | None:
     """A position before which every row is older than `seconds`, in Unix time."""
     for file in reversed(_files(log)):
-        with WalReader(file.path, filesystem=log.filesystem) as reader:
+        with WalReader(file.path, filesystem=log.inner.filesystem) as reader:
             first = next(reader.blocks(), None)
         if first is None or isinstance(first, Damage) or not len(first.columns):
             continue
@@ -56,4 +56,4 @@ def position_at_time(log: Log, seconds: float) -> VClock | None:
 
 
 def _files(log: Log) -> Sequence[LogFile]:
-    return scan_directory(log.path, log.filesystem).xlogs
+    return scan_directory(log.path, log.inner.filesystem).xlogs

@@ -102,7 +102,7 @@ class NamedStreams:
         )
         self._streams = {(one.bucket, one.name): one for one in kept_names(log)}
         labels = {stream.label for stream in self._streams.values()}
-        for label in log.pinned_bytes():
+        for label in log.inner.pinned_bytes():
             if label.startswith(LABEL) and label not in labels:  # of a process that was killed
                 log.release(label)
 
@@ -172,7 +172,7 @@ class NamedStreams:
         return self._log.schema.space(STREAMS_SPACE).id
 
     def _change(self, request: Request) -> None:
-        self._log.submit(request).add_done_callback(_report)
+        self._log.inner.submit(request).add_done_callback(_report)
 
 
 def _report(change: Future[bytes | None]) -> None:

@@ -310,7 +310,7 @@ class Streaming:
         if self._reader is not None:
             self._reader.close()
         self._reader = self._service.shared.settled.reader(position)
-        if not self._log.knows_settled(position):
+        if not self._log.inner.knows_settled(position):
             await self._reader.skip_in_background()
 
     def _unpin(self) -> None:

@@ -129,7 +129,7 @@ class Intake:
         done = threading.Semaphore(0)
         for job in jobs:
             job.finished = lambda job: done.release()
-        self._log.submit_jobs(jobs)
+        self._log.inner.submit_jobs(jobs)
         for _ in jobs:
             done.acquire()
         for job in jobs:

@@ -115,7 +115,7 @@ class Upstream:
                 takes=self._choice.takes,
             )
             self._intake = intake
-            self._expiry = Expiry(self._log, intake, self._periods, self._log.now)
+            self._expiry = Expiry(self._log, intake, self._periods, self._log.inner.now)
         elif self._intake.server != server:
             raise SourceStopped(
                 f"{self.url} was {self._intake.server} and is {server} now",
@@ -387,7 +387,7 @@ class SynapseSource(Upstream):
         if wanted not in known:
             raise ConfigError("dialect", f"{wanted!r} is not known", hint="auto, D1, D2 or D3")
         self.dialect = known[wanted]
-        self.milliseconds = lambda: int(log.now() * 1000)
+        self.milliseconds = lambda: int(log.inner.now() * 1000)
         self._not_before = 0.0
 
     async def attempt(self, progress: Progress) -> None:

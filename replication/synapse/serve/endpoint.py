@@ -138,7 +138,7 @@ class SynapseService:
                 return
             position = self.streams.vclock_at(min(token, self.log.applied.signature))
             if known.get(label) != dict(position):
-                await asyncio.to_thread(self.log.retain_all, {label: position})
+                await asyncio.to_thread(self.log.inner.retain_all, {label: position})
 
     def begin(self, link: Link) -> Conversation:
         """See `Service`."""
@@ -238,7 +238,7 @@ class Conversation:
             link.time(),
             dialect=service.options.dialect,
             server_name=service.server_name(),
-            milliseconds=lambda: int(log.now() * 1000),
+            milliseconds=lambda: int(log.inner.now() * 1000),
         )
         self._asked: dict[str, int | None] = {}
         self._acknowledged: dict[str, int] = {}
@@ -536,7 +536,7 @@ class Conversation:
         start = streams.vclock_at(after)
         reader = hub.reader(start, step_bytes=SYNAPSE_STEP_BYTES)
         try:
-            if not self.service.log.knows_settled(start):
+            if not self.service.log.inner.knows_settled(start):
                 await reader.skip_in_background()
             while (window := reader.take()) is not None:
                 if window.end.signature <= after:

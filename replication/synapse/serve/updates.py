@@ -175,7 +175,7 @@ class UpdatesService:
         start = self.streams.vclock_at(max(after, 0))
         reader = self.hub.reader(start, step_bytes=SYNAPSE_STEP_BYTES)
         try:
-            if not self.log.knows_settled(start):
+            if not self.log.inner.knows_settled(start):
                 await reader.skip_in_background()
             while (window := reader.take()) is not None:
                 turn = Turn()

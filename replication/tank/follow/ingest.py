@@ -67,7 +67,7 @@ class Intake:
         found = self._topics.get(name)
         if found is None:
             try:
-                create_topic(self._log, name, partitions, config, now_seconds=self._log.now())
+                create_topic(self._log, name, partitions, config, now_seconds=self._log.inner.now())
             except RequestError as error:
                 if error.code != ErrorCode.SPACE_EXISTS:
                     raise
@@ -104,7 +104,7 @@ class Intake:
             return 0
         done = threading.Event()
         jobs[-1].finished = lambda _: done.set()
-        self._log.submit_jobs(jobs)
+        self._log.inner.submit_jobs(jobs)
         done.wait()
         for job in jobs:
             if job.error is not None:
@@ -121,7 +121,7 @@ class Intake:
         return Job(apply, size)
 
     def _now_ms(self) -> int:
-        return int(self._log.now() * 1000)
+        return int(self._log.inner.now() * 1000)
 
     def _apply(self, group: Group, batch: Batch, now_ms: int) -> int:
         topic = self._topics[local_name(self._name, batch.topic)]
