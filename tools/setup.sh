@@ -114,7 +114,10 @@ logweir_setup() {
     if stamp_has "$now" && [ -x "$LOGWEIR_VENV/bin/logweir" ]; then
         if stamp_has compiled && [ -z "$(compiled_kernels)" ]; then missing=kernels; fi
         for extra in "$@"; do stamp_has "extra:$extra" || missing="$extra"; done
-        if [ -z "$missing" ]; then return 0; fi
+        if [ -z "$missing" ]; then
+            stamp_has types || link_types
+            return 0
+        fi
     fi
     make_venv
     extras="$*"
@@ -137,6 +140,7 @@ logweir_setup() {
 Is the package index reachable?"
     fi
     printf '%s\n' "$now" >"$LOGWEIR_STAMP"
+    link_types
     for extra in $extras; do stamp_add "extra:$extra"; done
     if [ -n "$(compiled_kernels)" ]; then
         stamp_add compiled
@@ -149,6 +153,24 @@ remove .venv and run this again."
         say "note: LMDB's headers are missing, so that the store calls it by py-lmdb, which is slower.
 Install them (Debian: apt install liblmdb-dev), remove .venv and run this again."
     fi
+}
+
+# Type checkers do not follow setuptools' import hook: for them links stand where stubs would, which
+# nothing else looks at.
+link_types() {
+    local stubs name
+    stubs="$("$LOGWEIR_VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/logweir-stubs"
+    rm -rf -- "$stubs"
+    mkdir -p -- "$stubs"
+    ln -s "$LOGWEIR_ROOT/__init__.py" "$stubs/__init__.pyi"
+    for name in "$LOGWEIR_ROOT"/*.py "$LOGWEIR_ROOT"/*/__init__.py; do
+        name="${name%/__init__.py}"
+        case "$name" in
+            "$LOGWEIR_ROOT" | */setup.py) ;;
+            *) ln -s "$name" "$stubs/" ;;
+        esac
+    done
+    stamp_add types
 }
 
 # Whether Debian packages can be installed here.

@@ -163,7 +163,17 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "redis": ("redis_*", "listener_rights"),
     "pipeline": ("pipeline_*", "spark_*", "batches_of_an_url", "kernel_rooms", "settled_*"),
-    "tools": ("bench_*", "cli*", "docs", "house", "mutants", "tour", "security", "spark_example"),
+    "tools": (
+        "bench_*",
+        "cli*",
+        "docs",
+        "house",
+        "mutants",
+        "tour",
+        "types",
+        "security",
+        "spark_example",
+    ),
 }
 """Room to the names of its test files, without `test_` and `.py`."""
 
