@@ -112,7 +112,7 @@ def requests(draw: st.DrawFn) -> Packet:
     )
 
 
-CLIENTS = st.lists(st.lists(requests(), max_size=12), min_size=1, max_size=5)
+CLIENTS = st.lists(st.lists(requests(), max_size=8), min_size=1, max_size=4)
 READINGS = st.lists(
     st.tuples(CLIENTS, st.sampled_from([0.0, 0.25, 2.0, 90])),
     min_size=2,
