@@ -61,7 +61,7 @@ _SEEN_AGAIN_BYTES: Final = 4096
 @dataclass(slots=True)
 class Progress:
     """How far an archiver is. `started`: when the last look began that archived all that it saw,
-    None before; `vclock`, `file`, `offset`: up to where the log is archived; `objects`, `bytes`,
+    None before; `vclock`, `file`, `offset`: how far both are archived; `objects`, `bytes`,
     `removed`: put and removed by this archiver; `errors`: looks that failed; `error`: why the last
     one did, "" where it did not; `damaged`: files that cannot be archived, and why."""
 
@@ -180,7 +180,7 @@ class Archiver:
             logs = self.catalog.logs()
             if logs:
                 self._check_history(index, logs[-1])
-                self._note(logs[-1])
+            self._note()
             self.progress.removed += self.catalog.sweep()
 
     def _index(self) -> DirectoryIndex:
@@ -429,12 +429,16 @@ class Archiver:
         self.catalog.add(entry)
         self.progress.objects += 1
         self.progress.bytes += entry.size
-        if entry.kind != "snapshot" and (log := self.catalog.log(entry.file)) is not None:
-            self._note(log)
+        self._note()
 
-    def _note(self, log: Archived) -> None:
-        self.progress.vclock = self.progress.vclock.merge(log.vclock)
-        self.progress.file, self.progress.offset = log.file, log.end
+    def _note(self) -> None:
+        """Tell how far the archive goes."""
+        progress = self.progress
+        for one in self.catalog.snapshots()[-1:]:
+            progress.vclock = progress.vclock.merge(one.vclock)
+        for log in self.catalog.logs()[-1:]:
+            progress.vclock = progress.vclock.merge(log.vclock)
+            progress.file, progress.offset = log.file, log.end
 
     def _damaged(self, name: str, error: LogweirError) -> None:
         if name not in self.progress.damaged:

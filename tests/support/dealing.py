@@ -30,6 +30,7 @@ LONG: tuple[str, ...] = (
     "interop/test_real_synapse",
     "interop/test_settled_followers",
     "spark/test_spark_cli",
+    "interop/test_archive_s3",
     "disk/test_mesh_kill",
     "disk/test_kill_loop",
     "disk/test_interrupts",
