@@ -30,7 +30,7 @@ from prometheus_client.utils import floatToGoString
 
 from logweir.wal.writer import VERSION
 
-__all__ = ["Metrics", "StreamFigures"]
+__all__ = ["ArchiveFigures", "Metrics", "StreamFigures"]
 
 _SECONDS = tuple(0.001 * 2**i for i in range(16))
 
@@ -102,6 +102,45 @@ class _Streams(Collector):
         yield from (token, behind, waits, gaps)
 
 
+class ArchiveFigures(NamedTuple):
+    """How far an archive is behind its store. `rows`, `bytes`: in the log and not archived;
+    `seconds`: since a time at which all was, 0 while it is; `last_success`: when the last look
+    began that archived all that it saw, in seconds since the epoch, 0 before; `errors`: looks that
+    failed."""
+
+    place: str
+    rows: int
+    bytes: int
+    seconds: float
+    last_success: float
+    errors: int
+
+
+class _Archive(Collector):
+    """The archive of the server's store, read when it is asked for. `read`: None without one."""
+
+    def __init__(self) -> None:
+        self.read: Callable[[], ArchiveFigures] | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        """See the library."""
+        name, labels = "logweir_archive_", ("place",)
+        families: tuple[GaugeMetricFamily | CounterMetricFamily, ...] = (
+            GaugeMetricFamily(name + "lag_rows", "rows that are not archived", labels=labels),
+            GaugeMetricFamily(name + "lag_bytes", "bytes of logs not archived", labels=labels),
+            GaugeMetricFamily(name + "lag_seconds", "since all was archived", labels=labels),
+            GaugeMetricFamily(
+                name + "last_success_timestamp_seconds", "when all was archived", labels=labels
+            ),
+            CounterMetricFamily(name + "errors", "times that archiving failed", labels=labels),
+        )
+        if self.read is not None:
+            place, *figures = self.read()
+            for family, figure in zip(families, figures, strict=True):
+                family.add_metric((place,), figure)
+        yield from families
+
+
 class Metrics:
     """The counters of one server. `registry`: where they stand; a new one unless given."""
 
@@ -123,6 +162,8 @@ class Metrics:
         self.registry.register(self._often)
         self._streams = _Streams()
         self.registry.register(self._streams)
+        self._archive = _Archive()
+        self.registry.register(self._archive)
         self._follower_lag = self._gauge(
             "follower_lag_rows", "rows that a follower has not acknowledged", "scheme", "follower"
         )
@@ -230,6 +271,10 @@ class Metrics:
     def source_streams(self, url: str, read: Callable[[], Iterable[StreamFigures]]) -> None:
         """`read` tells how the streams of an upstream stand, whenever that is asked."""
         self._streams.read[url] = read
+
+    def archive(self, read: Callable[[], ArchiveFigures]) -> None:
+        """`read` tells how far the store is archived, whenever that is asked."""
+        self._archive.read = read
 
     def source_rows(self, url: str, rows: int) -> None:
         """Rows of an upstream were applied."""

@@ -123,6 +123,8 @@ class Server:
         self.protocols = [one(self.shared, around) for one in wire_protocols()]
         self._by_scheme = {name: one for one in self.protocols for name in one.schemes}
         self.runners: list[Runner] = []
+        self.more_status: dict[str, Callable[[], Any]] = {}
+        """What else `status` tells, by its key."""
         self._loop = asyncio.get_running_loop()
         self._tasks: list[asyncio.Task[Any]] = []
         self._stop_listening: Callable[[], None] = lambda: None
@@ -289,6 +291,7 @@ class Server:
             ],
             "gaps": [asdict(gap) for gap in positions.gaps(self.log)[-STATUS_GAPS:]],
             **{name: told for one in self.protocols for name, told in one.status().items()},
+            **{name: told() for name, told in self.more_status.items()},
         }
 
 

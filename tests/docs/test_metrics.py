@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from logweir.replication.metrics import Metrics, StreamFigures
+from logweir.replication.metrics import ArchiveFigures, Metrics, StreamFigures
 from logweir.replication.runner import STATES
 from logweir.tools.cli.configfile import read_config
 from logweir.tools.cli.main import load_command
@@ -52,6 +52,7 @@ def served() -> dict[str, set[str]]:
     metrics.source_state("url", "stopped", STATES)
     metrics.source_rows("url", 1)
     metrics.source_streams("url", lambda: [StreamFigures("events", "master", 1, 1, 1, True)])
+    metrics.archive(lambda: ArchiveFigures("place", 1, 1, 1.0, 1.0, 1))
     families = text_string_to_metric_families(metrics.render().decode())
     return {
         sample.name: {"job", "instance", *sample.labels}
@@ -139,6 +140,8 @@ def test_alerts_fire(tmp_path: Path) -> None:
         'logweir_retention_pinned_bytes{follower="b"}': "5e9x90",
         'logweir_retention_evicted_total{follower="b"}': "3x90",
         'logweir_link_refused_total{scheme="tank", reason="memory"}': "3x90",
+        'logweir_archive_lag_seconds{place="a"}': "0x80 200x10",
+        'logweir_archive_errors_total{place="a"}': "9x90",
         'logweir_commit_seconds_bucket{le="0.001"}': "0+60x90",
         'logweir_commit_seconds_bucket{le="+Inf"}': "0+60x90",
     }
@@ -152,6 +155,8 @@ def test_alerts_fire(tmp_path: Path) -> None:
         'logweir_retention_pinned_bytes{follower="f"}': "2e9+1e6x200",
         'logweir_retention_evicted_total{follower="g"}': "_x80 1x9",
         'logweir_link_refused_total{scheme="tank", reason="memory"}': "_x80 1x9",
+        'logweir_archive_lag_seconds{place="h"}': "0+60x200",
+        'logweir_archive_errors_total{place="h"}': "0+1x200",
         'logweir_login_failed_total{scheme="tank"}': "0+600x200",
         'logweir_commit_seconds_bucket{le="1.024"}': "0+60x200",
         'logweir_commit_seconds_bucket{le="4.096"}': "0+80x200",

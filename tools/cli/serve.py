@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl
 import typer
 
 import logweir
+from logweir.archive.child import ARCHIVE_FOLLOWER, ArchiveProcess, Settings
 from logweir.errors import ConfigError
 from logweir.limits import (
     CONNECTIONS,
@@ -128,6 +129,25 @@ def command(
             help="Bytes of old logs that one follower may hold back; 0: without bound.",
         ),
     ] = 0,
+    archive: Annotated[
+        str,
+        typer.Option(metavar="PLACE", help="Archive the store there: a folder, s3://…, …"),
+    ] = "",
+    archive_every: Annotated[
+        float, typer.Option(min=0.05, help="Seconds from one look to the next.")
+    ] = 1.0,
+    archive_keep_for: Annotated[
+        float,
+        typer.Option(
+            min=0, metavar="SECONDS", help="As --keep-for of `logweir archive`; 0: not given."
+        ),
+    ] = 0,
+    archive_keep_snapshots: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="N", help="As --keep-snapshots of `logweir archive`; 0: not given."
+        ),
+    ] = 0,
     memory: Annotated[
         int,
         typer.Option(
@@ -165,6 +185,12 @@ def command(
         ready_lag_seconds=ready_lag,
         tls=_tls(tls_certificate, tls_key, tls_client_ca),
     )
+    archiving = None
+    if archive:
+        archiving = Settings(
+            archive, archive_every, archive_keep_for or None, archive_keep_snapshots or None
+        )
+        archiving.check()
     start_log(out, log_level, log_format, log_file)
     files = serving.raise_file_limit(CONNECTIONS + _OTHER_FILES)
     if files < CONNECTIONS + _OTHER_FILES:
@@ -174,7 +200,7 @@ def command(
         with logweir.open(
             directory, durability=durability, write_ahead=write_ahead, tuple_bytes=tuple_bytes
         ) as log:
-            return loop.run(_serve(out, context, log, options))
+            return loop.run(_serve(out, context, log, options, archiving))
 
 
 @contextmanager
@@ -234,6 +260,7 @@ async def _serve(
     context: typer.Context,
     log: logweir.Log,
     options: serving.ServerOptions,
+    archiving: Settings | None,
 ) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -249,6 +276,7 @@ async def _serve(
         return (lambda: None) if tls is None else (lambda: server.listener.renew_tls(tls))
 
     reload_on_hangup(out, context, certificates)
+    archiver = None if archiving is None else _archive(server, archiving)
     try:
         _announce(out, log, urls)
         notify("READY=1")
@@ -256,8 +284,22 @@ async def _serve(
         notify("STOPPING=1")
         out.message("stopping")
     finally:
+        if archiver is not None:
+            archiver.cancel()
+            await asyncio.gather(archiver, return_exceptions=True)
         await server.stop()
     return 0
+
+
+def _archive(server: serving.Server, settings: Settings) -> asyncio.Task[None]:
+    """Archive a server's store until that is cancelled."""
+    retention = server.shared.retention
+    process = ArchiveProcess(
+        server.log, settings, lambda vclock: retention.keep(ARCHIVE_FOLLOWER, vclock)
+    )
+    server.metrics.archive(process.figures)
+    server.more_status["archive"] = process.status
+    return asyncio.create_task(process.run())
 
 
 def _announce(out: Output, log: logweir.Log, urls: Sequence[Url]) -> None:
