@@ -241,6 +241,7 @@ class Archiver:
                 if following is None:
                     while self._tail(log):
                         pass
+                    self._merge(log)
                 elif self._is_wanted(log, index):
                     self._closed(log, following)
             except _DAMAGE as error:
@@ -293,14 +294,41 @@ class Archiver:
                 return False  # the write failed, and was cut off
         if before is None:
             self._check_start(log)
+        self._put_tail(log, offset, None if before is None else at, data, scan, times)
+        return is_full
+
+    def _merge(self, log: LogFile) -> None:
+        """Put small tails of a log as one, which takes their place."""
+        archived = self.catalog.log(log.path.name)
+        parts = () if archived is None else archived.mergeable()
+        if not parts:
+            return
+        first, last = parts[0], parts[-1]
+        with self._reading(log.path.name) as file:
+            data = file.read(last.end - first.offset, first.offset)
+            held = OneFile(HeldFile(file, data, first.offset))
+            at = first.start if first.offset else None
+            scan, times = self._scanned(log, held, first.offset or None, at)
+        if (scan.report.end_offset, scan.reached) != (last.end, last.vclock):
+            raise self._other_history(log.path.name, last.vclock)
+        self._put_tail(log, first.offset, first.start, data, scan, times)
+
+    def _put_tail(
+        self,
+        log: LogFile,
+        offset: int,
+        start: VClock | None,
+        data: bytes,
+        scan: LogScan,
+        times: Times,
+    ) -> None:
+        """Put bytes of a log that were decoded, and read them back."""
         entry = self._entry("tail", log, offset, len(data), scan, times)
-        start = entry.start if before is None else at
-        entry = replace(entry, start=start, sha256=digest_of([data]))
+        entry = replace(entry, start=start or entry.start, sha256=digest_of([data]))
         self._put(entry, [data])
         with closing(self.catalog.objects.open(DATA + entry.name)) as stored:
             self._check_stored(entry, digest_of(pieces_of(stored, 0, stored.size())))
         self._count(entry)
-        return is_full
 
     def _check_start(self, log: LogFile) -> None:
         """Tell of rows between what is archived and this log that are nowhere."""

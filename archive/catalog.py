@@ -24,6 +24,7 @@ from typing import Final
 from logweir.archive.entry import ENTRY_BYTES, Entry
 from logweir.archive.objects import Objects
 from logweir.errors import ConfigError, DecodeError, PositionUnavailable, WalError
+from logweir.limits import ARCHIVE_TAIL_BYTES
 from logweir.wal.crc32c import checksum
 from logweir.wal.failpoint import failpoint
 from logweir.wal.vclock import VClock
@@ -35,6 +36,9 @@ _ENTRIES: Final = "entries/"
 _IDENTITY: Final = "archive/identity"
 _READERS: Final = 16
 _NEW: Final = ".new"
+_MERGED: Final = 16
+_SMALL_BYTES: Final = 64 * 1024
+"""So many tails of at most so many bytes become one; the next step with what came out of that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,17 @@ class Archived:
     def is_whole(self) -> bool:
         """Whether it is closed and nothing more will come."""
         return self.parts[-1].kind == "log"
+
+    def mergeable(self) -> tuple[Entry, ...]:
+        """The last tails, if they are so many and small that one should take their place."""
+        first, size = len(self.parts), _SMALL_BYTES
+        while True:
+            begin = first
+            while begin and self.parts[begin - 1].size <= size and not self.is_whole:
+                begin -= 1
+            if first - begin < _MERGED or self.end - self.parts[begin].offset > ARCHIVE_TAIL_BYTES:
+                return self.parts[first:]
+            first, size = begin, self.end - self.parts[begin].offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +265,14 @@ class Catalog:
     # --- what is not needed -----------------------------------------------------------------------
 
     def replaced(self) -> Iterator[Entry]:
-        """Tails of logs of which the whole is there."""
-        for one in list(self.entries.values()):
-            if one.kind == "tail" and one.file in self.entries:
+        """Tails in the place of which there is a larger one, or the whole log."""
+        file, end = "", 0
+        tails = [one for one in self.entries.values() if one.kind == "tail"]
+        for one in sorted(tails, key=lambda one: (one.file, one.offset, -one.size)):
+            if one.file in self.entries or (one.file == file and one.end <= end):
                 yield one
+            else:
+                file, end = one.file, one.end
 
     def unneeded(self, keep: Keep, now: float) -> list[Entry]:
         """What no restore point that is kept needs, in the order in which it may go."""
@@ -295,7 +314,12 @@ class Catalog:
         names = set(self.objects.names(DATA))
         used = {part.name for log in self.logs() for part in log.parts}
         used |= {one.name for one in self.snapshots()}
-        return [self.entries[name] for name in sorted(used - names)]
+        gone = [self.entries[name] for name in sorted(used - names)]
+        return [one for one in gone if self.is_there(one)]
+
+    def is_there(self, entry: Entry) -> bool:
+        """Whether an entry still counts: an archiver may have removed it since."""
+        return isinstance(self._read(entry.name), Entry)
 
 
 def _span(parts: Iterable[Entry | Points]) -> tuple[float | None, float | None]:

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from logweir.archive.catalog import DATA, Catalog, Sources
@@ -70,6 +70,10 @@ def restore_archive(
     """
     until = at.timestamp() if isinstance(at, datetime) else at
     catalog = _catalog(location, tell)
+    last = max((one.last_time for one in catalog.points() if one.last_time is not None), default=0)
+    if isinstance(until, float) and until > last > 0:
+        moment = datetime.fromtimestamp(last, UTC).isoformat()
+        tell(f"the newest row that is archived is of {moment}: what came later is not known")
     with tempfile.TemporaryDirectory(prefix="logweir-restore-") as scratch:
         _fetched(catalog, until, Path(scratch), tell, progress)
         try:
@@ -144,12 +148,15 @@ def _fetched(
             raise first from None
         try:
             _fetch(catalog, sources, to, progress)
-        except CorruptFile as error:
-            if error.path != _path(catalog, sources.snapshot):
+        except _Unusable as error:
+            if not catalog.is_there(error.entry):
+                catalog = Catalog.load(catalog.objects)  # another object took its place meanwhile
+                continue
+            if error.entry != sources.snapshot:
                 raise
             first = first or error
             tell(str(error))
-            unusable.add(sources.snapshot.name)
+            unusable.add(error.entry.name)
         else:
             return sources
 
@@ -174,28 +181,28 @@ def _fetch(catalog: Catalog, sources: Sources, to: Path, progress: Progress | No
                         progress(done)
                 size = source.size()
         except CorruptFile as error:
-            raise _lost(catalog, entry, f"is damaged: {error.reason}") from error
+            raise _Unusable(catalog, entry, f"is damaged: {error.reason}") from error
         except WalError as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                raise _lost(catalog, entry, "is missing.") from error
+                raise _Unusable(catalog, entry, "is missing.") from error
             raise
         except OSError as error:
             raise explain(error, str(target)) from error
         if digest.hexdigest() != entry.sha256 or size != entry.size:
-            raise _lost(catalog, entry, "is damaged: its SHA-256 is not that of its entry.")
+            raise _Unusable(catalog, entry, "is damaged: its SHA-256 is not that of its entry.")
 
 
-def _path(catalog: Catalog, entry: Entry) -> str:
-    return f"{catalog.objects.location}/{DATA}{entry.name}"
+class _Unusable(CorruptFile):
+    """An object that is damaged or missing, with what cannot be restored without it."""
 
-
-def _lost(catalog: Catalog, entry: Entry, text: str) -> CorruptFile:
-    """The error for an object, with what cannot be restored without it."""
-    if entry.kind == "snapshot":
-        text += f" It is the state at {entry.vclock}."
-        hint = "an older snapshot, and the logs behind it, may do"
-    else:
-        text += f" It has the {entry.rows} rows between {entry.start} and {entry.vclock}."
-        hint = f"what is before them restores: --at-vclock '{entry.start}'; a snapshot behind them "
-        hint += "restores what comes later"
-    return CorruptFile(text, path=_path(catalog, entry), hint=hint)
+    def __init__(self, catalog: Catalog, entry: Entry, text: str) -> None:
+        if entry.kind == "snapshot":
+            text += f" It is the state at {entry.vclock}."
+            hint = "an older snapshot, and the logs behind it, may do"
+        else:
+            text += f" It has the {entry.rows} rows between {entry.start} and {entry.vclock}."
+            hint = f"what is before them restores: --at-vclock '{entry.start}'; a snapshot behind "
+            hint += "them restores what comes later"
+        where = f"{catalog.objects.location}/{DATA}{entry.name}"
+        super().__init__(text, path=where, hint=hint)
+        self.entry = entry

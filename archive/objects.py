@@ -18,11 +18,12 @@ from typing import Any, Final, Protocol
 
 from logweir.errors import ConfigError, CorruptFile, WalError
 from logweir.limits import READ_WINDOW_BYTES
+from logweir.pipeline.storage import UrlFileSystem, connect, shown
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain, make_folders
 from logweir.wal.newfile import create_file
 
-__all__ = ["Objects", "digest_of", "open_objects", "pieces_of", "shown"]
+__all__ = ["Objects", "digest_of", "open_objects", "pieces_of"]
 
 _NEW: Final = ".new"
 
@@ -60,22 +61,11 @@ def open_objects(location: str) -> Objects:
             raise ConfigError("place", f"{location!r} names no folder")
         return FolderObjects(Path(os.path.abspath(path)))
     try:
-        # Imported here: a folder needs no pyarrow.
-        from logweir.pipeline.storage import connect
-
         filesystem, path = connect(location, scheme)
     except ImportError as error:
         hint = "pip install 'logweir[archive]'"
         raise ConfigError("place", f"{scheme}:// needs pyarrow", hint=hint) from error
     return UrlObjects(shown(location), filesystem, path.rstrip("/"))
-
-
-def shown(location: str) -> str:
-    """A place as it may be shown: without what stands in front of an `@`, and without options."""
-    if "://" not in location:
-        return location
-    parts = urllib.parse.urlsplit(location)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def pieces_of(file: ReadFile, offset: int, end: int) -> Iterator[bytes]:
@@ -171,8 +161,6 @@ class UrlObjects:
     """What a `pyarrow.fs.FileSystem` reaches."""
 
     def __init__(self, location: str, filesystem: Any, path: str) -> None:
-        from logweir.pipeline.storage import UrlFileSystem
-
         self.location = location
         self._filesystem = filesystem
         self._reading = UrlFileSystem(filesystem)

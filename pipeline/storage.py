@@ -16,7 +16,7 @@ from logweir.errors import ConfigError, WalError
 from logweir.pipeline.options import ORIGIN, is_url
 from logweir.wal.filesystem import OS, AppendFile, FileSystem, ReadFile
 
-__all__ = ["CutFile", "CutFileSystem", "UrlFileSystem", "connect", "open_storage"]
+__all__ = ["CutFile", "CutFileSystem", "UrlFileSystem", "connect", "open_storage", "shown"]
 
 _HINT: Final = "look at the address, and at what its file system asks for (keys, region, host)"
 
@@ -36,6 +36,14 @@ def open_storage(location: str) -> tuple[FileSystem, Path]:
     return UrlFileSystem(filesystem), Path(path)
 
 
+def shown(location: str) -> str:
+    """A place as it may be shown: without what stands in front of an `@`, and without options."""
+    if not is_url(location):
+        return location
+    parts = urllib.parse.urlsplit(location)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
 def connect(location: str, scheme: str) -> tuple[Any, str]:
     """The `pyarrow.fs.FileSystem` that a URL names, and the path in it. Raises as `open_storage`,
     and `ImportError` without pyarrow."""
@@ -47,11 +55,11 @@ def connect(location: str, scheme: str) -> tuple[Any, str]:
     except ArrowInvalid as error:
         if "Unrecognized filesystem" not in str(error):
             raise ConfigError(
-                "path", f"{location!r}: {error}", origin=ORIGIN, hint=_HINT
+                "path", f"{shown(location)!r}: {error}", origin=ORIGIN, hint=_HINT
             ) from error
         unknown = error
     except OSError as error:
-        raise WalError(f"{error}.", path=location, hint=_HINT) from error
+        raise WalError(f"{error}.", path=shown(location), hint=_HINT) from error
     try:
         import fsspec
     except ImportError:
@@ -64,7 +72,9 @@ def connect(location: str, scheme: str) -> tuple[Any, str]:
     try:
         opened, path = fsspec.core.url_to_fs(location)
     except (ValueError, ImportError) as error:
-        raise ConfigError("path", f"{location!r}: {error}", origin=ORIGIN, hint=_HINT) from error
+        raise ConfigError(
+            "path", f"{shown(location)!r}: {error}", origin=ORIGIN, hint=_HINT
+        ) from error
     return fs.PyFileSystem(fs.FSSpecHandler(opened)), path
 
 

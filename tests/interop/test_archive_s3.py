@@ -91,6 +91,8 @@ def test_an_archive_in_an_object_store(port: int, tmp_path: Path) -> None:
     code, _, complaints = run("restore", "--from", url, "--to", tmp_path / "no", "--at-vclock", at)
     assert code == 1
     assert "s3://bucket/whole restores" in complaints
+    code, _, complaints = run("archive", "status", f"{url}&nonsense=1")
+    assert (code, "s3://bucket/whole" in complaints) == (2, True)
     fill(tmp_path / "other", 1)
     code, _, complaints = run("archive", tmp_path / "other", "--to", url)
     assert code == 2

@@ -59,7 +59,6 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "crash_*",
             "cli_repair",
             "cli_backup",
-            "archive*",
             "cli_verify",
             "damaged_samples",
             "examine",
@@ -163,6 +162,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "redis": ("redis_*", "listener_rights"),
     "pipeline": ("pipeline_*", "spark_*", "batches_of_an_url", "kernel_rooms", "settled_*"),
+    "archive": ("archive*",),
     "tools": (
         "bench_*",
         "cli*",

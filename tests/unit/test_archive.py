@@ -353,6 +353,59 @@ def test_files_that_are_not_archived_are_not_collected(tmp_path: Path) -> None:
     assert contents(tmp_path / "r") == rows(200)
 
 
+def test_small_tails_become_one(tmp_path: Path) -> None:
+    """However often a look finds a little more there are few objects, and every point is kept."""
+    with logweir.open(tmp_path / "s") as log:
+        log.create_space("t")
+        points = []
+        with Archiver(tmp_path / "s", open_objects(str(tmp_path / "a"))) as archiver:
+            for _ in range(40):
+                fill(log, 1)
+                archiver.look()
+                points.append(log.vclock)
+    tails = catalog_of(tmp_path / "a").logs()[-1].parts
+    assert [one.offset for one in tails[1:]] == [one.end for one in tails[:-1]]
+    assert len(tails) < 16
+    names = {path.name for path in (tmp_path / "a" / "data").iterdir()}
+    assert names == set(catalog_of(tmp_path / "a").entries)
+    for count in (1, 17, 39):
+        restore_archive(str(tmp_path / "a"), tmp_path / f"r{count}", at=points[count - 1])
+        assert contents(tmp_path / f"r{count}") == rows(count)
+    assert drill(str(tmp_path / "a"), tmp_path / "s").ok
+
+
+def test_objects_may_be_replaced_while_they_are_fetched(tmp_path: Path) -> None:
+    """A restore goes on with what took their place, and takes nothing for damage."""
+    with opened(tmp_path / "s") as log:
+        for _ in range(3):
+            fill(log, 3)
+            archived(tmp_path / "s", tmp_path / "a")
+        fetched: list[int] = []
+
+        def replace_tails(done: int) -> None:
+            if not fetched:
+                fill(log, 60)
+                assert archived(tmp_path / "s", tmp_path / "a").progress.removed == 3
+            fetched.append(done)
+
+        told: list[str] = []
+        place = str(tmp_path / "a")
+        restore_archive(place, tmp_path / "r", tell=told.append, progress=replace_tails)
+    assert told == []
+    assert contents(tmp_path / "r") == rows(69)
+
+
+def test_a_time_behind_the_newest_row_is_restored_with_a_warning(tmp_path: Path) -> None:
+    """What was committed between the two is not known to the archive."""
+    with opened(tmp_path / "s") as log:
+        fill(log, 3)
+    archived(tmp_path / "s", tmp_path / "a")
+    told: list[str] = []
+    restore_archive(str(tmp_path / "a"), tmp_path / "r", at=4e9, tell=told.append)
+    assert contents(tmp_path / "r") == rows(3)
+    assert "is not known" in told[0]
+
+
 class Spoiling(FolderObjects):
     """A place that stores one byte of data otherwise than it was sent."""
 
