@@ -152,6 +152,24 @@ HTTP_BODY_BYTES: Final = 1024 * 1024
 HTTP_IDLE_SECONDS: Final = 60.0
 """A connection that asks for nothing over HTTP for so long is closed."""
 
+WEB_SECONDS: Final = 1.0
+"""Between two looks at a server for its page; more if a look takes more than a twentieth of it."""
+
+WEB_SPACES_SECONDS: Final = 5.0
+"""The same for its spaces, whose tuples are counted."""
+
+WEB_SAMPLES: Final = 600
+"""Looks whose numbers are kept for the charts of a page that is opened."""
+
+WEB_ITEMS: Final = 100
+"""Items of a list that a page is told, and numbers of one look that are kept."""
+
+WEB_WATCHERS: Final = 64
+"""Pages that are told what happens, at a time."""
+
+WEB_OUTPUT_HIGH_BYTES: Final = 256 * 1024
+"""Unsent bytes of a page from which on it is told nothing more until it has taken some."""
+
 LOGIN_FREE: Final = 4
 """Failed logins from one address that cost it no time."""
 
@@ -327,6 +345,12 @@ TANK_BUNDLE_BYTES: Final = TOPIC_TUPLE_BYTES - 32 * 1024
 # --- synapse --------------------------------------------------------------------------------------
 STATUS_GAPS: Final = 100
 """Noted losses that a status names."""
+
+RECENT_ERRORS: Final = 50
+"""Warnings and errors of the log that a status tells, the last ones."""
+
+RECENT_TEXT_CHARACTERS: Final = 500
+"""Of each text in one of them."""
 
 SYNAPSE_LINE_BYTES: Final = 16384
 """Longest line without its LF, both ways. Source: Synapse 1.12.4, 1.21.2, 1.66.0, observed."""

@@ -141,7 +141,7 @@ class ArchiveProcess:
         )
 
     def _bytes_behind(self) -> int:
-        newest, size = self._log.durable_end
+        newest, size = self._log.inner.durable_end
         file, offset = self._told["file"], self._told["offset"]
         total = 0
         with contextlib.suppress(OSError), os.scandir(self._log.path) as found:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from logweir.replication.httpsession import JSON, HttpSession, Request
 from logweir.replication.link import Link
 
-__all__ = ["Answer", "HttpConversation"]
+__all__ = ["PAGES", "Answer", "HttpConversation"]
+
+PAGES: Final = frozenset(("metrics", "web"))
+"""Schemes of the addresses that are no protocol's: for the log and the status only."""
 
 
 class Answer(NamedTuple):
@@ -21,9 +24,10 @@ class Answer(NamedTuple):
 
 
 class HttpConversation:
-    """See the module's text. `respond`: the answer to a request."""
+    """See the module's text. `respond`: the answer to a request, None where it has been given to
+    the session itself."""
 
-    def __init__(self, link: Link, respond: Callable[[Request], Awaitable[Answer]]) -> None:
+    def __init__(self, link: Link, respond: Callable[[Request], Awaitable[Answer | None]]) -> None:
         self.session = HttpSession(link.time())
         self._link = link
         self._respond = respond
@@ -42,7 +46,9 @@ class HttpConversation:
         """Answer what waits; after each the others have their turn. Nothing is read meanwhile."""
         try:
             while self._waiting and self._link.is_open:
-                self.session.answer(*await self._respond(self._waiting.popleft()))
+                found = await self._respond(self._waiting.popleft())
+                if found is not None:
+                    self.session.answer(*found)
                 self._link.flush()
                 await self._link.drained()
         finally:

@@ -1,6 +1,7 @@
 """HTTP/1.1 as a server speaks it here: heads are read, bodies thrown away. No I/O, no clock.
 
-Requests of one connection are answered one by one, in their order. A head that is too long gets
+Requests of one connection are answered one by one, in their order: whole, or begun and continued
+while they are made, in chunks (to HTTP/1.0 until the connection ends). A head that is too long gets
 431, what cannot be read 400, and the connection is closed; so it is after `HTTP_IDLE_SECONDS` of
 `logweir.limits` without a request, and after the answer to `Connection: close` or to HTTP/1.0.
 """
@@ -8,8 +9,10 @@ Requests of one connection are answered one by one, in their order. A head that 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 
 from logweir.limits import HTTP_BODY_BYTES, HTTP_HEAD_BYTES, HTTP_IDLE_SECONDS
@@ -18,25 +21,17 @@ from logweir.replication.session import BaseSession, Parting
 __all__ = ["JSON", "HttpSession", "Request", "error_body"]
 
 JSON: Final = "application/json"
-_REASONS: Final = {
-    200: "OK",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    431: "Request Header Fields Too Large",
-    503: "Service Unavailable",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. `target`: path and query as sent; `headers`: by lower-case name."""
+    """One request. `target`: path and query as sent; `headers`: by lower-case name; `version`:
+    "1.1", …"""
 
     method: str
     target: str
     headers: dict[str, str]
+    version: str = "1.1"
 
 
 class HttpSession(BaseSession[Request]):
@@ -50,8 +45,9 @@ class HttpSession(BaseSession[Request]):
         self._rest = b""
         self._body_bytes = 0
         self._heard = now
-        self._owed = 0
+        self._owed: deque[Request] = deque()
         self._last = False
+        self._is_chunked = False
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Request]:
         """See `Session`."""
@@ -78,7 +74,7 @@ class HttpSession(BaseSession[Request]):
                 self._refuse(400, "the request cannot be read")
                 break
             found.append(request)
-            self._owed += 1
+            self._owed.append(request)
         return found
 
     def _request(self, head: bytes) -> Request | None:
@@ -97,27 +93,50 @@ class HttpSession(BaseSession[Request]):
             return None
         wanted = headers.get("connection", "").lower()
         self._last = wanted == "close" or (words[2] == "HTTP/1.0" and wanted != "keep-alive")
-        return Request(words[0], words[1], headers)
+        return Request(words[0], words[1], headers, words[2].removeprefix("HTTP/"))
 
     def answer(self, status: int, body: bytes, content_type: str = JSON) -> None:
         """Answer the oldest request that has none yet."""
-        self._owed -= 1
-        is_last = self._last and not self._owed
-        self._put(status, body, is_last, content_type)
-        if is_last:
+        self.begin_answer(status, _sized(body, content_type))
+        self.put_body(body)
+        self.end_answer()
+
+    def begin_answer(self, status: int, headers: Iterable[tuple[str, str]]) -> None:
+        """Begin the answer to the oldest request that has none yet; `put_body` and `end_answer`
+        follow. `headers`: with `Content-Length` if the size of the body is known."""
+        pairs = list(headers)
+        is_sized = any(name.lower() == "content-length" for name, _ in pairs)
+        is_old = bool(self._owed) and self._owed[0].version == "1.0"
+        self._is_chunked = not is_sized and not is_old
+        self._last |= not is_sized and is_old
+        if self._is_chunked:
+            pairs.append(("Transfer-Encoding", "chunked"))
+        self._head(status, pairs, self._last and len(self._owed) <= 1)
+
+    def put_body(self, data: bytes) -> None:
+        """More of the body that was begun. What asks for the head only gets no body."""
+        if not data or (self._owed and self._owed[0].method == "HEAD"):
+            return
+        self._out.put(b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
+
+    def end_answer(self) -> None:
+        """The answer that was begun is whole."""
+        asked = self._owed.popleft() if self._owed else None
+        if self._is_chunked and (asked is None or asked.method != "HEAD"):
+            self._out.put(b"0\r\n\r\n")
+        if self._last and not self._owed:
             self.close_reason = Parting("the client wanted one answer only")
 
-    def _put(self, status: int, body: bytes, is_last: bool, content_type: str = JSON) -> None:
-        more = "Connection: close\r\n" if is_last else ""
-        head = (
-            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\n"
-            f"Content-Length: {len(body)}\r\n{more}\r\n"
-        )
-        self._out.put(head.encode("latin-1"))
-        self._out.put(body)
+    def _head(self, status: int, headers: Iterable[tuple[str, str]], is_last: bool) -> None:
+        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
+        lines += [f"{name}: {value}" for name, value in headers]
+        lines += ["Connection: close"] * is_last
+        self._out.put(("\r\n".join(lines) + "\r\n\r\n").encode("latin-1"))
 
     def _refuse(self, status: int, reason: str) -> None:
-        self._put(status, error_body("M_UNRECOGNIZED", reason), True)
+        body = error_body("M_UNRECOGNIZED", reason)
+        self._head(status, _sized(body, JSON), True)
+        self._out.put(body)
         self.close_reason = reason
 
     @property
@@ -136,6 +155,10 @@ class HttpSession(BaseSession[Request]):
         elif now >= self._heard + HTTP_IDLE_SECONDS:
             self.close_reason = Parting("the client asked for nothing more")
         return ()
+
+
+def _sized(body: bytes, content_type: str) -> list[tuple[str, str]]:
+    return [("Content-Type", content_type), ("Content-Length", str(len(body)))]
 
 
 def error_body(code: str, text: str) -> bytes:

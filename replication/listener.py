@@ -40,11 +40,11 @@ from logweir.limits import CONNECTIONS, LISTEN_BACKLOG, MEMORY_BYTES, OUTPUT_STA
 from logweir.replication.addresses import AddressList, is_loopback
 from logweir.replication.arrival import Reception, SecureServer
 from logweir.replication.budget import Budget, Holder
+from logweir.replication.httpconversation import PAGES
 from logweir.replication.link import Conversation, Link
 from logweir.replication.logins import Logins
 from logweir.replication.logs import SparingLog, get_logger
 from logweir.replication.metrics import Metrics
-from logweir.replication.metricsport import METRICS
 from logweir.replication.session import Parting
 from logweir.replication.unixsocket import SocketFile, mode_of, socket_hint
 from logweir.replication.urls import Url
@@ -182,6 +182,7 @@ class Listener:
         self._bound: list[_Bound] = []
         self._links: set[Link] = set()
         self._sparing = SparingLog(_log)
+        self._ended: dict[str, tuple[int, int]] = {}  # bytes received and sent, by scheme
         self.refusals: Counter[str] = Counter()
 
     @property
@@ -206,6 +207,23 @@ class Listener:
             for bound in self._bound
         ]
 
+    def traffic(self) -> dict[str, dict[str, int]]:
+        """Of each scheme: `connections` that are open, `received_bytes` and `sent_bytes` of these
+        and of all that have ended."""
+        found = {
+            scheme: {"connections": 0, "received_bytes": received, "sent_bytes": sent}
+            for scheme, (received, sent) in tuple(self._ended.items())
+        }
+        for bound in self._bound:
+            empty = {"connections": 0, "received_bytes": 0, "sent_bytes": 0}
+            found.setdefault(bound.url.scheme, empty)
+        for link in self.links:
+            one = found[link.scheme]
+            one["connections"] += 1
+            one["received_bytes"] += link.received_bytes
+            one["sent_bytes"] += link.sent_bytes
+        return found
+
     async def listen(
         self,
         url: Url,
@@ -226,7 +244,7 @@ class Listener:
             if file is not None:
                 file.remove()
             raise ConfigError(
-                "metrics" if url.scheme == METRICS else "listen",
+                url.scheme if url.scheme in PAGES else "listen",
                 f"{url} cannot be bound: {error.strerror or error}",
                 hint=socket_hint(error) if url.socket else bind_hint(error),
             ) from error
@@ -344,6 +362,8 @@ class Listener:
     def _forget(self, link: Link) -> None:
         if link in self._links:
             self._links.remove(link)
+            received, sent = self._ended.get(link.scheme, (0, 0))
+            self._ended[link.scheme] = (received + link.received_bytes, sent + link.sent_bytes)
             self._metrics.closed(link.scheme, link.received_bytes, link.sent_bytes)
 
 

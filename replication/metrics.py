@@ -221,6 +221,11 @@ class Metrics:
         counts[0] += done
         counts[1] += failed
 
+    def requests(self) -> dict[str, tuple[int, int]]:
+        """How many requests were answered so far, by scheme: well, and with an error."""
+        answered = tuple(self._often.answered.items())
+        return {scheme: (done, failed) for scheme, (done, failed) in answered}
+
     def committed(self, seconds: float) -> None:
         """A group of changes became durable `seconds` after it was asked for."""
         often = self._often

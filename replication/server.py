@@ -14,11 +14,13 @@ from typing import Any
 from logweir.errors import LogweirError
 from logweir.limits import MEMORY_BYTES, STATUS_GAPS
 from logweir.replication.administration import Administration
+from logweir.replication.httpconversation import PAGES
 from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
-from logweir.replication.metricsport import METRICS, MetricsService
+from logweir.replication.metricsport import MetricsService
 from logweir.replication.protocols import SCHEMES, wire_protocols
+from logweir.replication.recent import RecentErrors
 from logweir.replication.runner import (
     Runner,
     SourceState,
@@ -38,11 +40,14 @@ from logweir.replication.stream import positions
 from logweir.replication.stream.hub import Hub
 from logweir.replication.stream.places import Places
 from logweir.replication.urls import Url, option_seconds
+from logweir.replication.web import web_service
+from logweir.replication.web.board import Board
 from logweir.store.checksum import space_checksums
 from logweir.store.log import Log
 from logweir.wal.follow import Follower
 from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock
+from logweir.wal.writer import VERSION
 
 __all__ = ["Server", "ServerOptions", "raise_file_limit"]
 
@@ -55,9 +60,10 @@ class ServerOptions:
     `service.access.guest_grants`); `functions`: module whose functions CALL may call; `tls`: for
     every address that is listened on; `replication_timeout_seconds`: see `service.shared`;
     `retain_max_bytes`: of old logs kept for one follower, 0 without bound; `once`: of every
-    upstream only what it had when it was asked; `metrics`: where they are served over HTTP, see
-    `replication.metricsport`; `memory_bytes`: see `replication.budget`; `ready_lag_seconds`: how
-    far behind an upstream this server may be and be ready.
+    upstream only what it had when it was asked; `metrics`, `web`: where these are served over HTTP,
+    see `replication.metricsport`, `replication.web.service`; `memory_bytes`: see
+    `replication.budget`; `ready_lag_seconds`: how far behind an upstream this server may be and be
+    ready.
 
     Raises `ConfigError` where two upstreams would fill the same; see `replication.service.names`.
     """
@@ -71,6 +77,7 @@ class ServerOptions:
     replication_timeout_seconds: float = 1.0
     retain_max_bytes: int = 0
     metrics: Url | None = None
+    web: Url | None = None
     tls: ssl.SSLContext | None = field(default=None, compare=False)
     memory_bytes: int = MEMORY_BYTES
     ready_lag_seconds: float = 10.0
@@ -125,7 +132,9 @@ class Server:
         self.runners: list[Runner] = []
         self.more_status: dict[str, Callable[[], Any]] = {}
         """What else `status` tells, by its key."""
+        self.recent = RecentErrors()
         self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time()
         self._tasks: list[asyncio.Task[Any]] = []
         self._stop_listening: Callable[[], None] = lambda: None
 
@@ -162,20 +171,15 @@ class Server:
     async def start(self) -> Sequence[Url]:
         """Listen and follow. Returns the addresses with their real ports. Raises `ConfigError`."""
         self.log.inner.check_process()
-        end = (
-            self.log.inner.durable_end
-        )  # looked at first: what is committed meanwhile lies behind it
+        end = self.log.inner.durable_end  # looked at first: what is committed then lies behind it
         self.places.note(self.log.vclock, *end)
         self._stop_listening = self.log.on_commit(self._committed)
+        self.recent.begin()
         try:
             for url in self.options.listen:
                 for where, service in self.protocol(url.scheme).services(url):
                     await self._listen(where, service)
-            if self.options.metrics is not None:
-                service = MetricsService(self.metrics, self.unready)
-                url = self.options.metrics
-                tls = None if url.option("tls") == "0" else self.options.tls
-                await self.listener.listen(url, service, tls=tls, open_to="read them")
+            await self._listen_to_browsers()
             for url in self.options.follow:
                 runner = self.runner(url)
                 self.runners.append(runner)
@@ -190,10 +194,38 @@ class Server:
         open_to = "" if url.option("sasl") == "required" else self.users.guest_may()
         await self.listener.listen(url, service, tls=self.options.tls, open_to=open_to)
 
+    async def _listen_to_browsers(self) -> None:
+        """Serve metrics and the page. Raises `ConfigError`."""
+        pages: list[tuple[Url, Service, str]] = []
+        if (url := self.options.metrics) is not None:
+            pages.append((url, MetricsService(self.metrics, self.unready), "read them"))
+        if (url := self.options.web) is not None:
+            board = Board(self._look, lambda: asyncio.to_thread(self.log.holdings))
+            service = web_service(self.shared, board, url.host)
+            pages.append((url, service, "see the page" * service.shows_guests()))
+            self._tasks.append(asyncio.create_task(board.run()))
+        for url, page, open_to in pages:
+            tls = None if url.option("tls") == "0" else self.options.tls
+            await self.listener.listen(url, page, tls=tls, open_to=open_to)
+
+    async def _look(self) -> dict[str, Any]:
+        """`status` without spaces, which reads folders beside the loop."""
+        return {**await asyncio.to_thread(self.log.progress), **self.activity()}
+
     @property
     def urls(self) -> Sequence[Url]:
         """The addresses on which the store is served, with their real ports."""
-        return tuple(url for url in self.listener.urls if url.scheme != METRICS)
+        return tuple(url for url in self.listener.urls if url.scheme not in PAGES)
+
+    @property
+    def page_url(self) -> str:
+        """Where a browser finds the page, "" where there is none or at a unix socket."""
+        for told in self.listener.status():
+            url = str(told["url"])
+            if url.startswith("web://") and not url.startswith("web://unix/:"):
+                where = url.removeprefix("web://").partition("?")[0]
+                return f"{'https' if told['tls'] else 'http'}://{where}/"
+        return ""
 
     def runner(self, url: Url) -> Runner:
         """What follows that upstream, not begun. Raises `ConfigError`."""
@@ -219,6 +251,7 @@ class Server:
         self.hub.close()
         self.settled.close()
         self._stop_listening()
+        self.recent.end()
 
     async def caught_up(self) -> None:
         """Wait until every upstream is followed to its end, or one of them has stopped."""
@@ -264,8 +297,14 @@ class Server:
 
     def status(self) -> dict[str, Any]:
         """What an operator could wonder about, in plain values."""
+        return {**self.log.status(), **self.activity()}
+
+    def activity(self) -> dict[str, Any]:
+        """`status` without the store itself."""
+        requests = self.metrics.requests()
         return {
-            **self.log.status(),
+            "program": f"logweir {VERSION}",
+            "uptime_seconds": self._loop.time() - self._began,
             "listen": [str(url) for url in self.urls],
             "connections": len(self.listener.links),
             "guest_may": self.users.guest_may(),
@@ -274,6 +313,11 @@ class Server:
             "refused_connections": dict(self.listener.refusals),
             "memory": self.listener.budget.status(),
             "listeners": self.listener.status(),
+            "traffic": [
+                {"scheme": scheme, **told, "requests": sum(requests.get(scheme, (0, 0)))}
+                for scheme, told in self.listener.traffic().items()
+            ],
+            "errors": self.recent.status(),
             "pinned_bytes": dict(self.shared.retention.pinned),
             "retain_max_bytes": self.options.retain_max_bytes,
             "sources": [

@@ -93,6 +93,13 @@ class ReadView(View):
 
     instance: uuid.UUID = field(kw_only=True)
 
+    def used_bytes(self, space_id: int, index_id: int) -> int:
+        """Bytes that an index takes in the state, without what waits in memory for it."""
+        txn = self.engine.txn
+        state = txn.base if isinstance(txn, LayeredTxn) else txn
+        tree = state.tree(space_id, index_id)
+        return 0 if tree is None else tree.used_bytes()
+
     def tuples(self, space: SpaceDef) -> Iterator[bytes]:
         """All tuples of a space, as MsgPack, in the order of its primary key."""
         if space.primary is None:

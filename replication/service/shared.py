@@ -27,6 +27,7 @@ from logweir.replication.service.access import (
     Grant,
     Privilege,
     User,
+    denied,
 )
 from logweir.replication.stream.hub import Hub
 from logweir.replication.stream.retention import Retention
@@ -43,6 +44,7 @@ T = TypeVar("T")
 _USER_ID: Final = 304
 _PRIV_ID: Final = 312
 _SCHEMA_ID: Final = 272
+_FUNC_ID: Final = 296
 _QUICK_BYTES: Final = 32 * 1024  # a larger group is left to the log's own thread
 _QUICK_SECONDS: Final = 0.002  # when groups take longer they are left to the log's own thread
 _SLOW_COST: Final = 16  # what a slow one counts, and so many quick ones make good: one alone
@@ -169,6 +171,19 @@ class Shared:
         except RequestError:
             return False
         return True
+
+    def check_call(self, access: Access, name: str) -> None:
+        """Raise error 42 unless that user may call a function: execute of everything, of all
+        functions, or of that one if it has a row in `_func`."""
+        if access.is_super:
+            return
+        with self.log.read_view() as view:
+            row = view.get(_FUNC_ID, [name], index=2)
+        function_id, owner = ("", -1) if row is None else row[:2]
+        if owner != access.user.id and not (
+            access.bits("function", function_id) & Privilege.EXECUTE
+        ):
+            raise denied(Privilege.EXECUTE, "function", name, access.user.name)
 
     def user_id(self, name: str) -> int:
         """Who a connection begins as: the user that it names, "" for guest. Raises error 45."""

@@ -238,17 +238,43 @@ class Checkpoints(OfProcess):
             if not followers:
                 return {}
             index = self._index()
-            kept = index.snaps[-self.options.count :]
+        kept = self._kept_for(index, followers)
+        return {name: sum(log.size for log in logs) for name, logs in kept.items()}
+
+    def _kept_for(
+        self, index: DirectoryIndex, followers: Mapping[str, VClock]
+    ) -> dict[str, list[LogFile]]:
+        """The logs that no snapshot needs and each follower does."""
+        kept = index.snaps[-self.options.count :]
         if not kept:
-            return dict.fromkeys(followers, 0)
+            return {name: [] for name in followers}
         superfluous = logs_before(index, [kept[0].vclock])
         return {
-            name: sum(
-                log.size
-                for log in superfluous[len(logs_before(index, [kept[0].vclock, position])) :]
-            )
+            name: superfluous[len(logs_before(index, [kept[0].vclock, position])) :]
             for name, position in followers.items()
         }
+
+    def _keepers(
+        self, index: DirectoryIndex, followers: Mapping[str, VClock], leases: Mapping[int, int]
+    ) -> list[dict[str, Any]]:
+        """Who keeps logs that no snapshot needs, who keeps most of them first: followers, and
+        processes that read here."""
+        kept = {("follower", name): logs for name, logs in self._kept_for(index, followers).items()}
+        snaps = index.snaps[-self.options.count :]
+        spare = logs_before(index, [snaps[0].vclock]) if snaps else []
+        for pid, first in leases.items():
+            kept["process", str(pid)] = [log for log in spare if log.signature >= first]
+        found = [
+            {
+                "kind": kind,
+                "name": name,
+                "bytes": sum(log.size for log in logs),
+                "oldest_log": logs[0].path.name if logs else None,
+                "age_seconds": _age_seconds(logs[0].path) if logs else None,
+            }
+            for (kind, name), logs in kept.items()
+        ]
+        return sorted(found, key=lambda one: -one["bytes"])
 
     def oldest_row(self) -> VClock:
         """Where the oldest log begins: rows behind it can be read. The folder is only looked at
@@ -323,18 +349,20 @@ class Checkpoints(OfProcess):
         index = self._index()
         newest = index.newest_snap()
         with self._guard:
-            followers = {name: dict(at) for name, at in self._followers.items()}
             oldest = min(self._followers.items(), key=lambda one: one[1].signature, default=None)
+            positions = dict(self._followers)
             backups = len(self._pins)
+        leases = holders(self._log.path)
         return {
             "snapshots": [snap.path.name for snap in index.snaps],
             "last_snapshot": newest.path.name if newest else None,
             "checkpoint_error": self.last_error,
             "oldest_row": dict(index.xlogs[0].vclock) if index.xlogs else None,
             "log_files": len(index.xlogs),
-            "followers": followers,
+            "followers": {name: dict(at) for name, at in positions.items()},
             "backups": backups,
-            "leases": {str(pid): first for pid, first in holders(self._log.path).items()},
+            "leases": {str(pid): first for pid, first in leases.items()},
+            "log_keepers": self._keepers(index, positions, leases),
             "oldest_log_kept_by": oldest[0] if oldest else None,
         }
 
@@ -372,6 +400,13 @@ def logs_before(index: DirectoryIndex, positions: list[VClock]) -> list[LogFile]
             break
         removable.append(log)
     return removable
+
+
+def _age_seconds(path: Path) -> float | None:
+    """How long ago a file was written last; None of one that is gone."""
+    with contextlib.suppress(OSError):
+        return max(time.time() - path.stat().st_mtime, 0.0)
+    return None
 
 
 def _move_in(log: Inner, paths: Sequence[Path]) -> None:

@@ -168,6 +168,12 @@ class Tree:
             count += self._long().surplus()
         return count
 
+    def used_bytes(self) -> int:
+        """Bytes of the pages that its entries take, without the ends of long keys."""
+        found = self.raw.stat(self.handle)
+        pages = found["branch_pages"] + found["leaf_pages"] + found["overflow_pages"]
+        return int(pages * found["psize"])
+
     def ascending(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Entries from `start` on, in order of keys."""
         with self.raw.cursor(self.handle) as cursor:

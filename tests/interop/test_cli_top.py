@@ -12,7 +12,8 @@ from rich.console import Console
 import logweir
 from interop.rawclient import RawClient
 from interop.test_iproto_cli import CODE, serving, told
-from logweir.tools.cli.top import _view, rates_of
+from logweir.replication.service.rates import rates_of
+from logweir.tools.cli.top import _view
 
 
 def test_two_looks_tell_what_happened_between_them(tmp_path: Path) -> None:
@@ -76,6 +77,11 @@ def test_rates_of_a_server_that_began_anew() -> None:
     }
     assert rates_of(before, now, 2.0) == {"rows": 5.0, "a": 5.0}
     assert rates_of({"vclock": {}}, {"vclock": {}}, 1.0) == {"rows": 0.0}
+    assert rates_of(before, now, 0.0) == {}
+    tank = {"scheme": "tank", "requests": 4, "received_bytes": 100, "sent_bytes": 9}
+    later = {**tank, "requests": 10, "sent_bytes": 3}
+    found = rates_of({"vclock": {}, "traffic": [tank]}, {"vclock": {}, "traffic": [later]}, 2.0)
+    assert found == {"rows": 0.0, "tank requests": 3.0, "tank received_bytes": 0.0}
 
 
 def test_texts_of_a_server_are_shown_and_not_obeyed() -> None:
@@ -87,7 +93,13 @@ def test_texts_of_a_server_are_shown_and_not_obeyed() -> None:
         "vclock": {1: 5},
         "state": "running",
         "oldest_log_kept_by": "[red]one\x1b]0;x\x07",
-        "pinned_bytes": {"one": 2048},
+        "log_keepers": [
+            {"kind": "follower", "name": "one", "bytes": 2048, "age_seconds": 7200.0},
+            {"kind": "process", "name": "71", "bytes": 0, "age_seconds": None},
+        ],
+        "errors": [
+            {"time": "2026", "event": "link.failed", "where": "w\x1b", "why": "y", "hint": "h"}
+        ],
         "replicas": [
             {"instance": "f", "peer": "p:1", "lag_rows": 1234, "acknowledged": {1: 4}},
         ],
@@ -97,10 +109,15 @@ def test_texts_of_a_server_are_shown_and_not_obeyed() -> None:
     }
     console = Console(width=100, force_terminal=True, color_system=None)
     with console.capture() as capture:
-        console.print(_view(status, {"rows": 2.5, "u": 1.0}, "away"))
+        rates = {"rows": 2.5, "u": 1.0, "tank requests": 7.25, "tap requests": 0.0}
+        rates |= {"tank received_bytes": 3072.0, "tank sent_bytes": 12.5}
+        console.print(_view(status, rates, "away"))
     text = capture.get()
     for wanted in ("unreachable: away", "[red]one\\u001b]0;x\\u0007", "1,234", "2.0 KiB"):
         assert wanted in text
+    for wanted in ("follower one", "2.0 h", "7.2 tank", "3.0 KiB tank", "12 B tank", "w\\u001b"):
+        assert wanted in text
+    assert "tap" not in text
     assert "gone\\u001b[2J" in text
     assert "2.5 rows" in text
     assert "\x1b" not in text

@@ -173,6 +173,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "types",
         "security",
         "spark_example",
+        "web_*",
     ),
 }
 """Room to the names of its test files, without `test_` and `.py`."""

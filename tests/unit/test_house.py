@@ -299,6 +299,7 @@ REPLICATION_ROOMS = {
     **dict.fromkeys(PROTOCOLS, 4.0),
     "protocols": 5.0,
     "administration": 5.0,
+    "web": 5.0,
     "capture": 5.5,
     "server": 6.0,
 }

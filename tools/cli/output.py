@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TextIO
 
-__all__ = ["BOLD_RED", "Output", "human_bytes", "visible"]
+__all__ = ["BOLD_RED", "Output", "human_bytes", "human_seconds", "visible"]
 
 BOLD: Final = "1"
 BOLD_RED: Final = "1;31"
@@ -179,3 +179,11 @@ def human_bytes(count: int) -> str:
         if size < 1024:
             return f"{size:.1f} {unit}"
     return f"{size / 1024:.1f} TiB"
+
+
+def human_seconds(seconds: float) -> str:
+    """A time for people: "12 s", "3.4 min", "2.0 h", "11.5 d"."""
+    for unit, length, most in (("min", 60, 3600), ("h", 3600, 86400)):
+        if length <= seconds < most:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 86400:.1f} d"

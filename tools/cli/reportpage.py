@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from logweir.recovery.report import vclock_of, words
+from logweir.replication.web.pages import page_file
 from logweir.tools.cli.holdings import ENDS
 from logweir.tools.cli.output import human_bytes, visible
 from logweir.wal.damage import FileEnd
@@ -35,36 +36,9 @@ _HEAD: Final = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<style>
-:root { --back: #fff; --text: #1c2024; --soft: #60666d; --line: #dcdfe3; --row: #f5f6f8;
-  --bar: #2f6fb0; --second: #5a8f3c; --bad: #b3261e; --good: #256b2e; }
-@media (prefers-color-scheme: dark) {
-  :root { --back: #15181b; --text: #e4e7ea; --soft: #9ba3ab; --line: #343a40; --row: #1d2125;
-    --bar: #6aa7e4; --second: #93c572; --bad: #ff8a80; --good: #86d08e; }
-}
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1rem 1.25rem 3rem; max-width: 75rem; background: var(--back);
-  color: var(--text); font: 15px/1.45 system-ui, sans-serif; }
-h1 { font-size: 1.4rem; margin: .5rem 0; overflow-wrap: anywhere; }
-h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-p { margin: .4rem 0; }
-.soft { color: var(--soft); }
-.bad { color: var(--bad); font-weight: 600; }
-.good { color: var(--good); font-weight: 600; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem 1.2rem; margin: .5rem 0; }
-dt { color: var(--soft); }
-dd { margin: 0; overflow-wrap: anywhere; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; }
-th, td { padding: .25rem .7rem; text-align: left; vertical-align: top;
-  border-bottom: 1px solid var(--line); }
-th { color: var(--soft); font-weight: 600; white-space: nowrap; }
-td { overflow-wrap: break-word; min-width: 5.5rem; max-width: 30rem; }
-tbody tr:nth-child(even) { background: var(--row); }
-.number { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-.whole { white-space: nowrap; }
-.code { font-family: ui-monospace, monospace; font-size: .85em; }
-figure { margin: .8rem 0; }
+"""
+
+_STYLE: Final = """figure { margin: .8rem 0; }
 figcaption, .ends { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 1rem;
   font-size: .85rem; color: var(--soft); }
 svg { display: block; width: 100%; height: 7rem; border-bottom: 1px solid var(--line);
@@ -74,7 +48,6 @@ svg rect:hover { opacity: .6; }
 .share { width: min(12rem, 24vw); } .share svg { height: 1rem; border: 0; }
 article { border-left: 3px solid var(--bad); padding: .1rem .8rem; margin: .6rem 0;
   overflow-wrap: anywhere; }
-</style>
 """
 
 
@@ -83,6 +56,7 @@ def page(told: Told) -> str:
     title = f"logweir: {_text(Path(told['path']).name or told['path'])}"
     parts = [
         _HEAD,
+        f"<style>{page_file('base.css')}{_STYLE}</style>",
         f"<title>{title}</title></head><body><main>",
         f"<h1>{_text(told['path'])}</h1>",
         _what(told),

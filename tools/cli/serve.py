@@ -9,7 +9,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from ssl import SSLContext
 from typing import Annotated, Literal
-from urllib.parse import parse_qsl
 
 import typer
 
@@ -26,9 +25,7 @@ from logweir.limits import (
 )
 from logweir.replication import loop
 from logweir.replication import server as serving
-from logweir.replication.addresses import FROM
 from logweir.replication.listener import server_tls
-from logweir.replication.metricsport import METRICS
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.urls import Url
 from logweir.tools.cli.common import TupleBytes
@@ -37,6 +34,7 @@ from logweir.tools.cli.joining import join_if_new
 from logweir.tools.cli.logoptions import LogFile, LogFormat, LogLevel, start_log
 from logweir.tools.cli.notify import notify
 from logweir.tools.cli.output import Output
+from logweir.tools.cli.pageaddress import page_address
 from logweir.tools.cli.reload import reload_on_hangup
 
 _OTHER_FILES = 256
@@ -111,6 +109,13 @@ def command(
             help="Where /metrics, /healthz and /readyz are; and ?from=NETWORKS, ?tls=0.",
         ),
     ] = "",
+    web: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where a browser sees what the server does; and ?from=NETWORKS, ?tls=0.",
+        ),
+    ] = "",
     ready_lag: Annotated[
         float,
         typer.Option(min=0, help="Seconds that /readyz lets an upstream be ahead of this server."),
@@ -180,7 +185,8 @@ def command(
         read_only=read_only,
         replication_timeout_seconds=replication_timeout,
         retain_max_bytes=retain_max_bytes,
-        metrics=_metrics_address(metrics, origin("metrics")),
+        metrics=page_address("metrics", metrics, origin("metrics")),
+        web=page_address("web", web, origin("web")),
         memory_bytes=memory,
         ready_lag_seconds=ready_lag,
         tls=_tls(tls_certificate, tls_key, tls_client_ca),
@@ -223,27 +229,6 @@ def stopped_early(out: Output) -> Iterator[None]:
         raise typer.Exit(_INTERRUPTED) from None
 
 
-def _metrics_address(text: str, origin: str) -> Url | None:
-    """Where metrics are served. `origin`: who says so. Raises `ConfigError`."""
-    if not text:
-        return None
-    where, _, query = text.partition("?")
-    host, _, port = where.rpartition(":")
-    options = parse_qsl(query, keep_blank_values=True)
-    is_port = port.isdigit() and int(port) <= 65535
-    named = dict(options)
-    is_known = named.keys() <= {FROM, "tls"} and named.get("tls", "0") == "0"
-    if not is_port or not is_known or (query and query.count("=") != len(named)):
-        raise ConfigError(
-            "metrics",
-            f"{text!r} is not HOST:PORT",
-            origin=origin,
-            hint="write HOST:PORT, and behind it ?from=NETWORKS if only these may read them, "
-            "?tls=0 if they are to go unencrypted although there is a certificate",
-        )
-    return Url(METRICS, host.strip("[]") or "127.0.0.1", int(port), options=tuple(options))
-
-
 def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> SSLContext | None:
     """What listeners speak; None for plain TCP. Raises `ConfigError`."""
     if certificate is not None:
@@ -278,7 +263,7 @@ async def _serve(
     reload_on_hangup(out, context, certificates)
     archiver = None if archiving is None else _archive(server, archiving)
     try:
-        _announce(out, log, urls)
+        _announce(out, log, urls, server.page_url)
         notify("READY=1")
         await stop.wait()
         notify("STOPPING=1")
@@ -302,11 +287,15 @@ def _archive(server: serving.Server, settings: Settings) -> asyncio.Task[None]:
     return asyncio.create_task(process.run())
 
 
-def _announce(out: Output, log: logweir.Log, urls: Sequence[Url]) -> None:
+def _announce(out: Output, log: logweir.Log, urls: Sequence[Url], page: str) -> None:
     if out.as_json:
-        out.json({"ready": True, "listen": [str(url) for url in urls], "path": str(log.path)})
+        told = {"ready": True, "listen": [str(url) for url in urls], "path": str(log.path)}
+        out.json({**told, "web": page})
         out.flush()
-    elif urls:
+        return
+    if page:
+        out.message(f"its page is {page}")
+    if urls:
         out.message(f"serving {log.path} on {', '.join(map(str, urls))}; stop with Ctrl-C")
     else:
         out.message(f"following into {log.path}; stop with Ctrl-C")

@@ -60,7 +60,10 @@ def command(
 
 
 def _show(out: Output, status: dict[str, Any]) -> None:
-    lists = ("listeners", "sources", "gaps", "topics", "streams", "replicas", "checksums")
+    lists = (
+        *("space_details", "listeners", "traffic", "sources", "replicas", "streams", "topics"),
+        *("log_keepers", "gaps", "errors", "checksums"),
+    )
     out.fields((name, value) for name, value in status.items() if name not in lists)
     for name in lists:
         rows = status.get(name)

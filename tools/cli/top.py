@@ -13,21 +13,19 @@ import typer
 from logweir.errors import ConfigError, Unreachable
 from logweir.replication import loop
 from logweir.replication.iproto.client.status import fetch_status
+from logweir.replication.service.rates import rates_of
 from logweir.replication.urls import Url
 from logweir.tools.cli.operating import server_at
-from logweir.tools.cli.output import Output, human_bytes, visible
+from logweir.tools.cli.output import Output, human_bytes, human_seconds, visible
 from logweir.wal.vclock import VClock
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-__all__ = ["rates_of"]
-
 Told = Mapping[str, Any]
 
 _NO_TERMINAL_WIDTH: Final = 200
-_COUNTERS: Final = ("commits", "syncs")
 
 
 def command(
@@ -95,28 +93,6 @@ def _looks(
         time.sleep(every)
 
 
-def rates_of(before: Told, now: Told, seconds: float) -> dict[str, float]:
-    """What happened in a second, by what: `rows` of the log, `commits`, `syncs`, and the rows of
-    each upstream by its address. Without what began anew meanwhile, with the server."""
-    pairs = {
-        name: (before[name], now[name]) for name in _COUNTERS if name in before and name in now
-    }
-    pairs["rows"] = _rows(before), _rows(now)
-    known = {one["url"]: one["rows"] for one in before.get("sources", ())}
-    for one in now.get("sources", ()):
-        if one["url"] in known:
-            pairs[one["url"]] = known[one["url"]], one["rows"]
-    return {
-        name: (last - first) / seconds
-        for name, (first, last) in pairs.items()
-        if last >= first and seconds > 0
-    }
-
-
-def _rows(status: Told) -> int:
-    return sum(status["vclock"].values())
-
-
 # --- for people -----------------------------------------------------------------------------------
 
 
@@ -135,6 +111,9 @@ def _view(status: Told, rates: Mapping[str, float], error: str) -> Group:
         ("vclock", VClock(status["vclock"])),
         ("state", status.get("error") or status.get("state")),
         ("a second", "  ".join(f"{rates[one]:,.1f} {one}" for one in _RATES if one in rates)),
+        ("requests/s", _by_scheme(rates, "requests")),
+        ("received/s", _by_scheme(rates, "received_bytes")),
+        ("sent/s", _by_scheme(rates, "sent_bytes")),
         ("connections", status.get("connections")),
         (
             "memory held",
@@ -162,13 +141,38 @@ def _view(status: Told, rates: Mapping[str, float], error: str) -> Group:
     ]
     if replicas:
         parts.append(_table(("follower", "peer", "lag rows", "acknowledged"), replicas))
-    pinned = [(name, human_bytes(size)) for name, size in status.get("pinned_bytes", {}).items()]
-    if pinned:
-        parts.append(_table(("logs kept for", "bytes"), pinned))
+    keepers = [
+        (
+            f"{one['kind']} {one['name']}",
+            human_bytes(one["bytes"]),
+            "" if one["age_seconds"] is None else human_seconds(one["age_seconds"]),
+        )
+        for one in status.get("log_keepers", ())
+    ]
+    if keepers:
+        parts.append(_table(("logs kept for", "bytes", "oldest is of"), keepers))
+    errors = [(one["time"], one["event"], one["where"], one["why"]) for one in _last(status)]
+    if errors:
+        parts.append(_table(("error at", "what", "where", "why"), errors))
     return Group(*(one for part in parts for one in (part, Text())))
 
 
-_RATES: Final = ("rows", *_COUNTERS)
+def _last(status: Told) -> Sequence[Mapping[str, Any]]:
+    return list(status.get("errors", ()))[:_ERRORS]
+
+
+def _by_scheme(rates: Mapping[str, float], what: str) -> str:
+    """The rates of each protocol in which something happens."""
+    found = ((name.rpartition(" "), rate) for name, rate in rates.items() if rate)
+    return "  ".join(
+        f"{human_bytes(int(rate)) if what.endswith('_bytes') else f'{rate:,.1f}'} {scheme}"
+        for (scheme, _, of), rate in found
+        if of == what
+    )
+
+
+_ERRORS: Final = 5
+_RATES: Final = ("rows", "commits", "syncs")
 _HELD: Final = ("unfinished_frames_bytes", "requests_bytes", "answers_bytes")
 _NUMBERS: Final = frozenset(("lag s", "rows/s", "lag rows", "bytes"))
 

@@ -74,7 +74,6 @@ __all__ = ["Conversation", "IprotoService"]
 
 _log = get_logger("logweir.replication.iproto")
 
-_FUNC_ID: Final = 296
 _BY_INDEX: Final = (RowType.SELECT, RowType.UPDATE, RowType.DELETE)
 _USES: Final = {kernel.USED_TO_READ: Privilege.READ, kernel.USED_TO_WRITE: Privilege.WRITE}
 
@@ -434,22 +433,10 @@ class Conversation:
             )
 
     def _check_call(self, access: Access, name: str) -> None:
-        """Execute of everything, of all functions, or of that one if it has a row in `_func`; an
-        operator's calls are for those who may do everything."""
-        if access.is_super:
-            return
-        if name in self.instance.functions.guarded:
+        """`Shared.check_call`; an operator's calls are for those who may do everything."""
+        if name in self.instance.functions.guarded and not access.is_super:
             raise denied(Privilege.EXECUTE, "function", name, access.user.name)
-        function_id: int | str = ""
-        owner = -1
-        with self.shared.log.read_view() as view:
-            row = view.get(_FUNC_ID, [name], index=2)
-        if row is not None:
-            function_id, owner = row[:2]
-        if owner == access.user.id:
-            return
-        if not access.bits("function", function_id) & Privilege.EXECUTE:
-            raise denied(Privilege.EXECUTE, "function", name, access.user.name)
+        self.shared.check_call(access, name)
 
     async def _call(self, request: Request) -> None:
         await self._settled.wait()
