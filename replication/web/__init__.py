@@ -19,7 +19,7 @@ def web_service(shared: Shared, board: Board, host: str) -> WebService:
     try:
         from logweir.replication.web.service import WebService
     except ModuleNotFoundError as error:
-        if error.name != "starlette":
+        if not (error.name or "").startswith("starlette"):
             raise
         raise ConfigError(
             "web",

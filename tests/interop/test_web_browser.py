@@ -4,9 +4,14 @@ like to be markup, a server that goes away and comes back."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -15,6 +20,7 @@ from support.ports import free_port
 
 import logweir
 from interop.serving import Serving
+from interop.test_iproto_cli import CODE
 from logweir.replication.iproto.follow.join import join
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.service import users
@@ -49,6 +55,23 @@ def fits(page: Browser) -> bool:
     """Whether nothing is wider than the page."""
     found: bool = page.ask("document.documentElement.scrollWidth <= innerWidth")
     return found
+
+
+@contextmanager
+def serving(*words: object) -> Iterator[tuple[subprocess.Popen[str], Any]]:
+    """`logweir serve`, and what it says when it is ready. It is killed at the end."""
+    command = [sys.executable, "-c", CODE, "serve", *map(str, words), "--json"]
+    with subprocess.Popen(
+        [*command, "--listen", "tarantool://127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield process, json.loads(process.stdout.readline())
+        finally:
+            process.kill()
 
 
 CONTRAST = """(() => {
@@ -159,20 +182,22 @@ def test_topology_rates_and_names(browser: Browser, tmp_path: Path) -> None:
 
 def test_server_that_goes_away_and_comes_back(browser: Browser, tmp_path: Path) -> None:
     """A banner tells it; the page goes on by itself, with what the server says then."""
-    port = free_port()
-    web = Url("web", "127.0.0.1", port)
+    words = ("--web", f"127.0.0.1:{free_port()}", "--allow-guest", "all")
     browser.look()
-    with Serving(tmp_path, guest="all", web=web) as server:
-        browser.open(server.server.page_url)
+    with serving(tmp_path, *words) as (process, ready):
+        browser.open(ready["web"])
         browser.until("document.querySelectorAll('#facts dd').length > 10")
         assert browser.ask("document.getElementById('banner').hidden")
-    banner = browser.until(
-        "!document.getElementById('banner').hidden && document.getElementById('banner').textContent"
-    )
-    assert banner.startswith("The server does not answer. What is shown is of ")
-    with Serving(tmp_path, guest="all", web=web) as server:
-        server.log.create_space("since")
-        browser.until("document.getElementById('banner').hidden")
+        process.kill()
+        place = "document.getElementById('banner')"
+        hidden = f"{place}.hidden"
+        banner = browser.until(f"!{hidden} && {place}.textContent")
+        assert banner.startswith("The server does not answer. What is shown is of ")
+        assert browser.ask(CONTRAST.replace("document.body, ", f"{place}, ")) == []
+    with logweir.open(tmp_path) as log:
+        log.create_space("since")
+    with serving(tmp_path, *words):
+        browser.until(hidden)
         browser.until(f"{ROW % 'spaces'}.some((row) => row[0] === 'since')")
 
 

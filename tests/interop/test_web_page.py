@@ -6,16 +6,21 @@ import base64
 import http.client
 import json
 import socket
+import ssl
+import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.certificates import SERVER, SERVER_KEY
 from support.waiting import until
 
 import logweir
 from interop.serving import Serving
 from logweir.errors import ConfigError
+from logweir.replication.listener import server_tls
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.service import users
 from logweir.replication.service.access import Privilege
@@ -26,6 +31,7 @@ from logweir.tools.cli.pageaddress import page_address
 
 WEB = Url("web", "127.0.0.1", 0)
 EVERYTHING = users.Target()
+WEB_ROOM = "logweir.replication.web."
 
 
 def web_port(server: Serving) -> int:
@@ -188,6 +194,41 @@ def test_guest_of_loopback_is_not_a_page_of_the_web(tmp_path: Path) -> None:
             assert asked(server, "/events", Host=host)[0] == 403, host
         ann = login("ann", "secret")
         assert asked(server, "/", Host="logs.example", Authorization=ann)[0] == 200
+
+
+def test_page_over_tls_and_for_networks_that_name_users(tmp_path: Path) -> None:
+    """HTTPS where there is a certificate, unless the address says otherwise; who comes from a
+    network is the user that stands there, and who comes from no network is cut off."""
+    with logweir.open(tmp_path) as log:
+        users.add_user(log, "ann")
+        users.grant(log, "ann", Privilege.EXECUTE, EVERYTHING)
+    tls = server_tls(SERVER, SERVER_KEY)
+    for options, secure in (("", True), ("&tls=0", False)):
+        url = page_address("web", f":0?from=ann@127.0.0.1{options}", "--web")
+        with Serving(tmp_path, web=url, tls=tls) as server:
+            page = server.server.page_url
+            assert page.startswith("https:" if secure else "http:")
+            trust = ssl.create_default_context(cafile=str(SERVER)) if secure else None
+            with urllib.request.urlopen(page, context=trust) as answer:
+                assert answer.status == 200
+    url = page_address("web", ":0?from=10.0.0.0/8", "--web")
+    with Serving(tmp_path, guest="all", web=url) as server:
+        with pytest.raises(ConnectionError):
+            asked(server, "/")
+        assert server.server.listener.refusals["address"] == 1
+
+
+def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the extra that has it; the server does not start without the page it was to serve."""
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    for name in [one for one in sys.modules if one.startswith(("starlette.", WEB_ROOM))]:
+        monkeypatch.delitem(sys.modules, name)
+    with (
+        pytest.raises(ConfigError, match="`starlette` is not installed") as caught,
+        Serving(tmp_path, guest="all", web=WEB),
+    ):
+        pass
+    assert caught.value.hint == "pip install 'logweir[web]'"
 
 
 def test_watchers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,18 +69,21 @@ function fill(place, columns, rows, empty, more = 0) {
   note.hidden = rows.length > 0 && more <= 0;
   if (!rows.length) { table?.remove(); return; }
   if (!table) {
-    const head = element("tr", {}, ...columns.map(([name, kind]) =>
-      element("th", { scope: "col", class: kind ?? "" }, name)));
-    table = element("table", {}, element("thead", {}, head), element("tbody"));
+    // The roles stay where a narrow screen shows rows as blocks.
+    const head = element("tr", { role: "row" }, ...columns.map(([name, kind]) =>
+      element("th", { scope: "col", role: "columnheader", class: kind ?? "" }, name)));
+    table = element("table", { role: "table" }, element("thead", { role: "rowgroup" }, head),
+      element("tbody", { role: "rowgroup" }));
     place.prepend(table);
   }
   const body = table.tBodies[0];
   while (body.rows.length > rows.length) body.deleteRow(-1);
   rows.forEach((cells, at) => {
-    const row = body.rows[at] ?? body.insertRow();
+    const row = body.rows[at] ?? body.appendChild(element("tr", { role: "row" }));
     cells.forEach((cell, index) => {
       const [value, kind] = Array.isArray(cell) ? cell : [cell, ""];
-      const shown = row.cells[index] ?? row.insertCell();
+      const shown = row.cells[index]
+        ?? row.appendChild(element("td", { role: "cell", "data-of": columns[index][0] }));
       const name = `${columns[index][1] ?? "text"} ${kind}`.trim();
       if (shown.className !== name) shown.className = name;
       setText(shown, value);
@@ -194,11 +197,11 @@ const BOX = 46;
 const STEP = 62;
 
 function box(x, y, width, node, kind = "") {
-  const letters = Math.floor((width - 20) / 7.2);
+  const letters = (each) => Math.floor((width - 20) / each);
   const made = element("g", { class: kind }, element("title", {}, `${node.name} ${node.note}`),
     element("rect", { x, y, width, height: BOX, rx: 4 }),
-    element("text", { x: x + 10, y: y + 19, class: "strong" }, cut(node.name, letters)),
-    element("text", { x: x + 10, y: y + 36, class: "soft" }, cut(node.note, letters)));
+    element("text", { x: x + 10, y: y + 19, class: "strong" }, cut(node.name, letters(8.6))),
+    element("text", { x: x + 10, y: y + 36, class: "soft" }, cut(node.note, letters(7.6))));
   return made;
 }
 
@@ -247,8 +250,10 @@ function across(width, upstreams, here, followers) {
       const y = place(nodes, at);
       const [start, end] = [from(y), to(y)];
       const half = (start[0] + end[0]) / 2;
+      const isLeft = x < left;  // its label is beside its own box, where labels are apart
       const [line, label] = edge(`M${start} C${half},${start[1]} ${half},${end[1]} ${end}`, node,
-        half, (start[1] + end[1]) / 2 - 5);
+        isLeft ? x + wide + 8 : x - 8, y > height / 2 + 1 ? y + 15 : y - 5,
+        isLeft ? "start" : "end");
       parts.push(line);
       labels.push(label);
       parts.push(box(x, y - BOX / 2, wide, node));
