@@ -34,9 +34,8 @@ def test_every_metric_is_documented_and_no_other() -> None:
     assert set(re.findall(r"`(logweir_[a-z_]+)`", PAGE)) == families
 
 
-def served() -> dict[str, set[str]]:
-    """Every series that a server serves to which everything has happened, with its labels, and
-    those that Prometheus adds."""
+def exposition() -> str:
+    """What a server serves to which everything has happened."""
     metrics = Metrics()
     metrics.opened("tank")
     metrics.refused("tank", "memory")
@@ -53,12 +52,101 @@ def served() -> dict[str, set[str]]:
     metrics.source_rows("url", 1)
     metrics.source_streams("url", lambda: [StreamFigures("events", "master", 1, 1, 1, True)])
     metrics.archive(lambda: ArchiveFigures("place", 1, 1, 1.0, 1.0, 1))
-    families = text_string_to_metric_families(metrics.render().decode())
+    return metrics.render().decode()
+
+
+def served() -> dict[str, set[str]]:
+    """Every series of it, with its labels, and those that Prometheus adds."""
     return {
         sample.name: {"job", "instance", *sample.labels}
-        for family in families
+        for family in text_string_to_metric_families(exposition())
         for sample in family.samples
     }
+
+
+NO_BASE_UNIT = re.compile(
+    r"_(milli|micro|nano|kilo|mega|giga|kibi|mebi|gibi)|_(ms|us|ns|minutes?|hours?|days?|weeks?)(_|$)"
+    r"|_(bits?|kb|mb|gb|kib|mib|gib|percent|celsius_degrees|fahrenheit)(_|$)"
+)
+UNITS = ("_seconds", "_bytes", "_ratio", "_celsius", "_volts", "_meters")
+OF_LIBRARY = re.compile(r"process_|logweir_.*_created$")
+"""Names that the client library makes itself."""
+
+
+def broken_rules(text: str) -> list[str]:
+    """What in an exposition breaks the rules for names of Prometheus (its page "Metric and label
+    naming", and those that `promtool check metrics` looks at)."""
+    counters = re.findall(r"^# TYPE (\S+) counter$", text, re.M)  # the parser adds _total itself
+    found = [f"{one} is a counter without _total" for one in counters if one[-6:] != "_total"]
+    taken: dict[str, str] = {}
+    for family in text_string_to_metric_families(text):
+        samples = {sample.name for sample in family.samples}
+        for name in samples | {family.name}:
+            if taken.setdefault(name, family.name) != family.name:
+                found.append(f"{name} is of {taken[name]} and of {family.name}")
+        if OF_LIBRARY.match(family.name):
+            continue
+        base = family.name.removesuffix("_total")
+        if not re.fullmatch(r"logweir(_[a-z][a-z0-9]*)+", family.name):
+            found.append(f"{family.name} is not logweir_… in small letters")
+        if NO_BASE_UNIT.search(family.name):
+            found.append(f"{family.name} has no base unit")
+        if any(unit in base and not base.endswith(unit) for unit in UNITS):
+            found.append(f"{family.name} has its unit inside")
+        if not family.documentation.strip():
+            found.append(f"{family.name} has no help")
+        if family.type == "gauge" and family.name.endswith(("_total", "_count", "_sum", "_bucket")):
+            found.append(f"{family.name} is a gauge that is named as another kind")
+        if re.search(r"_(counter|gauge|histogram|summary|metric)(_|$)", family.name):
+            found.append(f"{family.name} names its kind")
+        for label in {label for sample in family.samples for label in sample.labels}:
+            bucket = label == "le" and family.type == "histogram"
+            if not bucket and (label in ("le", "quantile", "job", "instance") or "__" in label):
+                found.append(f"{family.name} has the reserved label {label}")
+            if f"_by_{label}" in family.name:
+                found.append(f"{family.name} names its label {label}")
+    return found
+
+
+def test_names_keep_the_rules_of_prometheus() -> None:
+    """All of them, as they are served."""
+    assert broken_rules(exposition()) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "complaint"),
+    [
+        ("counter", "logweir_a_b 1", "without _total"),
+        ("gauge", "logweir_a_total 1", "another kind"),
+        ("gauge", "logweir_wait_ms 1", "no base unit"),
+        ("gauge", "logweir_size_kilobytes 1", "no base unit"),
+        ("gauge", "logweir_seconds_waited 1", "unit inside"),
+        ("gauge", "logweir_aB 1", "small letters"),
+        ("gauge", "other_a 1", "small letters"),
+        ("gauge", 'logweir_a{le="1"} 1', "reserved"),
+        ("gauge", 'logweir_a{instance="1"} 1', "reserved"),
+        ("gauge", 'logweir_lag_by_url{url="1"} 1', "names its label"),
+        ("gauge", "logweir_a_gauge 1", "names its kind"),
+        ("gauge", "logweir_commit_seconds_count 1", "and of"),
+    ],
+)
+def test_each_rule_can_be_broken(kind: str, line: str, complaint: str) -> None:
+    """One bad metric beside those that are served gives a complaint."""
+    name = re.split(r"[ {]", line)[0]
+    text = f"# HELP {name} some help\n# TYPE {name} {kind}\n{line}\n"
+    assert any(complaint in one for one in broken_rules(exposition() + text))
+    bare = "# TYPE logweir_a gauge\nlogweir_a 1\n"
+    assert broken_rules(bare) == ["logweir_a has no help"]
+
+
+def test_prometheus_own_tool_finds_nothing_in_the_names() -> None:
+    """`promtool check metrics` is silent."""
+    program = shutil.which("promtool")
+    if program is None:
+        pytest.skip("no promtool on this machine")
+    words = [program, "check", "metrics"]
+    done = subprocess.run(words, input=exposition(), capture_output=True, text=True)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def expressions() -> Iterator[tuple[str, str]]:
