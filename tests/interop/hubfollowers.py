@@ -30,6 +30,7 @@ from interop.hubsides import (
     text,
 )
 from interop.realtarantool import RealTarantool
+from logweir.errors import PeerRefused
 from logweir.replication.greenstack.client import Client as GreenstackClient
 from logweir.replication.greenstack.follow.incoming import Rows, SnapshotBegins
 from logweir.replication.memcached.client import TapStream
@@ -403,10 +404,12 @@ class Hub:
     def has_spaces(self) -> bool:
         """Whether the hub has a space for each upstream."""
         with TankClient(f"tank://127.0.0.1:{self.ports['tank']}") as client:
-            return all(
-                len(client.partitions(name if kind == "tank" else f"space:{name}")) > 0
-                for kind, name in SPACES.items()
-            )
+            for kind, name in SPACES.items():
+                try:
+                    client.partitions(name if kind == "tank" else f"space:{name}")
+                except PeerRefused:
+                    return False
+        return True
 
     def end(self) -> None:
         """Everything."""

@@ -61,11 +61,13 @@ class Program:
         self._words = [str(folder), *addresses, *words, "--allow-guest", "all"]
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        """Until it listens."""
+    def start(self, *, wait: bool = True) -> None:
+        """Until it listens, or just begin."""
         command = [Path(sys.executable).parent / "logweir", "--json", "serve", *self._words]
         self._log = open(self.folder.with_suffix(".log"), "ab")  # noqa: SIM115
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log)
+        if not wait:
+            return
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], 60)
         told = self._process.stdout.readline() if ready else b""
@@ -152,11 +154,11 @@ class Upstreams:
             self.programs[kind].kill()
 
     def restart(self, kind: str) -> None:
-        """Start one again, on its port."""
+        """Have one start again, on its port."""
         if kind == "tarantool":
             self.box.start()
         else:
-            self.programs[kind].start()
+            self.programs[kind].start(wait=False)
 
     def end(self) -> None:
         """Kill all that run."""
