@@ -23,6 +23,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Final
 
 from logweir.errors import ConfigError, DecodeError
@@ -143,18 +144,23 @@ class Selection:
 
     def files(self, logs: Sequence[LogFile]) -> list[LogFile]:
         """Those of `logs`, oldest first, that may hold wanted rows, by their headers alone."""
-        if self.start is None or isinstance(self.start, ReplicaBound):
-            return list(logs)
-        wanted = []
-        for number, log in enumerate(logs):
-            following = logs[number + 1] if number + 1 < len(logs) else None
-            if isinstance(self.start, int):
-                is_before = following is not None and following.signature < self.start
-            else:
-                is_before = following is not None and self.start.covers(following.vclock)
-            if not is_before:
-                wanted.append(log)
-        return wanted
+        wanted = [log for log, following in pairwise(logs) if not self._is_before(log, following)]
+        return [*wanted, *logs[-1:]]
+
+    def _is_before(self, log: LogFile, following: LogFile) -> bool:
+        """Whether all rows of a log are before the start. `following`: the log behind it."""
+        match self.start:
+            case None:
+                return False
+            case int(signature):
+                return following.signature < signature
+            case ReplicaBound(replica_id, first):
+                begin, end = log.vclock, following.vclock
+                return end.lsn(replica_id) < first and all(
+                    begin.lsn(one) == lsn for one, lsn in end.items() if one != replica_id
+                )
+            case vclock:
+                return vclock.covers(following.vclock)
 
     def begin(self, meta: Meta) -> None:
         """Start a file. `meta`: its header."""
@@ -211,6 +217,8 @@ class Selection:
                 return signature < wanted
             case VClock() as vclock:
                 return all(lsn <= vclock.lsn(replica_id) for replica_id, lsn in last.items())
+            case ReplicaBound(wanted, first):
+                return set(last) == {wanted} and last[wanted] < first
             case _:
                 return False
 
@@ -222,6 +230,8 @@ class Selection:
                 return self._signature + 1 >= wanted
             case VClock() as vclock:
                 return all(self._position.get(one, 0) >= vclock.lsn(one) for one in last)
+            case ReplicaBound(wanted, first):
+                return wanted not in last or self._position.get(wanted, 0) + 1 >= first
             case _:
                 return False
 
@@ -233,6 +243,8 @@ class Selection:
                 return signature <= wanted
             case VClock() as vclock:
                 return all(lsn <= vclock.lsn(replica_id) for replica_id, lsn in last.items())
+            case ReplicaBound(wanted, final):
+                return last.get(wanted, 0) <= final
             case _:
                 return False
 

@@ -179,10 +179,43 @@ def test_type_is_read_by_name_and_by_number() -> None:
         (VClock({1: 9}), [0, 10, 20]),
         (VClock({1: 10}), [10, 20]),
         (VClock({1: 30}), [20]),
-        (ReplicaBound(1, 15), [0, 10, 20]),
+        (ReplicaBound(1, 10), [0, 10, 20]),
+        (ReplicaBound(1, 11), [10, 20]),
+        (ReplicaBound(1, 15), [10, 20]),
+        (ReplicaBound(1, 99), [20]),
     ],
 )
 def test_files_before_the_start_are_left_out(start: Bound | None, expected: list[int]) -> None:
     """A file is left out where the header of the next one says that it holds nothing wanted."""
     logs = [LogFile(Path(str(n)), "xlog", n, Meta("XLOG", VClock({1: n})), 0) for n in (0, 10, 20)]
     assert [log.signature for log in Selection(start=start).files(logs)] == expected
+
+
+def test_file_with_rows_of_another_replica_is_not_left_out() -> None:
+    """All of these are wanted behind REPLICA:LSN, wherever they stand."""
+    clocks = [VClock(), VClock({1: 5, 2: 3}), VClock({1: 9, 2: 3}), VClock({1: 12, 2: 3})]
+    logs = [LogFile(Path(str(n)), "xlog", n, Meta("XLOG", one), 0) for n, one in enumerate(clocks)]
+    chosen = Selection(start=ReplicaBound(1, 10)).files(logs)
+    assert [log.vclock for log in chosen] == [clocks[0], clocks[2], clocks[3]]
+
+
+def test_blocks_before_a_place_of_a_replica_are_not_read_row_by_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only the block in which the place is: the others are told by their last lsns."""
+    looked: list[int] = []
+    right = Selection._row_by_row
+
+    def counted(selection: Selection, columns: RowColumns) -> list[int]:
+        looked.append(len(columns))
+        return right(selection, columns)
+
+    monkeypatch.setattr(Selection, "_row_by_row", counted)
+    blocks = [
+        RowColumns.scan(transaction(first, [insert(512, [n]) for n in range(4)]))
+        for first in (1, 5, 9, 13)
+    ]
+    selection = Selection(start=ReplicaBound(1, 7), stop=ReplicaBound(1, 10))
+    selection.begin(Meta("XLOG", VClock()))
+    assert [selection.rows(one, {}) for one in blocks] == [[], [2, 3], [0, 1], []]
+    assert looked == [4, 4, 4]
