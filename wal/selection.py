@@ -219,7 +219,7 @@ class Selection:
                 return all(lsn <= vclock.lsn(replica_id) for replica_id, lsn in last.items())
             case ReplicaBound(wanted, first):
                 return set(last) == {wanted} and last[wanted] < first
-            case _:
+            case None:
                 return False
 
     def _begins_behind_start(self, last: Mapping[int, int]) -> bool:
@@ -232,8 +232,6 @@ class Selection:
                 return all(self._position.get(one, 0) >= vclock.lsn(one) for one in last)
             case ReplicaBound(wanted, first):
                 return wanted not in last or self._position.get(wanted, 0) + 1 >= first
-            case _:
-                return False
 
     def _ends_before_stop(self, last: Mapping[int, int], signature: int) -> bool:
         match self._stop:
@@ -245,8 +243,6 @@ class Selection:
                 return all(lsn <= vclock.lsn(replica_id) for replica_id, lsn in last.items())
             case ReplicaBound(wanted, final):
                 return last.get(wanted, 0) <= final
-            case _:
-                return False
 
     def _row_by_row(self, columns: RowColumns) -> list[int]:
         chosen = []
