@@ -94,6 +94,14 @@ class DirectoryIndex:
                 first = i
         return [] if first is None else self.xlogs[first:]
 
+    def check_logs(self, behind: int) -> None:
+        """Raise `WalError` where a log with a higher number than `behind` cannot be read, so that
+        nobody knows which rows it holds."""
+        for damage in self.damage:
+            path = Path(damage.file)
+            if damage.kind in _UNKNOWN and path.suffix == ".xlog" and int(path.stem) > behind:
+                raise damage.to_error()
+
     def check_start(self, start: Bound) -> None:
         """Raise `PositionUnavailable` where logs that hold rows from `start` on were removed."""
         if not self.xlogs:
@@ -199,6 +207,7 @@ def _load(
     return LogFile(path, suffix, signature, meta, size)
 
 
+_UNKNOWN: Final = (DamageKind.UNREADABLE, DamageKind.HEADER)
 _FOREIGN_HINT: Final = "the file does not belong here: move it away"
 
 

@@ -17,7 +17,7 @@ from typing import Final
 from logweir.errors import ChainGap, WalError
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind
 from logweir.wal.directory import DirectoryIndex, LogFile, removed, scan_directory
-from logweir.wal.filesystem import OS, FileSystem
+from logweir.wal.filesystem import OS, FileSystem, explain
 from logweir.wal.lease import Lease
 from logweir.wal.reader import Block, Taker, WalReader
 from logweir.wal.settled import ALL_SETTLED, Settled
@@ -210,7 +210,10 @@ class Follower:
 
     def _has_newer(self, name: str) -> bool:
         """Whether a later log is there, by names alone."""
-        names = self._filesystem.list_directory(self.directory)
+        try:
+            names = self._filesystem.list_directory(self.directory)
+        except OSError as error:
+            raise explain(error, str(self.directory)) from error
         return any(other > name and other.endswith(".xlog") for other in names)
 
     def _open_first(self) -> bool:
@@ -221,8 +224,9 @@ class Follower:
             if self._lease is not None:
                 self._lease.hold(0)  # nothing goes between the look and the opening
             index = self._index()
-            index.check_start(self.vclock)
             files = index.xlogs_after(self.vclock)
+            index.check_logs(files[0].signature if files else -1)
+            index.check_start(self.vclock)
             if not files:
                 return False
             if self._open(files[0]):
@@ -254,7 +258,9 @@ class Follower:
         """Open the file after `reader`'s, if it is there and `reader`'s is finished."""
         if not self._has_newer(reader.path.name):
             return False
-        files = self._index().xlogs
+        index = self._index()
+        index.check_logs(reader.meta.vclock.signature)
+        files = index.xlogs
         later = [file for file in files if file.vclock.compare(reader.meta.vclock) == ">"]
         if not later:
             return False

@@ -282,11 +282,12 @@ class Checkpoints(OfProcess):
         removals, oldest = self._oldest
         if removals != self._removals:
             removals = self._removals
-            xlogs = self._index().xlogs
-            if not xlogs:
+            index = self._index()
+            if not index.xlogs:
                 return self._log.committer.vclock
-            oldest = xlogs[0].vclock
-            self._oldest = (removals, oldest)
+            oldest = index.xlogs[0].vclock
+            if not index.damage:  # else it is asked again: an older one may be readable then
+                self._oldest = (removals, oldest)
         return oldest
 
     def _index(self) -> DirectoryIndex:
@@ -301,7 +302,9 @@ class Checkpoints(OfProcess):
             if newest is None:
                 text = "there is no snapshot to back up"
                 raise RequestError(ErrorCode.MISSING_SNAPSHOT, text)
-            files = [newest.path, *(log.path for log in index.xlogs_after(newest.vclock))]
+            logs = index.xlogs_after(newest.vclock)
+            index.check_logs(logs[0].signature if logs else -1)
+            files = [newest.path, *(log.path for log in logs)]
             pin = max(self._pins, default=0) + 1
             self._pins[pin] = frozenset(files)
         try:

@@ -76,6 +76,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "replicated_rows_*",
             "change_behind_*",
             "lone_kill",
+            "whole_store",
             "pipelined_insert_*",
             "reference*",
             "reopening_*",

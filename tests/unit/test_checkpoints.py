@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import logweir
-from logweir.errors import ConfigError, PositionUnavailable, RequestError
+from logweir.errors import ConfigError, CorruptBlock, PositionUnavailable, RequestError
+from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.wal.filesystem import OsFileSystem
 
 
@@ -200,3 +201,18 @@ def test_oldest_position_without_a_log_is_the_newest(tmp_path: Path) -> None:
         log.create_space("kv", [("id", "unsigned"), ("text", "string")])
         assert log.oldest_position == {}
         assert log.vclock.signature > 0
+
+
+def test_a_backup_without_a_log_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """Its files would restore to a store without the rows of that log."""
+    disk = FaultyFileSystem(OsFileSystem())
+    with opened(tmp_path, filesystem=disk) as log:
+        fill(log, 0)
+        newest = names(tmp_path, "xlog")[-1]
+        disk.fault = Fault(
+            at=len(names(tmp_path, "xlog")) + len(names(tmp_path, "snap")), kinds={"open_read"}
+        )
+        with pytest.raises(CorruptBlock, match=newest), log.backup():
+            pass
+        with log.backup() as files:
+            assert files[-1].name == newest

@@ -9,10 +9,12 @@ import pytest
 from samples import damaged, sample
 from support.logs import INSTANCE, insert, transaction
 
-from logweir.errors import ChainGap, CorruptBlock, PositionUnavailable
+from logweir.errors import ChainGap, CorruptBlock, PositionUnavailable, WalError
 from logweir.recovery import examine, plan
+from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.wal.block import EOF_MARKER, encode_block
 from logweir.wal.directory import scan_directory
+from logweir.wal.filesystem import OS
 from logweir.wal.follow import Follower
 from logweir.wal.meta import Meta
 from logweir.wal.vclock import VClock
@@ -249,3 +251,28 @@ def test_rows_of_several_replicas_are_followed_by_their_own_lsns() -> None:
             if lsn > after.lsn(i)
         ]
     assert found == [(i, lsn) for i, lsn in expected if lsn > after.lsn(i)]
+
+
+@pytest.mark.parametrize("read_before", [0, 3])
+def test_a_log_that_cannot_be_opened_is_not_passed_over(tmp_path: Path, read_before: int) -> None:
+    """A disk that fails once is told, and what stands there comes with the next poll; it is not
+    taken for the end of the log."""
+    log = Log(tmp_path)
+    log.write(3)
+    disk = FaultyFileSystem(OS)
+    with Follower(tmp_path, VClock(), filesystem=disk) as follower:
+        if read_before:
+            assert poll(follower) == [1, 2, 3]
+            log.writer.rotate()
+            log.write(2)
+            assert len(scan_directory(tmp_path).xlogs) == 2
+        names = sorted(path.name for path in tmp_path.glob("*.xlog"))
+        if read_before:
+            disk.fault = Fault(1, kinds={"list_directory"})
+            with pytest.raises(WalError, match="input/output error"):
+                poll(follower)
+        disk.fault = Fault(len(names), kinds={"open_read"})  # the newest
+        with pytest.raises(CorruptBlock, match=names[-1]):
+            poll(follower)
+        assert poll(follower) == ([4, 5] if read_before else [1, 2, 3])
+    log.writer.close()

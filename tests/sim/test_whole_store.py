@@ -1,0 +1,181 @@
+"""Histories of whole stores, each from one seed: see `sim.wholestore`.
+
+`LOGWEIR_SEEDS` says how many are lived, 300 unless it is set; `LOGWEIR_SEED` names one alone, and
+`LOGWEIR_DROPPED` operations that it leaves out. A failing one is made smaller before it is told.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sim.wholestore import World
+
+from logweir.testing.scheduler import Scheduler, Stuck
+
+SEEDS = int(os.environ.get("LOGWEIR_SEEDS", "300"))
+ONE = os.environ.get("LOGWEIR_SEED")
+DROPPED = frozenset(map(int, filter(None, os.environ.get("LOGWEIR_DROPPED", "").split(","))))
+AGAIN = "python -m pytest -n 0 tests/sim/test_whole_store.py -k promise"
+GROUPS = 6
+TRIES = 60
+"""Lives that are spent on making a failure smaller."""
+
+KEPT: dict[int, str] = {
+    30: "a log that could not be opened was taken for the end of the log",
+}
+"""Seeds that failed once, and what was wrong."""
+
+
+def lived(seed: int, dropped: frozenset[int] = frozenset()) -> tuple[World, BaseException | None]:
+    """The world of a seed, and what was found in it."""
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
+        path = Path(folder) / "world"
+        path.mkdir()
+        world = World(path, seed, dropped=dropped)
+        try:
+            world.live()
+        except Exception as error:
+            return world, error
+        return world, None
+
+
+def smaller(seed: int, count: int) -> frozenset[int]:
+    """Operations without which that seed still fails."""
+    dropped: frozenset[int] = frozenset()
+    size, tries = max(count // 2, 1), 0
+    while size and tries < TRIES:
+        for first in range(1, count + 1, size):
+            more = dropped | frozenset(range(first, first + size))
+            tries += 1
+            if more != dropped and tries < TRIES and lived(seed, more)[1] is not None:
+                dropped = more
+        size //= 2
+    return dropped
+
+
+def check(seed: int, dropped: frozenset[int] = frozenset()) -> World:
+    """Live it; a failure tells what repeats it."""
+    world, error = lived(seed, dropped)
+    if error is None:
+        return world
+    dropped = dropped or smaller(seed, world.operations)
+    least = lived(seed, dropped)[1] or error
+    left = "" if not dropped else f"LOGWEIR_DROPPED={','.join(map(str, sorted(dropped)))} "
+    again = (
+        f"{left}LOGWEIR_SEED={seed} python -m pytest -n 0 tests/sim/test_whole_store.py -k promise"
+    )
+    raise AssertionError(f"seed {seed}: {least}\nagain: {again}") from least
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_no_history_breaks_a_promise(group: int) -> None:
+    """What was acknowledged is there, what was read was durable, each transaction is whole, all
+    indexes agree, nobody waits for ever: at every moment, and behind each crash."""
+    steps = cuts = kills = faults = 0
+    seeds = range(group, SEEDS, GROUPS) if ONE is None else [int(ONE)][group:]
+    for seed in seeds:
+        world = check(seed, DROPPED)
+        steps += len(world.history)
+        cuts, kills, faults = cuts + world.cuts, kills + world.kills, faults + world.faults
+    assert steps or ONE is not None
+    print(f"{steps} steps, {cuts} power cuts, {kills} kills, {faults} lives with failing calls")
+
+
+@pytest.mark.parametrize("seed", sorted(KEPT))
+def test_seeds_that_failed_once(seed: int) -> None:
+    """They no longer do."""
+    assert check(seed).history
+
+
+def test_a_seed_repeats_its_history() -> None:
+    """Thread by thread, step by step, the lives behind crashes included."""
+    for seed in range(4):
+        first, second = lived(seed)[0], lived(seed)[0]
+        assert len(first.history) > 100
+        assert first.history == second.history
+    assert lived(0)[0].history != lived(1)[0].history
+
+
+# --- the scheduler --------------------------------------------------------------------------------
+
+
+def scheduled(call: Callable[[], object], seed: int) -> Scheduler:
+    """Run it with the primitives of this module replaced."""
+    scheduler = Scheduler(seed, packages=(__name__.split(".")[0],))
+    scheduler.run(call)
+    return scheduler
+
+
+def test_threads_that_wait_for_one_another_are_told() -> None:
+    """Two locks, taken in two orders: some seeds find it, and say who waits where."""
+    found = []
+
+    def call() -> None:
+        one, other = threading.Lock(), threading.Lock()
+
+        def take(first: threading.Lock, second: threading.Lock) -> None:
+            with first, second:
+                pass
+
+        threads = [
+            threading.Thread(target=take, args=args) for args in ((one, other), (other, one))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    for seed in range(30):
+        try:
+            scheduled(call, seed)
+        except Stuck as error:
+            found.append(str(error))
+    assert 0 < len(found) < 30
+    assert all("every thread waits" in text and text.count("in take") == 2 for text in found)
+
+
+def test_time_passes_where_all_wait() -> None:
+    """And nothing but that wakes who waits for it."""
+    seen = []
+
+    def call() -> None:
+        condition = threading.Condition()
+        with condition:
+            seen.append(condition.wait(3600))
+            seen.append(condition.wait_for(lambda: len(seen) > 3, 10))
+
+    assert scheduled(call, 1).seconds >= 3610
+    assert seen == [False, False]
+
+
+def test_a_change_that_two_threads_make_in_two_steps_is_lost() -> None:
+    """With a lock between: the scheduler stops there."""
+    values = set()
+    for seed in range(40):
+        number = [0]
+
+        def call(number: list[int] = number) -> None:
+            lock = threading.Lock()
+
+            def add() -> None:
+                with lock:
+                    before = number[0]
+                with lock:
+                    number[0] = before + 1
+
+            threads = [threading.Thread(target=add) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        scheduled(call, seed)
+        values.add(number[0])
+    assert values == {1, 2}

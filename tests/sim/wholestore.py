@@ -1,0 +1,366 @@
+"""A whole store in one world that a seed decides: its disk, LMDB's files, clocks, threads, clients.
+
+A world lives several lives. In each the store is opened, compared with the ledger, used by clients
+side by side, and closed, killed, or stopped by a power cut at any step of the schedule; calls to
+the disk may fail, be slow or find it full. The log is on a `SimFileSystem`. LMDB is the real one on
+real files; a power cut leaves each page of them as it was when it was synced last, or as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import gc
+import random
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+from sim.clients import Client, Keeper, Reader, Tasks
+from sim.ledger import FORMAT, SPACE, Ledger
+
+import logweir
+from logweir.errors import LogweirError
+from logweir.recovery.faults import Fault, FaultyFileSystem, SimFileSystem
+from logweir.recovery.faults.faulty import KINDS, WRITING
+from logweir.store.schema.decode import decode_collation
+from logweir.store.state.state import State
+from logweir.testing.clock import SimClock
+from logweir.testing.primitives import modules_of
+from logweir.testing.scheduler import Scheduler
+from logweir.wal import failpoint, process
+from logweir.wal.filesystem import FileSystem, make_folders
+from logweir.wal.writer import WalWriter  # noqa: F401 - loaded, so that its locks are scheduled
+
+__all__ = ["World"]
+
+LIVES: Final = 2
+_PAGE: Final = 4096
+_PLACES: Final = (
+    "store.after_sync",
+    "store.after_sync_before_publish",
+    "store.after_publish",
+    "store.before_apply_commit",
+    "checkpoint.before_remove",
+    "wal.after_close",
+)
+_collation: Final = functools.cache(decode_collation)
+_WITHIN: Final = tuple(
+    Path(logweir.__file__).parent / "store" / name
+    for name in ("commit", "state", "log.py", "transaction.py", "recover/checkpoint.py")
+)
+
+
+class Disk(FaultyFileSystem):
+    """A simulated disk each call to which is a place where another thread may go on; a sync lasts
+    for a while behind what it saves."""
+
+    def __init__(self, inner: FileSystem, scheduler: Scheduler, dice: random.Random) -> None:
+        super().__init__(inner)
+        self._scheduler, self._dice = scheduler, dice
+
+    def call(self, kind: str, path: Path) -> int | None:
+        """As `FaultyFileSystem.call`."""
+        if kind in WRITING or self._dice.random() < 0.2:
+            for _ in range(self._dice.choice((1, 1, 1, 5)) if kind == "sync" else 1):
+                self._scheduler.pause(f"{kind} {path.name}")
+        self._scheduler.check()
+        return super().call(kind, path)
+
+
+@dataclass
+class Plan:
+    """What a life meets. `end_at`: the step at which it is killed or loses its power, None: never;
+    `lines`: see `Scheduler`; `dropped`: operations that are left out, to make a failure smaller."""
+
+    end_at: int | None
+    is_power_cut: bool
+    fault: Fault | None
+    durability: Any
+    lines: float
+    closes: bool
+
+
+class World:
+    """See the module. `folder`: an empty one, for LMDB; `seed`: decides all; `dropped`: the numbers
+    of operations that are left out; `lives`: how many at most."""
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        *,
+        dropped: frozenset[int] = frozenset(),
+        lives: int = LIVES,
+    ) -> None:
+        self.path = folder / "new" / "store"
+        self.seed, self.dropped, self.lives = seed, dropped, lives
+        self.dice = random.Random(seed)
+        self.ledger = Ledger()
+        self.clock = SimClock()
+        self.disk = SimFileSystem(seed=seed)
+        make_folders(self.disk, folder)
+        if self.dice.random() < 0.85:  # else the folder is made under the scheduler
+            self._begin(_begun())
+        self.boot = 0
+        self.history: list[str] = []
+        """Of all lives: which thread stopped where."""
+        self.scheduler = Scheduler(0)
+        self.operations = 0
+        self._writers = 0
+        self._stops: list[Any] = []
+        self.cuts = self.kills = self.faults = 0
+        self._synced: bytes | None = None  # LMDB's file as it was when it was synced last
+        self._calls = Disk(self.disk, self.scheduler, self.dice)
+        self._plan: Plan | None = None
+        self._after: SimFileSystem | None = None
+        self._log: logweir.Log | None = None
+
+    def _begin(self, files: dict[str, bytes]) -> None:
+        """Lay a store that was closed in order."""
+        (self.path / "state").mkdir(parents=True)
+        for name, data in files.items():
+            if name.endswith(".mdb"):
+                (self.path / name).write_bytes(data)
+            else:
+                self.disk.put(self.path / name, data)
+
+    def live(self) -> None:
+        """All lives, and a look at what the last one left. Raises what was found."""
+        with self._small():
+            for number in range(self.lives):
+                self._live(self._planned(number))
+            self._live(Plan(None, False, None, "fsync", 0.0, True), clients=False)
+
+    # --- for clients ------------------------------------------------------------------------------
+
+    def may_skip(self) -> bool:
+        """Whether the next operation is left out."""
+        self.operations += 1
+        return self.operations in self.dropped
+
+    def event(self) -> Any:
+        """A scheduled `threading.Event`."""
+        return modules_of(self.scheduler)["threading"].Event()
+
+    def stop(self) -> Any:
+        """An event that is set once nobody changes anything any more."""
+        event = self.event()
+        self._stops.append(event)
+        if not self._writers:
+            event.set()
+        return event
+
+    def is_excused(self, error: BaseException) -> bool:
+        """Whether an error is because of what was done to the disk."""
+        return isinstance(error, LogweirError) and bool(self._calls.failed)
+
+    # --- lives ------------------------------------------------------------------------------------
+
+    def _planned(self, number: int) -> Plan:
+        dice = self.dice
+        end_at = int(2 ** dice.uniform(3, 12)) if dice.random() < 0.7 else None
+        fault = None
+        if dice.random() < 0.35:
+            kinds = dice.choice((WRITING, frozenset(("write",)), frozenset(("sync",)), KINDS))
+            fault = Fault(
+                at=int(2 ** dice.uniform(0, 8)),
+                kinds=kinds,
+                errno=dice.choice((errno.EIO, errno.ENOSPC)),
+                part=dice.choice((0.0, 0.5, 1.0)),
+                lasts=dice.random() < 0.2,
+            )
+        is_power_cut = dice.random() < 0.7
+        return Plan(
+            end_at,
+            is_power_cut,
+            fault,
+            "fsync" if is_power_cut or dice.random() < 0.7 else "write",
+            dice.choice((0.0, 0.0, 0.0, 0.02, 0.2)),
+            dice.random() < 0.6,
+        )
+
+    def _live(self, plan: Plan, *, clients: bool = True) -> None:
+        self._plan, self._after, self._log = plan, None, None
+        lines = plan.lines
+        seed = self.dice.getrandbits(64)
+        self.scheduler = Scheduler(seed, lines=lines, within=_WITHIN)
+        self.scheduler.on_step = self._step
+        self._calls = Disk(self.disk, self.scheduler, random.Random(seed))
+        self._calls.fault = plan.fault
+        for name in _PLACES:
+            failpoint.arm(name, lambda name=name: self.scheduler.pause(name))  # type: ignore[misc]
+        try:
+            self.scheduler.run(lambda: self._main(clients))
+        finally:
+            failpoint.disarm()
+            self.history += self.scheduler.history
+            self.faults += bool(self._calls.failed)
+            self._let_go()
+        if self._after is not None:
+            self._lay(self._after, plan.is_power_cut)
+
+    def _main(self, clients: bool) -> None:
+        plan = self._plan
+        assert plan is not None
+        try:
+            log = self._log = logweir.open(
+                self.path,
+                filesystem=self._calls,
+                clock=self.clock,
+                durability=plan.durability,
+                wal_max_size=self.dice.choice((600, 4000, 100_000)),
+                checkpoint_count=1,
+                checkpoint_interval=self.dice.choice((0.0, 5.0)),
+                write_ahead=self.dice.choice((0, 2000, 2**20)),
+            )
+            define(log)
+            self.ledger.spaces.setdefault(SPACE, {True})
+            self.ledger.settle(log)
+            log.retain("ledger", self.ledger.position)
+        except LogweirError as error:
+            if not self.is_excused(error):
+                raise
+            self.cut(is_power_cut=plan.is_power_cut)
+        if clients:
+            self._use(log)
+        if plan.closes:
+            try:
+                log.close()
+            except LogweirError as error:
+                if not self.is_excused(error):
+                    raise
+        else:
+            self.cut(is_power_cut=False)
+
+    def _use(self, log: logweir.Log) -> None:
+        """Clients, side by side."""
+        dice = self.dice
+        clients: list[Client] = []
+        for number in range(dice.randint(1, 3)):
+            clients.append(Client(self, log, f"client{number}", dice.randint(3, 15)))
+        for kind, chance in ((Keeper, 0.6), (Reader, 0.4), (Tasks, 0.4)):
+            if dice.random() < chance:
+                clients.append(kind(self, log, kind.__name__.lower(), dice.randint(2, 6)))
+        threads = []
+        self._stops, self._writers = [], sum(not isinstance(one, Reader) for one in clients)
+        for client in clients:
+            thread = modules_of(self.scheduler)["threading"].Thread(
+                target=self._client, args=(client,), name=client.name
+            )
+            threads.append(thread)
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _client(self, client: Client) -> None:
+        try:
+            client.live()
+        finally:
+            self._writers -= not isinstance(client, Reader)
+            if not (self._writers or self.scheduler.is_ending):
+                for stop in self._stops:
+                    stop.set()
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def _step(self, where: str) -> None:
+        plan = self._plan
+        if plan is not None and plan.end_at == len(self.scheduler.history):
+            self.cut(is_power_cut=plan.is_power_cut)
+        if self.scheduler.history and len(self.scheduler.history) % 97 == 0:
+            self.clock.advance(random.Random(len(self.scheduler.history)).choice((-50, 0, 1, 500)))
+
+    def cut(self, *, is_power_cut: bool) -> None:
+        """The process ends here, or the machine."""
+        assert self._plan is not None
+        self._plan.is_power_cut = is_power_cut
+        number = self.dice.getrandbits(64)
+        self._after = self.disk.crash(seed=number) if is_power_cut else self.disk.copy()
+        self.cuts += is_power_cut
+        self.kills += not is_power_cut
+        kept = self.path.with_name("kept")
+        shutil.rmtree(kept, ignore_errors=True)
+        if (self.path / "state").is_dir():
+            shutil.copytree(self.path / "state", kept)
+        self.scheduler.end()
+
+    def _let_go(self) -> None:
+        """What a process that ends leaves to the system."""
+        for one in list(process._OPEN):
+            if isinstance(one, State) and one.directory.parent == self.path:
+                one.close(clean=False)
+        gc.collect()
+
+    def _lay(self, disk: SimFileSystem, is_power_cut: bool) -> None:
+        """Put the disk there as it is after the end."""
+        self.disk = disk
+        state, kept = self.path / "state", self.path.with_name("kept")
+        shutil.rmtree(state, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            disk.list_directory(state)
+            if kept.is_dir():
+                shutil.copytree(kept, state)
+        if is_power_cut:
+            self.boot += 1
+            data = state / "data.mdb"
+            if data.exists():
+                data.write_bytes(self._survived(data.read_bytes()))
+
+    def _survived(self, data: bytes) -> bytes:
+        """Each page of LMDB's file: as it was synced, or as it was written later."""
+        before = self._synced or b""
+        pages = []
+        for at in range(0, max(len(data), len(before)), _PAGE):
+            pages.append(self.dice.choice((data, before))[at : at + _PAGE].ljust(_PAGE, b"\0"))
+        return b"".join(pages)
+
+    def _sync_state(self, path: Path) -> None:
+        """In the place of fsync for LMDB's file."""
+        self.scheduler.pause("sync of the state")
+        self._synced = path.read_bytes()
+
+    @contextlib.contextmanager
+    def _small(self) -> Iterator[None]:
+        """Limits that a short history reaches, and a machine that is started again."""
+        replaced: dict[str, Callable[..., Any] | int] = {
+            "logweir.store.schema.schema.decode_collation": _collation,  # 276 at each opening
+            "logweir.store.state.epoch.boot_id": lambda: f"boot {self.boot}",
+            "logweir.store.state.epoch._sync": self._sync_state,
+            "logweir.store.state.state.STATE_MAP_START_BYTES": 2**17,
+            "logweir.store.state.state._MAP_LEAST_BYTES": 2**17,
+            "logweir.store.state.layers.LAYER_BYTES": self.dice.choice((2000, 20_000, 2**24)),
+            "logweir.store.commit.ahead.GROUP_BYTES": self.dice.choice((500, 2**23)),
+            "logweir.store.commit.queue.GROUP_BYTES": self.dice.choice((500, 2**23)),
+        }
+        with contextlib.ExitStack() as stack:
+            for name, value in replaced.items():
+                stack.enter_context(mock.patch(name, value))
+            stack.callback(shutil.rmtree, self.path.parent, ignore_errors=True)
+            gc.disable()
+            stack.callback(gc.enable)
+            yield
+
+
+def define(log: logweir.Log) -> None:
+    """The space of the clients."""
+    log.create_space(SPACE, FORMAT, if_not_exists=True)
+    if len(log.schema.space(SPACE).indexes) == 1:
+        log.create_index(SPACE, "text", {"parts": ["text"], "unique": False})
+
+
+@functools.cache
+def _begun() -> dict[str, bytes]:
+    """The files of a store with that space, by their names."""
+    with tempfile.TemporaryDirectory() as folder:
+        disk, path = SimFileSystem(), Path(folder) / "store"
+        make_folders(disk, path.parent)
+        with logweir.open(path, filesystem=disk) as log:
+            define(log)
+        found = {name: data for name, data in disk.files(path) if data is not None}
+        return found | {"state/data.mdb": (path / "state" / "data.mdb").read_bytes()}
