@@ -77,6 +77,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "change_behind_*",
             "lone_kill",
             "whole_store",
+            "older_folders",
             "pipelined_insert_*",
             "reference*",
             "reopening_*",
