@@ -154,19 +154,14 @@ HTTP_IDLE_SECONDS: Final = 60.0
 
 WEB_SECONDS: Final = 1.0
 """Between two looks at a server for its page; more if a look takes more than a twentieth of it."""
-
 WEB_SPACES_SECONDS: Final = 5.0
 """The same for its spaces, whose tuples are counted."""
-
 WEB_SAMPLES: Final = 600
 """Looks whose numbers are kept for the charts of a page that is opened."""
-
 WEB_ITEMS: Final = 100
 """Items of a list that a page is told, and numbers of one look that are kept."""
-
 WEB_WATCHERS: Final = 64
 """Pages that are told what happens, at a time."""
-
 WEB_OUTPUT_HIGH_BYTES: Final = 256 * 1024
 """Unsent bytes of a page from which on it is told nothing more until it has taken some."""
 
@@ -348,7 +343,6 @@ STATUS_GAPS: Final = 100
 
 RECENT_ERRORS: Final = 50
 """Warnings and errors of the log that a status tells, the last ones."""
-
 RECENT_TEXT_CHARACTERS: Final = 500
 """Of each text in one of them."""
 
@@ -599,6 +593,5 @@ PIPELINE_PART_BYTES: Final = 64 * 1024 * 1024
 
 ARCHIVE_TAIL_BYTES: Final = 8 * 1024 * 1024
 """What one object of an open log's tail holds, unless one block is larger."""
-
 ARCHIVE_WAIT_SECONDS: Final = 60.0
 """The longest that an archiver waits before it tries a place again that has failed."""

@@ -250,7 +250,7 @@ class Keeper(Client):
         if chosen == 0:
             log.snapshot()
         elif chosen == 1:
-            log.collect()
+            log.inner.collect()
         elif chosen == 2:
             log.retain(f"f{dice.randrange(2)}", log.vclock)
         elif chosen == 3:
@@ -258,7 +258,7 @@ class Keeper(Client):
         elif chosen == 4:
             self.back_up()
         elif chosen == 5:
-            log.reserve_state(dice.choice((1, 2**21)))
+            log.inner.reserve_state(dice.choice((1, 2**21)))
         elif chosen == 6:
             assert log.status()["state"] in ("running", "failed")
         else:

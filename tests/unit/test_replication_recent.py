@@ -108,7 +108,7 @@ def test_who_keeps_old_logs_is_told(tmp_path: Path) -> None:
         for number in range(4):
             log.insert("t", (number, "x" * 1000))
             log.snapshot()
-            sizes.append(log.pinned_bytes()["late"])
+            sizes.append(log.inner.pinned_bytes()["late"])
         log.retain("here", log.vclock)
         with leased(tmp_path):
             keepers = log.status()["log_keepers"]
