@@ -191,7 +191,7 @@ class Client:
             request = Request(
                 RowType.REPLACE, self.log.schema.space(SPACE).id, tuple=pack(one.tuple)
             )
-            future = self.log.submit(request)
+            future = self.log.inner.submit(request)
             made.append((operation, future))
             future.add_done_callback(partial(finished, operation))
         done.wait()
@@ -269,7 +269,7 @@ class Keeper(Client):
         with self.log.backup() as files:
             for _ in range(self.dice.randrange(20)):
                 self.scheduler.pause("backup")
-            names = set(self.log.filesystem.list_directory(self.log.path))
+            names = set(self.log.inner.filesystem.list_directory(self.log.path))
             assert {file.name for file in files} <= names
 
     def define(self) -> None:
