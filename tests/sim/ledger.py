@@ -163,7 +163,7 @@ class Ledger:
         rows: dict[int, bytes] = {}
         content = dict(self.content)
         lsn = self.position.signature
-        for transaction in log.rows(self.position):
+        for transaction in list(log.rows(self.position)):  # where that fails, nothing was noted
             for row in transaction.rows:
                 lsn += 1
                 assert row.lsn == lsn, f"row {row.lsn} comes where {lsn} has to"
