@@ -1,10 +1,11 @@
 """Bringing the state to the end of the log: a snapshot in bulk, then the rows behind it.
 
-Rows of a snapshot go into the primary indexes as they come, in order; the other indexes are built
-when all are there. Rows of the log are applied in large LMDB transactions, each with its position,
-so a process that is stopped in the middle goes on from there: they change a layer over it, as all
-statements do (`store.commit.applying`), which the transaction takes at its end, or before
-definitions change. Rows that wait for their CONFIRM at the end of the log are not applied:
+Rows are applied in large LMDB transactions: they change a layer over it, as all statements do
+(`store.commit.applying`), which the transaction takes at its end, or before definitions change.
+Those of the log have their position, so a process that is stopped in the middle goes on from there.
+Of a snapshot, where definitions are taken as they stand, tuples of spaces that the compiled
+statements do not know go into the primary index in bulk, and the other indexes are built when all
+are there. Rows that wait for their CONFIRM at the end of the log are not applied:
 `store.engine.synchro`.
 """
 
@@ -14,12 +15,14 @@ import uuid
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from logweir.errors import CorruptBlock, RequestError
 from logweir.limits import TOPIC_TUPLE_BYTES
 from logweir.recovery import Batch
 from logweir.store.commit.applying import APPLIED, apply_row, apply_rows, compiled_space
+from logweir.store.commit.rows import COMPILED
 from logweir.store.engine import ddl
 from logweir.store.engine.engine import Engine, Plans
 from logweir.store.engine.executing import Executor
@@ -134,6 +137,7 @@ class Loader:
         self._asked: Schema | None = None
         self._has_synchronous = False
         self._executor = Executor()
+        self._in_bulk: set[int] = set()  # spaces of which only the primary index is filled
         self._txn: Txn | None = None
         self._above: LayeredTxn | None = None  # what was changed and `_txn` has not
         self._rows = 0
@@ -147,19 +151,32 @@ class Loader:
         """Add the rows of one block of a snapshot. Raises `CorruptBlock` for what cannot be."""
         self._last_block = block
         columns = block.columns
-        spaces = columns.space_id.tolist()
         start = 0
-        while start < len(spaces):
-            end = start
-            space_id = spaces[start]
-            while end < len(spaces) and spaces[end] == space_id:
-                end += 1
-            try:
-                self._load_run(space_id, columns, start, end)
-            except RequestError as error:
-                raise cannot_apply(block, columns, start, error) from error
+        for space_id, run in groupby(columns.space_id.tolist()):
+            end = start + len(list(run))
+            if self._is_compiled(space_id):
+                self._apply_some(block, columns, start, end)
+                self._rows += end - start
+            else:
+                self._load_in_bulk(block, start, end)
             start = end
+        self._bytes += len(block.data)
         self._commit_if_large(None)
+
+    def _is_compiled(self, space_id: int) -> bool:
+        """Whether all rows of a space but odd ones go through the compiled statements."""
+        return COMPILED and compiled_space(self._engine(), space_id) is not None
+
+    def _load_in_bulk(self, block: Block, start: int, end: int) -> None:
+        """Rows of one space, below the layer."""
+        self._settle()
+        columns = block.columns
+        space_id = columns.space_id[start]
+        try:
+            self._load_run(space_id, columns, start, end)
+        except RequestError as error:
+            raise cannot_apply(block, columns, start, error) from error
+        self._in_bulk.add(space_id)
 
     def _load_run(self, space_id: int, columns: RowColumns, start: int, end: int) -> None:
         tuples = [columns.tuple_bytes(row) or b"" for row in range(start, end)]
@@ -176,11 +193,11 @@ class Loader:
         pairs = zip(kernel.parts(keys.data, keys.bounds), tuples, strict=True)
         self._begun().load(space_id, 0, list(pairs))
         self._rows += len(tuples)
-        self._bytes += len(packed)
 
     def finish_snapshot(self, source: Source) -> None:
-        """Build the other indexes and note the position: from now on the state is one."""
-        for space in self.schema:
+        """Build what indexes are missing, note the position: from now on the state is one."""
+        self._settle()
+        for space in filter(lambda one: one.id in self._in_bulk, self.schema):
             for index in space.indexes[1:]:
                 self._commit_if_large(None)
                 txn = self._begun()
@@ -219,18 +236,22 @@ class Loader:
         if not _DEFINING.isdisjoint(spaces[first:last]):
             for at in range(first, last):
                 if spaces[at] in _DEFINING:
-                    self._apply_some(batch, columns, row, at)
+                    self._apply_some(batch.block, columns, row, at)
                     self._define(batch, columns, at)
                     row = at + 1
-        self._apply_some(batch, columns, row, last)
+        self._apply_some(batch.block, columns, row, last)
 
-    def _apply_some(self, batch: Batch, columns: RowColumns, first: int, last: int) -> None:
-        """Rows that leave definitions as they are."""
-        if first == last:
-            return
+    def _engine(self) -> Engine:
+        """What changes the layer over the transaction."""
         if self._above is None:
             self._above = LayeredTxn((), self._begun(), write=True)
-        engine = Engine(self._above, self.schema, self._plans)
+        return Engine(self._above, self.schema, self._plans)
+
+    def _apply_some(self, block: Block, columns: RowColumns, first: int, last: int) -> None:
+        """Rows that leave definitions as they are. `block`: where they stand."""
+        if first == last:
+            return
+        engine = self._engine()
 
         def find(space_id: int) -> Space | None:
             return None if self._is_elsewhere(space_id) else compiled_space(engine, space_id)
@@ -242,7 +263,8 @@ class Loader:
         refused = apply_rows(self._executor, engine, columns, first, last, refer=refer, find=find)
         if refused is not None:
             error = refused.error
-            raise cannot_apply(batch.block, columns, refused.row, error) from error
+            raise cannot_apply(block, columns, refused.row, error) from error
+        assert self._above is not None
         self._above.forget()
 
     def _is_elsewhere(self, space_id: int) -> bool:

@@ -1,5 +1,6 @@
 """A hub at work while it, its upstreams and its followers are killed: at the end every item is
-compared. `LOGWEIR_HUB_MINUTES=10` in the environment makes it ten minutes."""
+compared. `LOGWEIR_HUB_MINUTES=10` in the environment makes it ten minutes, for which pytest needs
+`-o faulthandler_timeout=0`."""
 
 from __future__ import annotations
 

@@ -13,13 +13,20 @@ class Client:
         self._socket = socket.create_connection(("127.0.0.1", port), 20)
         self._file = self._socket.makefile("rb")
         self._socket.settimeout(30)
-        self.server = self._file.readline().decode().rstrip("\n")
-        assert self._file.readline().startswith(b"PING ")
+        try:
+            self.server = self._file.readline().decode().rstrip("\n")
+            assert self._file.readline().startswith(b"PING ")
+        except BaseException:
+            self._close()
+            raise
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
         self._file.close()
         self._socket.close()
 
