@@ -26,7 +26,7 @@ from logweir.wal.xrow import RowType
 
 __all__ = [
     "GAP_SPACE",
-    "OWN_SPACES",
+    "OWN_PREFIX",
     "POSITION_SPACE",
     "RETENTION_SPACE",
     "Gap",
@@ -41,8 +41,8 @@ __all__ = [
 POSITION_SPACE: Final = "logweir_position"
 GAP_SPACE: Final = "logweir_gap"
 RETENTION_SPACE: Final = "logweir_retention"
-OWN_SPACES: Final = frozenset((POSITION_SPACE, GAP_SPACE, RETENTION_SPACE))
-"""What a store notes about its upstreams; the last is `logweir.replication.synapse`'s."""
+OWN_PREFIX: Final = "logweir_"
+"""So begin the names of what the program keeps for itself: positions, lists of topics, states."""
 
 _KEY: Final = (("source", "string"), ("stream", "string"), ("instance", "string"))
 

@@ -4,8 +4,8 @@ Two kinds of streams:
 
 * *relayed*: a stream that was ingested (`logweir.replication.synapse.follow.ingest`), under its own
   name, with the writers, tokens and rows that it had. Its position is the one of the upstream.
-* *a space*: any other space of users, under its name, percent-encoded but for `A-Z a-z 0-9 _ - .`;
-  where a relayed stream has that name, under `space:<name>`.
+* *a space*: any other space of users (none of `logweir_…`), under its name, percent-encoded but for
+  `A-Z a-z 0-9 _ - .`; where a relayed stream has that name, under `space:<name>`.
   The writer is `logweir`, the token of a transaction its signature (the sum of the vclock behind
   it), which rises row by row. A row is ``[op, key, tuple]``, for `update` and `upsert` ``[op, key,
   tuple or null, operations]``: `op` is `insert`, `replace`, `update`, `upsert` or `delete`; key and
@@ -196,7 +196,7 @@ class Streams:
                 and not space.is_local
                 and not space.is_view
                 and space.primary is not None
-                and space.name not in positions.OWN_SPACES
+                and not space.name.startswith(positions.OWN_PREFIX)
             )
         return self._by_space
 

@@ -17,6 +17,7 @@ from logweir.replication.runner import SourceState
 from logweir.replication.synapse.follow.ingest import Intake
 from logweir.replication.synapse.wire.codec import encode_row
 from logweir.replication.synapse.wire.units import Cursor, Unit
+from logweir.replication.topic.spaces import create_topic
 
 
 def homeserver(stack: ExitStack, folder: Path, name: str, rows: int) -> Serving:
@@ -135,3 +136,18 @@ def test_sources_whose_spaces_meet_are_refused_before_a_row_is_mixed(tmp_path: P
         assert log.select("synapse_two_events") == [("master", 1, 0, [1])]
         with pytest.raises(SourceStopped):
             Intake(log, "other.test")
+
+
+def test_what_the_program_keeps_for_itself_is_no_stream(tmp_path: Path) -> None:
+    """Lists of topics, states of vbuckets, places: neither under ALL nor by name."""
+    listen = [parse_listen_url(f"{one}://:0") for one in ("synapse", "tap", "tank")]
+    with Serving(tmp_path / "hub", listen=listen) as hub:
+        create_topic(hub.log, "events", 1, now_seconds=0)
+        names = {space.name for space in hub.log.spaces()}
+        assert {"logweir_topic", "logweir_vbucket"} <= names
+        with Client(hub.port) as client:
+            client.send("REPLICATE ALL NOW")
+            told = {client.line().split()[1], client.line().split()[1]}
+            assert told == {"default", "events"}
+            client.send("REPLICATE logweir_topic NOW")
+            assert "unknown stream logweir_topic" in client.until("ERROR")[-1]
