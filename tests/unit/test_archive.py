@@ -6,7 +6,10 @@ import errno
 import itertools
 import json
 import shutil
-from collections.abc import Iterable
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,7 @@ from logweir.recovery.faults.faulty import KINDS, WRITING, Fault, FaultyFileSyst
 from logweir.tools.cli.main import app
 from logweir.wal.filesystem import OS
 
+SAMPLES = Path(__file__).parents[1] / "data" / "tarantool"
 DEFINITION = 3
 """Rows that make the space."""
 
@@ -404,6 +408,94 @@ def test_a_time_behind_the_newest_row_is_restored_with_a_warning(tmp_path: Path)
     restore_archive(str(tmp_path / "a"), tmp_path / "r", at=4e9, tell=told.append)
     assert contents(tmp_path / "r") == rows(3)
     assert "is not known" in told[0]
+
+
+def test_no_more_is_held_than_is_allowed(tmp_path: Path) -> None:
+    """While the place fails: with a bound the oldest logs may go, without one none."""
+    kept = {}
+    for hold_bytes in (3000, 0):
+        folder, place = tmp_path / f"s{hold_bytes}", tmp_path / f"a{hold_bytes}"
+        with opened(folder, checkpoint_count=1) as log:
+            faulty = FaultyFileSystem(OS)
+            objects = FolderObjects(place, faulty)
+            with Archiver(folder, objects, hold_bytes=hold_bytes) as archiver:
+                archiver.look()
+                fill(log, 300)
+                faulty.fault = Fault(1, WRITING, lasts=True)
+                with pytest.raises(WalError):
+                    archiver.look()
+                log.snapshot()
+                kept[hold_bytes] = sum(one.stat().st_size for one in folder.glob("*.xlog"))
+                faulty.fault = None
+                archiver.look()
+        points = catalog_of(place).points()
+        assert points[-1].vclock.lsn(1) == 300 + DEFINITION
+        assert len(points) == (2 if hold_bytes else 1)
+    assert kept[3000] < 6000 < kept[0]
+
+
+def test_the_log_is_archived_while_a_snapshot_is(tmp_path: Path) -> None:
+    """A snapshot may take long; rows that come meanwhile do not wait for its end."""
+    counted: list[int] = []
+
+    class Slow(FolderObjects):
+        """A place that takes snapshots slowly: rows are written between the pieces."""
+
+        def put(self, name: str, pieces: Iterable[bytes]) -> None:
+            """See `Objects`."""
+            is_snapshot = name.startswith("data/") and name.endswith(".snap")
+
+            def slowly() -> Iterator[bytes]:
+                for piece in pieces:
+                    fill(log, 1)
+                    yield piece
+                    counted.append(catalog_of(tmp_path / "a").logs()[-1].vclock.lsn(1))
+
+            super().put(name, slowly() if is_snapshot else pieces)
+
+    with logweir.open(tmp_path / "s") as log:
+        log.create_space("t")
+        for number in range(3):
+            log.insert("t", (number, "value 0".ljust(500_000, chr(97 + number))))
+        stop = threading.Event()
+        stop.set()
+        log.snapshot()
+        with Archiver(tmp_path / "s", Slow(tmp_path / "a")) as archiver:
+            archiver.follow(1e-6, stop, lambda progress: None)
+            assert archiver.progress.error == ""
+    assert counted == sorted(counted)
+    assert len(set(counted)) == len(counted) > 0
+    assert drill(str(tmp_path / "a"), tmp_path / "s").ok
+
+
+@pytest.mark.parametrize("name", ["02-spaces", "03-replicaset/instance-1", "04-crashed"])
+def test_the_folder_of_a_tarantool_is_archived(name: str, tmp_path: Path) -> None:
+    """What Tarantool 2.6 wrote is restored tuple by tuple; its folder is only read."""
+    folder = SAMPLES / name
+    before = sorted(folder.iterdir())
+    archived(folder, tmp_path / "a")
+    assert archived(folder, tmp_path / "a").progress.objects == 0
+    found = drill(str(tmp_path / "a"), folder)
+    assert found.ok
+    assert found.tuples > 0
+    assert sorted(folder.iterdir()) == before
+
+
+def test_without_pyarrow_folders_are_archived_and_urls_refused(tmp_path: Path) -> None:
+    """The extra that is missing is named."""
+    opened(tmp_path / "s").close()
+    program = "import sys; sys.modules['pyarrow'] = None; from logweir.tools.cli.main import run"
+    for place, code in ((str(tmp_path / "a"), 0), ("s3://bucket/a", 2)):
+        done = subprocess.run(
+            [
+                *(sys.executable, "-P", "-c", f"{program}; run()"),
+                *("archive", str(tmp_path / "s"), "--to", place),
+            ],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == code, done.stderr
+    assert "logweir[archive]" in done.stderr
 
 
 class Spoiling(FolderObjects):
