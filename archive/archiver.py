@@ -231,12 +231,13 @@ class Archiver:
         oldest = min((one.file for one in self.catalog.logs()), default="")
         if oldest:
             return name >= oldest
-        snapshot = index.newest_snap()
-        return snapshot is None or log in index.xlogs_after(snapshot.vclock)
+        there = self.catalog.snapshots() or index.snaps
+        behind = index.xlogs_after(there[-1].vclock) if there else []
+        return log in (behind or index.xlogs)
 
     def _logs(self, index: DirectoryIndex) -> None:
         self._looked = self._clock()
-        for log, following in zip(index.xlogs, [*index.xlogs[1:], None], strict=True):
+        for log, following in zip(index.xlogs, [*index.xlogs, None][1:], strict=True):
             try:
                 if following is None:
                     while self._tail(log):

@@ -331,14 +331,20 @@ def _span(parts: Iterable[Entry | Points]) -> tuple[float | None, float | None]:
 
 
 def _put_together(parts: list[Entry]) -> Archived | None:
-    """The whole of a log, or its tails from byte 0 on as far as they follow one another."""
+    """The whole of a log, or its tails from byte 0 on as far as they follow one another; they may
+    overlap."""
     whole = [one for one in parts if one.kind == "log"]
     if whole:
         return Archived(whole[0].file, (whole[0],))
     found: list[Entry] = []
-    while following := [one for one in parts if one.offset == (found[-1].end if found else 0)]:
+    end = 0
+    while True:
+        # Of two archivers one may have other borders; the bytes are the same.
+        following = [one for one in parts if one.offset <= end < one.end]
+        if not following:
+            return Archived(found[0].file, tuple(found)) if found else None
         found.append(max(following, key=lambda one: one.end))
-    return Archived(found[0].file, tuple(found)) if found else None
+        end = found[-1].end
 
 
 def _reach(snapshot: Entry, logs: list[Archived]) -> tuple[VClock, list[Archived]]:

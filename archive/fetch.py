@@ -147,6 +147,7 @@ def _fetched(
         try:
             _fetch(catalog, sources, to, progress)
         except _Unusable as error:
+            (to / error.entry.file).unlink(missing_ok=True)
             if not catalog.is_there(error.entry):
                 catalog = Catalog.load(catalog.objects)  # another object took its place meanwhile
                 continue
@@ -171,9 +172,11 @@ def _fetch(catalog: Catalog, sources: Sources, to: Path, progress: Progress | No
                 closing(catalog.objects.open(DATA + entry.name)) as source,
                 open(target, "ab") as out,
             ):
+                at, have = entry.offset, out.tell()
                 for piece in pieces_of(source, 0, entry.size):
                     digest.update(piece)
-                    out.write(piece)
+                    out.write(piece[max(have - at, 0) :])
+                    at += len(piece)
                     done += len(piece)
                     if progress is not None:
                         progress(done)

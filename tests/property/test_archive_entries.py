@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mutation import mutate
@@ -73,3 +74,50 @@ def test_any_bytes_are_no_reason_for_another_error(data: bytes, is_signed: bool)
     except DecodeError:
         return
     assert found.encode()
+
+
+PLAIN = Entry(
+    kind="tail",
+    instance=uuid.UUID(int=10**38),
+    file=f"{7:020d}.xlog",
+    offset=0,
+    size=12,
+    sha256="ab" * 32,
+    start=VClock({1: 7}),
+    vclock=VClock({1: 8}),
+    rows=1,
+    first_time=1000.5,
+    last_time=1000.5,
+    archived=2000.0,
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("Size: 12", "Size: 012"),
+        ("Size: 12", "Size: 1_2"),
+        ("Size: 12", "Size:  12"),
+        ("Size: 12", "Size: 0"),
+        ("Offset: 0", "Offset: -1"),
+        ("Archived: 2000.0", "Archived: 2e3"),
+        ("Archived: 2000.0", "Archived: nan"),
+        ("Last-Time: 1000.5", "Last-Time: inf"),
+        ("VClock: {1: 8}", "VClock: {1:8}"),
+        ("VClock: {1: 8}", "VClock: {1: 6}"),
+        ("Kind: tail", "Kind: snapshot"),
+        ("00000000000000000007.xlog", "../000000000000000007.xlog"),
+        ("00000000000000000007.xlog", "00000000000000000007.snap"),
+        ("LOGWEIR-ARCHIVE 1", "LOGWEIR-ARCHIVE 2"),
+        ("Instance: ", "Instance: {"),
+        ("abab", "ABAB"),
+        ("Rows: 1\n", ""),
+    ],
+)
+def test_a_value_has_one_form(old: str, new: str) -> None:
+    """Another is refused, with a checksum that is right."""
+    text = PLAIN.encode().rpartition(b"Checksum: ")[0]
+    assert Entry.decode(signed(text)) == PLAIN
+    assert old.encode() in text
+    with pytest.raises(DecodeError):
+        Entry.decode(signed(text.replace(old.encode(), new.encode())))

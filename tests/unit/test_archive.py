@@ -8,81 +8,37 @@ import json
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from support.archives import (
+    DEFINITION,
+    archived,
+    catalog_of,
+    contents,
+    damage,
+    fill,
+    opened,
+    rows,
+    run,
+    with_snapshots,
+)
 
 import logweir
 from logweir.archive.archiver import Archiver
-from logweir.archive.catalog import Catalog, Keep
 from logweir.archive.fetch import drill, restore_archive
-from logweir.archive.objects import FolderObjects, open_objects
+from logweir.archive.objects import FolderObjects
 from logweir.errors import (
     ConfigError,
     CorruptFile,
-    LogweirError,
     PositionUnavailable,
     WalError,
 )
 from logweir.recovery.faults.faulty import KINDS, WRITING, Fault, FaultyFileSystem
-from logweir.tools.cli.main import app
 from logweir.wal.filesystem import OS
 
 SAMPLES = Path(__file__).parents[1] / "data" / "tarantool"
-DEFINITION = 3
-"""Rows that make the space."""
-
-
-def run(*arguments: object) -> Result:
-    """Run the program in this process."""
-    return CliRunner().invoke(app, [*map(str, arguments)])
-
-
-def opened(folder: Path, **options: Any) -> logweir.Log:
-    """A store with small logs and the space `t`."""
-    log = logweir.open(folder, wal_max_size=2000, **options)
-    if not any(space.name == "t" for space in log.spaces()):
-        log.create_space("t")
-    return log
-
-
-def fill(log: logweir.Log, count: int) -> None:
-    """Add tuples, each in a transaction of its own, with the values 0, 1, 2, …"""
-    first = log.count("t")
-    for number in range(first, first + count):
-        log.insert("t", (number, f"value {number}"))
-
-
-def contents(folder: Path) -> list[Any]:
-    """The tuples of a store's space."""
-    with logweir.open(folder, create=False) as log:
-        return log.select("t")
-
-
-def rows(count: int) -> list[Any]:
-    """The tuples that `fill` made first."""
-    return [(number, f"value {number}") for number in range(count)]
-
-
-def archived(folder: Path, place: Path, **options: Any) -> Archiver:
-    """An archiver that looked once, and is closed."""
-    with Archiver(folder, open_objects(str(place)), **options) as archiver:
-        archiver.look()
-    return archiver
-
-
-def catalog_of(place: Path) -> Catalog:
-    """What a place holds."""
-    return Catalog.load(open_objects(str(place)))
-
-
-def kinds(place: Path) -> list[str]:
-    """Of the entries, sorted."""
-    return sorted(entry.kind for entry in catalog_of(place).entries.values())
 
 
 def test_a_store_in_use_is_archived_to_the_last_row(tmp_path: Path) -> None:
@@ -128,23 +84,6 @@ def test_every_transaction_is_a_restore_point(tmp_path: Path) -> None:
     assert (found.vclock, found.is_exact) == (points[2][0], False)
 
 
-def test_the_whole_of_a_closed_log_takes_the_place_of_its_tails(tmp_path: Path) -> None:
-    """There is one object for each log then, and nothing is left without an entry."""
-    with opened(tmp_path / "s") as log:
-        fill(log, 3)
-        archived(tmp_path / "s", tmp_path / "a")
-        fill(log, 3)
-        archived(tmp_path / "s", tmp_path / "a")
-        assert kinds(tmp_path / "a") == ["snapshot", "tail", "tail"]
-        fill(log, 100)
-        archiver = archived(tmp_path / "s", tmp_path / "a")
-    assert archiver.progress.removed == 2
-    found = kinds(tmp_path / "a")
-    assert (found.count("tail"), found.count("log") > 1) == (1, True)
-    names = {path.name for path in (tmp_path / "a" / "data").iterdir()}
-    assert names == set(catalog_of(tmp_path / "a").entries)
-
-
 def test_a_second_store_is_refused_by_name(tmp_path: Path) -> None:
     """Both instances are told, and nothing of the second is written."""
     for name in ("one", "two"):
@@ -178,13 +117,6 @@ def test_a_store_that_was_set_back_is_refused(tmp_path: Path) -> None:
     assert contents(tmp_path / "r") == rows(10)
 
 
-def damage(path: Path, offset: int = -300) -> None:
-    """Flip a bit."""
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 0x10
-    path.write_bytes(data)
-
-
 def test_a_damaged_log_is_told_and_not_archived(tmp_path: Path) -> None:
     """Exit code 3, once; a later snapshot begins a new range of restore points."""
     with opened(tmp_path / "s") as log:
@@ -209,20 +141,6 @@ def test_a_damaged_log_is_told_and_not_archived(tmp_path: Path) -> None:
     wanted = found.vclock.with_lsn(1, found.vclock.lsn(1) + 1)
     with pytest.raises(PositionUnavailable, match="restores"):
         restore_archive(str(tmp_path / "a"), tmp_path / "no", at=wanted)
-
-
-def with_snapshots(folder: Path, place: Path, count: int, **options: Any) -> list[int]:
-    """A store with snapshots, archived at each. Returns how many tuples there were at each."""
-    counts = []
-    with opened(folder) as log:
-        for _ in range(count):
-            fill(log, 50)
-            log.snapshot()
-            counts.append(log.count("t"))
-            archived(folder, place, **options)
-        fill(log, 5)
-        archived(folder, place, **options)
-    return counts
 
 
 @pytest.mark.parametrize("how", ["damaged", "missing", "short"])
@@ -293,91 +211,6 @@ def test_lag_is_what_is_not_archived(tmp_path: Path) -> None:
         assert json.loads(done.stdout)["lag"] == {"rows": 0, "bytes": 0, "seconds": 0.0}
 
 
-@pytest.mark.parametrize("keep", [2, 1])
-def test_retention_leaves_the_newest_snapshots_and_what_is_behind(
-    keep: int, tmp_path: Path
-) -> None:
-    """All points from the oldest one that is kept on are restored, by time too; none before."""
-    counts = with_snapshots(tmp_path / "s", tmp_path / "a", 4, keep=Keep(snapshots=keep))
-    catalog = catalog_of(tmp_path / "a")
-    assert len(catalog.snapshots()) == keep
-    (points,) = catalog.points()
-    assert points.start == catalog.snapshots()[0].vclock
-    found = restore_archive(str(tmp_path / "a"), tmp_path / "r", at=points.start)
-    assert contents(tmp_path / "r") == rows(counts[-keep])
-    assert found.vclock == points.start
-    earlier = points.start.with_lsn(1, points.start.lsn(1) - 1)
-    with pytest.raises(PositionUnavailable):
-        restore_archive(str(tmp_path / "a"), tmp_path / "no", at=earlier)
-    assert catalog.missing() == []
-    names = {path.name for path in (tmp_path / "a" / "data").iterdir()}
-    assert names == set(catalog.entries)
-    assert archived(tmp_path / "s", tmp_path / "a").progress.objects == 0
-
-
-def test_retention_by_time_keeps_every_point_since(tmp_path: Path) -> None:
-    """The newest snapshot that is old enough stays, and goes when a later one is."""
-    clock = [1_000_000.0]
-    with opened(tmp_path / "s", clock=lambda: clock[0]) as log:
-        for _ in range(5):
-            fill(log, 10)
-            log.snapshot()
-            clock[0] += 100
-            archived(
-                tmp_path / "s",
-                tmp_path / "a",
-                keep=Keep(seconds=250),
-                clock=lambda: clock[0],
-            )
-    times = [one.archived for one in catalog_of(tmp_path / "a").snapshots()]
-    assert times == [1_000_200.0, 1_000_300.0, 1_000_400.0, 1_000_500.0]
-    restore_archive(str(tmp_path / "a"), tmp_path / "r", at=1_000_250.0)
-    assert contents(tmp_path / "r") == rows(30)
-
-
-def test_files_that_are_not_archived_are_not_collected(tmp_path: Path) -> None:
-    """Until the next look; with a bound only as many bytes of them."""
-    with opened(tmp_path / "s", checkpoint_count=1) as log:
-        archiver = Archiver(tmp_path / "s", open_objects(str(tmp_path / "a")))
-        archiver.look()
-        fill(log, 100)
-        log.snapshot()
-        log.inner.collect()
-        archiver.look()
-        fill(log, 100)
-        archiver.close()
-        assert len(catalog_of(tmp_path / "a").points()) == 1
-        log.snapshot()
-        assert log.inner.collect() == []  # the snapshot has collected
-        told: list[LogweirError] = []
-        archived(tmp_path / "s", tmp_path / "a", tell=told.append)
-    assert "archived is what goes to" in str(told[0])
-    assert len(catalog_of(tmp_path / "a").points()) == 2
-    restore_archive(str(tmp_path / "a"), tmp_path / "r")
-    assert contents(tmp_path / "r") == rows(200)
-
-
-def test_small_tails_become_one(tmp_path: Path) -> None:
-    """However often a look finds a little more there are few objects, and every point is kept."""
-    with logweir.open(tmp_path / "s") as log:
-        log.create_space("t")
-        points = []
-        with Archiver(tmp_path / "s", open_objects(str(tmp_path / "a"))) as archiver:
-            for _ in range(40):
-                fill(log, 1)
-                archiver.look()
-                points.append(log.vclock)
-    tails = catalog_of(tmp_path / "a").logs()[-1].parts
-    assert [one.offset for one in tails[1:]] == [one.end for one in tails[:-1]]
-    assert len(tails) < 16
-    names = {path.name for path in (tmp_path / "a" / "data").iterdir()}
-    assert names == set(catalog_of(tmp_path / "a").entries)
-    for count in (1, 17, 39):
-        restore_archive(str(tmp_path / "a"), tmp_path / f"r{count}", at=points[count - 1])
-        assert contents(tmp_path / f"r{count}") == rows(count)
-    assert drill(str(tmp_path / "a"), tmp_path / "s").ok
-
-
 def test_objects_may_be_replaced_while_they_are_fetched(tmp_path: Path) -> None:
     """A restore goes on with what took their place, and takes nothing for damage."""
     with opened(tmp_path / "s") as log:
@@ -408,64 +241,6 @@ def test_a_time_behind_the_newest_row_is_restored_with_a_warning(tmp_path: Path)
     restore_archive(str(tmp_path / "a"), tmp_path / "r", at=4e9, tell=told.append)
     assert contents(tmp_path / "r") == rows(3)
     assert "is not known" in told[0]
-
-
-def test_no_more_is_held_than_is_allowed(tmp_path: Path) -> None:
-    """While the place fails: with a bound the oldest logs may go, without one none."""
-    kept = {}
-    for hold_bytes in (3000, 0):
-        folder, place = tmp_path / f"s{hold_bytes}", tmp_path / f"a{hold_bytes}"
-        with opened(folder, checkpoint_count=1) as log:
-            faulty = FaultyFileSystem(OS)
-            objects = FolderObjects(place, faulty)
-            with Archiver(folder, objects, hold_bytes=hold_bytes) as archiver:
-                archiver.look()
-                fill(log, 300)
-                faulty.fault = Fault(1, WRITING, lasts=True)
-                with pytest.raises(WalError):
-                    archiver.look()
-                log.snapshot()
-                kept[hold_bytes] = sum(one.stat().st_size for one in folder.glob("*.xlog"))
-                faulty.fault = None
-                archiver.look()
-        points = catalog_of(place).points()
-        assert points[-1].vclock.lsn(1) == 300 + DEFINITION
-        assert len(points) == (2 if hold_bytes else 1)
-    assert kept[3000] < 6000 < kept[0]
-
-
-def test_the_log_is_archived_while_a_snapshot_is(tmp_path: Path) -> None:
-    """A snapshot may take long; rows that come meanwhile do not wait for its end."""
-    counted: list[int] = []
-
-    class Slow(FolderObjects):
-        """A place that takes snapshots slowly: rows are written between the pieces."""
-
-        def put(self, name: str, pieces: Iterable[bytes]) -> None:
-            """See `Objects`."""
-            is_snapshot = name.startswith("data/") and name.endswith(".snap")
-
-            def slowly() -> Iterator[bytes]:
-                for piece in pieces:
-                    fill(log, 1)
-                    yield piece
-                    counted.append(catalog_of(tmp_path / "a").logs()[-1].vclock.lsn(1))
-
-            super().put(name, slowly() if is_snapshot else pieces)
-
-    with logweir.open(tmp_path / "s") as log:
-        log.create_space("t")
-        for number in range(3):
-            log.insert("t", (number, "value 0".ljust(500_000, chr(97 + number))))
-        stop = threading.Event()
-        stop.set()
-        log.snapshot()
-        with Archiver(tmp_path / "s", Slow(tmp_path / "a")) as archiver:
-            archiver.follow(1e-6, stop, lambda progress: None)
-            assert archiver.progress.error == ""
-    assert counted == sorted(counted)
-    assert len(set(counted)) == len(counted) > 0
-    assert drill(str(tmp_path / "a"), tmp_path / "s").ok
 
 
 @pytest.mark.parametrize("name", ["02-spaces", "03-replicaset/instance-1", "04-crashed"])
