@@ -59,7 +59,7 @@ class Logins:
     @property
     def slowed(self) -> int:
         """Addresses whose connections are slowed, now."""
-        return sum(_delay(self._left(known)) > 0.0 for known in self._known.values())
+        return sum(_delay(self._left(known)) > 0.0 for known in tuple(self._known.values()))
 
     def failed(self, link: Link, user: str) -> bool:
         """A login on that connection failed. Returns whether it is to be closed."""

@@ -200,7 +200,7 @@ class Server:
         if (url := self.options.metrics) is not None:
             pages.append((url, MetricsService(self.metrics, self.unready), "read them"))
         if (url := self.options.web) is not None:
-            board = Board(self._look, lambda: asyncio.to_thread(self.log.holdings))
+            board = Board(self._look, self.log.holdings)
             service = web_service(self.shared, board, url.host)
             pages.append((url, service, "see the page" * service.shows_guests()))
             self._tasks.append(asyncio.create_task(board.run()))
@@ -208,9 +208,9 @@ class Server:
             tls = None if url.option("tls") == "0" else self.options.tls
             await self.listener.listen(url, page, tls=tls, open_to=open_to)
 
-    async def _look(self) -> dict[str, Any]:
-        """`status` without spaces, which reads folders beside the loop."""
-        return {**await asyncio.to_thread(self.log.progress), **self.activity()}
+    def _look(self) -> dict[str, Any]:
+        """`status` without spaces."""
+        return {**self.log.progress(), **self.activity()}
 
     @property
     def urls(self) -> Sequence[Url]:
@@ -300,7 +300,7 @@ class Server:
         return {**self.log.status(), **self.activity()}
 
     def activity(self) -> dict[str, Any]:
-        """`status` without the store itself."""
+        """`status` without the store itself; from any thread."""
         requests = self.metrics.requests()
         return {
             "program": f"logweir {VERSION}",

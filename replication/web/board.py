@@ -12,11 +12,12 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 from logweir.errors import LogweirError
 from logweir.limits import RECENT_TEXT_CHARACTERS, WEB_ITEMS, WEB_SECONDS, WEB_SPACES_SECONDS
+from logweir.replication.logs import get_logger
 from logweir.replication.service.rates import rates_of
 from logweir.replication.web.history import History, sample_of
 
@@ -26,15 +27,15 @@ _SHARE: Final = 20
 _EXACT: Final = 2**53
 """Beyond it a browser's numbers are not whole."""
 
-Look = Callable[[], Awaitable[dict[str, Any]]]
+_log = get_logger("logweir.replication")
 
 
 class Board:
     """See the module's text. `look`: the status of the server without its spaces; `count_spaces`:
-    these."""
+    these. Both are called in a thread beside the loop."""
 
     def __init__(
-        self, look: Look, count_spaces: Callable[[], Awaitable[list[dict[str, Any]]]]
+        self, look: Callable[[], dict[str, Any]], count_spaces: Callable[[], list[dict[str, Any]]]
     ) -> None:
         self._look = look
         self._count_spaces = count_spaces
@@ -48,27 +49,28 @@ class Board:
     async def run(self) -> None:
         """Look until cancelled."""
         await asyncio.gather(
-            self._again_and_again(self._note, WEB_SECONDS),
-            self._again_and_again(self._note_spaces, WEB_SPACES_SECONDS),
+            self._again_and_again(self._look, self._note, WEB_SECONDS),
+            self._again_and_again(self._count_spaces, self._note_spaces, WEB_SPACES_SECONDS),
         )
 
     async def _again_and_again(
-        self, work: Callable[[], Awaitable[None]], every_seconds: float
+        self, work: Callable[[], Any], note: Callable[[Any], None], every_seconds: float
     ) -> None:
         while True:
             began = time.monotonic()
             try:
-                await work()
-            except (LogweirError, OSError) as error:
-                self._tell({"failed": bounded(str(error))})
+                note(await asyncio.to_thread(work))
+            except Exception as error:  # the outermost place: the next look may be a good one
+                if not isinstance(error, LogweirError | OSError):
+                    _log.error("web.look_failed", exc_info=error)
+                self._tell({"failed": str(error) or type(error).__name__})
             took = time.monotonic() - began
             await asyncio.sleep(max(every_seconds - took, _SHARE * took))
 
-    async def _note_spaces(self) -> None:
-        self._spaces = await self._count_spaces()
+    def _note_spaces(self, spaces: list[dict[str, Any]]) -> None:
+        self._spaces = spaces
 
-    async def _note(self) -> None:
-        status = await self._look()
+    def _note(self, status: dict[str, Any]) -> None:
         now = time.monotonic()
         rates: Mapping[str, float] = {}
         if self._before is not None:

@@ -20,6 +20,7 @@ from support.waiting import until
 import logweir
 from interop.serving import Serving
 from logweir.errors import ConfigError
+from logweir.limits import LOGIN_TRIES
 from logweir.replication.listener import server_tls
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.service import users
@@ -179,6 +180,43 @@ def test_page_is_for_those_who_may_ask_for_the_status(tmp_path: Path) -> None:
         users.revoke(server.log, "ann", Privilege.EXECUTE, EVERYTHING)
         assert len(list(events)) <= 3  # the stream ends
         assert asked(server, "/", Authorization=login("ann", "secret"))[0] == 403
+        watching.close()
+
+
+def test_connection_that_guesses_passwords_is_closed(tmp_path: Path) -> None:
+    """Each answer is given; behind the last one the connection ends."""
+    with logweir.open(tmp_path) as log:
+        users.add_user(log, "ann", password="secret")
+    with Serving(tmp_path, web=WEB) as server:
+        wrong = f"GET / HTTP/1.1\r\nAuthorization: {login('ann', 'x')}\r\n\r\n".encode()
+        with socket.create_connection(("127.0.0.1", web_port(server)), 60) as client:
+            data = b""
+            client.sendall(wrong * LOGIN_TRIES)
+            while more := client.recv(1 << 16):
+                data += more
+        assert data.count(b"HTTP/1.1 401 ") == LOGIN_TRIES
+        assert data.count(b"The user or the password is wrong.\n") == LOGIN_TRIES
+        assert server.server.shared.logins.failed_in_all == LOGIN_TRIES
+
+
+def test_look_that_fails_is_told_and_the_next_one_comes(tmp_path: Path) -> None:
+    """On the page, and in the log where it is a fault."""
+    with Serving(tmp_path, guest="all", web=WEB) as server:
+        watching = Watching(server)
+        events = watching.events()
+        real, failures = server.log._checkpoints.status, iter((KeyError("odd"), OSError("disk")))
+
+        def failing() -> dict[str, Any]:
+            for error in failures:
+                raise error
+            return real()
+
+        server.log._checkpoints.status = failing  # type: ignore[method-assign]
+        assert next(told for _, told in events if "failed" in told) == {"failed": "'odd'"}
+        assert next(events)[1] == {"failed": "disk"}
+        look = next(told for _, told in events if "status" in told)
+        (error,) = look["status"]["errors"]
+        assert (error["event"], error["why"]) == ("web.look_failed", "KeyError: 'odd'")
         watching.close()
 
 

@@ -105,7 +105,7 @@ class Instance:
                 "acknowledged": dict(one.acknowledged),
                 "lag_rows": max(ours - one.acknowledged.without_local().signature, 0),
             }
-            for one in self.followers.values()
+            for one in tuple(self.followers.values())
         ]
 
     def _evict(self, name: str, reason: str) -> None:

@@ -98,7 +98,7 @@ function followersOf(status) {
   const replicas = (status.replicas ?? []).map((one) => ({
     name: one.instance, scheme: "tarantool", peer: one.peer, lag: one.lag_rows, unit: "rows",
     position: vclock(one.acknowledged) }));
-  const streams = (status.streams ?? []).map((one) => ({
+  const streams = (status.streams ?? []).filter((one) => one.peer).map((one) => ({
     name: one.name || one.peer, scheme: "tap", peer: one.peer, lag: one.unacknowledged,
     unit: "packets", position: one.acknowledged ? vclock(one.acknowledged) : "" }));
   return [...replicas, ...streams];
