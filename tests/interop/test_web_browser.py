@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 from support.browser import Browser
 from support.ports import free_port
+from typer.testing import CliRunner
 
 import logweir
 from interop.serving import Serving
@@ -26,7 +27,9 @@ from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.service import users
 from logweir.replication.service.access import Privilege
 from logweir.replication.urls import Url
+from logweir.tools.cli import main
 
+ROOT = Path(__file__).resolve().parents[2]
 WEB = Url("web", "127.0.0.1", 0)
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202e\x07"
 ROW = """[...document.querySelectorAll('[data-table="%s"] tbody tr')].map(
@@ -250,6 +253,26 @@ def test_user_logs_in(tmp_path: Path) -> None:
         browser.until("document.querySelectorAll('#facts dd').length > 10")
         assert "nothing" in browser.ask("document.getElementById('facts').innerText")
         assert server.server.shared.logins.failed_in_all == 0
+
+
+def test_report_of_a_folder(browser: Browser, tmp_path: Path) -> None:
+    """The page of `logweir report`, whole and damaged, can be read in light and dark and on a
+    phone, and asks nobody for anything."""
+    for name in ("02-spaces", "05-damaged/v-gap"):
+        source = ROOT / "tests" / "data" / "tarantool" / name
+        file = tmp_path / f"{source.name}.html"
+        result = CliRunner().invoke(main.app, ["report", str(source), "-o", str(file)])
+        assert result.exit_code == (3 if "damaged" in name else 0), result.output
+        for width, dark in ((1200, False), (1200, True), (360, True)):
+            browser.look(width, 900, dark=dark)
+            browser.open(file.as_uri())
+            browser.until("document.readyState === 'complete' && document.querySelector('h2')")
+            assert browser.ask(CONTRAST) == []
+            assert fits(browser)
+            back = browser.ask("getComputedStyle(document.body).backgroundColor")
+            assert (back == "rgb(255, 255, 255)") is not dark
+            assert browser.ask("performance.getEntriesByType('resource').length") == 0
+    assert faults(browser) == []
 
 
 def work(server: Serving, batches: int) -> None:
