@@ -230,7 +230,7 @@ def test_guest_of_loopback_is_not_a_page_of_the_web(tmp_path: Path) -> None:
         for host in ("localhost:1", "LOCALHOST", "127.0.0.1", "[::1]:80", "10.1.2.3:8080"):
             assert asked(server, "/", Host=host)[0] == 200, host
         for host in ("evil.example:80", "localhost.evil.example", "", "[x]:1"):
-            assert asked(server, "/events", Host=host)[0] == 403, host
+            assert asked(server, "/", Host=host)[0] == 403, host
         ann = login("ann", "secret")
         assert asked(server, "/", Host="logs.example", Authorization=ann)[0] == 200
 
