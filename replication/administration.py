@@ -28,13 +28,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.recovery.examine import examine
 from logweir.recovery.report import vclock_json
 from logweir.replication.service import users
 from logweir.replication.service.access import Directory, Privilege
+from logweir.replication.service.protocol import PREFIX
 from logweir.replication.service.verifiers import verifier
 from logweir.replication.topic.spaces import (
     TopicDef,
@@ -50,10 +51,7 @@ from logweir.store.recover.checkpoint import logs_before, read_followers
 from logweir.wal.directory import scan_directory
 from logweir.wal.lease import leased
 
-__all__ = ["PREFIX", "Administration", "followers_of"]
-
-PREFIX: Final = "logweir."
-"""What the names of the calls begin with."""
+__all__ = ["Administration", "followers_of"]
 
 
 class Administration:

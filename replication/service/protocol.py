@@ -5,18 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from logweir.replication.listener import Service
-from logweir.replication.runner import Source
-from logweir.replication.service.names import Names
-from logweir.replication.service.shared import Shared
-from logweir.replication.urls import Schemes, Url
+if TYPE_CHECKING:  # who only asks a server needs the names of its calls alone
+    from logweir.replication.listener import Service
+    from logweir.replication.runner import Source
+    from logweir.replication.service.names import Names
+    from logweir.replication.service.shared import Shared
+    from logweir.replication.urls import Schemes, Url
 
-__all__ = ["CHECKSUMS_FUNCTION", "STATUS_FUNCTION", "Surroundings", "WireProtocol"]
+__all__ = ["CHECKSUMS_FUNCTION", "PREFIX", "STATUS_FUNCTION", "Surroundings", "WireProtocol"]
 
-STATUS_FUNCTION: Final = "logweir.status"
-CHECKSUMS_FUNCTION: Final = "logweir.checksums"
+PREFIX: Final = "logweir."
+"""What the names of the calls begin with."""
+
+STATUS_FUNCTION: Final = f"{PREFIX}status"
+CHECKSUMS_FUNCTION: Final = f"{PREFIX}checksums"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ Source: rows that Tarantool 2.6.0 makes, observed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.replication.service import verifiers
@@ -25,10 +25,12 @@ from logweir.replication.service.access import (
     Privilege,
     User,
 )
-from logweir.store.log import Log
 from logweir.store.schema.definition import LOGIN_METHOD
-from logweir.store.transaction import Transaction
 from logweir.wal.mp import unpack
+
+if TYPE_CHECKING:
+    from logweir.store.log import Log
+    from logweir.store.transaction import Transaction
 
 __all__ = [
     "PRIVILEGES",

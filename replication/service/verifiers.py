@@ -31,13 +31,15 @@ import math
 import os
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from logweir.store.commit.group import Group
 from logweir.store.engine.request import Request
-from logweir.store.log import Log
 from logweir.wal.mp import Value, pack
 from logweir.wal.xrow import RowType
+
+if TYPE_CHECKING:  # clients log in without a store
+    from logweir.store.commit.group import Group
+    from logweir.store.log import Log
 
 __all__ = [
     "CRAM",

@@ -69,6 +69,11 @@ SERVER = {"prometheus_client", "cramjam", "logweir.replication.server"}
         (["select", "tarantool://127.0.0.1:1", "t"], STORE | SERVER | {"rich", "uvloop"}),
         (["diff", "store", "store"], SERVER | {"rich", "uvloop"}),
         (["play", "store", "tarantool://127.0.0.1:1"], SERVER | STORE | {"rich"}),
+        (["status", "nothing"], SERVER | STORE | {"rich", "lmdb"}),
+        *[
+            ([name, "--help"], SERVER | STORE | {"lmdb"})
+            for name in ("serve", "follow", "status", "snapshot", "user", "topic", "retain", "tap")
+        ],
     ],
 )
 def test_a_command_imports_what_it_needs(

@@ -8,7 +8,7 @@ import uuid
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,9 +16,6 @@ import logweir
 from logweir.errors import ConfigError
 from logweir.limits import TUPLE_BYTES
 from logweir.replication import loop
-from logweir.replication import server as serving
-from logweir.replication.runner import SourceState
-from logweir.replication.stream import positions
 from logweir.replication.urls import Url
 from logweir.tools.cli.common import TupleBytes
 from logweir.tools.cli.configfile import ConfigOption
@@ -30,6 +27,9 @@ from logweir.tools.cli.peers import peer_url
 from logweir.tools.cli.reload import reload_on_hangup
 from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import OS
+
+if TYPE_CHECKING:  # all protocols and the store, which `--help` and a wrong address do without
+    from logweir.replication.server import Server
 
 _SHOWN_GAPS = 20
 
@@ -112,13 +112,17 @@ def _put_aside(out: Output, directory: Path) -> uuid.UUID | None:
 async def _follow(
     out: Output, context: typer.Context | None, log: logweir.Log, source: Url, *, once: bool
 ) -> int:
+    from logweir.replication.runner import SourceState
+    from logweir.replication.server import Server, ServerOptions
+    from logweir.replication.stream import positions
+
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(NotImplementedError):
             loop.add_signal_handler(number, stop.set)
     known = set(positions.gaps(log))
-    server = serving.Server(log, serving.ServerOptions(follow=[source], once=once))
+    server = Server(log, ServerOptions(follow=[source], once=once))
     await server.start()
     if context is not None:
         reload_on_hangup(out, context)
@@ -152,8 +156,10 @@ async def _follow(
     return 1 if missing or status.stopped_parts else 0
 
 
-async def _watch(server: serving.Server, out: Output, once: bool) -> None:
+async def _watch(server: Server, out: Output, once: bool) -> None:
     """Until the source stops for good; with `once` until it has caught up."""
+    from logweir.replication.runner import SourceState
+
     runner = server.runners[0]
     shown = ""
     told: set[str] = set()

@@ -12,8 +12,8 @@ import typer
 import logweir
 from logweir.errors import ConfigError, ErrorCode, RemoteProtocolError, RequestError
 from logweir.replication import loop
-from logweir.replication.administration import PREFIX, Administration
 from logweir.replication.iproto.client.status import call_function
+from logweir.replication.service.protocol import PREFIX
 from logweir.replication.urls import Url
 from logweir.tools.cli.peers import peer_url
 from logweir.wal.mp import Value
@@ -55,6 +55,8 @@ def operate(where: str, *, says_password: bool = False) -> Iterator[Ask]:
     """
     url = server_at(where)
     if url is None:
+        from logweir.replication.administration import Administration  # and with it the store
+
         with logweir.open(Path(where), create=False) as log:
             calls = Administration(log).calls()
             yield lambda name, *arguments: calls[PREFIX + name](*arguments)

@@ -8,8 +8,6 @@ from typing import Annotated, Literal
 import typer
 
 from logweir.errors import ConfigError
-from logweir.recovery.report import vclock_of
-from logweir.replication.administration import followers_of
 from logweir.tools.cli.common import existing
 from logweir.tools.cli.operating import StoreArgument, operate, server_at
 from logweir.tools.cli.output import Output, human_bytes
@@ -28,6 +26,9 @@ def command(
     ACTION is list or release. Who is released, and comes back after its logs are gone, has to
     start from a snapshot. A folder may be in use for list, and must not be for release.
     """
+    from logweir.recovery.report import vclock_of
+    from logweir.replication.administration import followers_of
+
     if server_at(where) is None:
         found = followers_of(existing(Path(where)))
     else:

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from ssl import SSLContext
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 import logweir
-from logweir.archive.child import ARCHIVE_FOLLOWER, ArchiveProcess, Settings
 from logweir.errors import ConfigError
 from logweir.limits import (
     CONNECTIONS,
@@ -24,8 +23,6 @@ from logweir.limits import (
     WRITE_AHEAD_MAX_BYTES,
 )
 from logweir.replication import loop
-from logweir.replication import server as serving
-from logweir.replication.listener import server_tls
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.urls import Url
 from logweir.tools.cli.common import TupleBytes
@@ -36,6 +33,10 @@ from logweir.tools.cli.notify import notify
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.pageaddress import page_address
 from logweir.tools.cli.reload import reload_on_hangup
+
+if TYPE_CHECKING:  # all protocols and the store, which `--help` and a wrong option do without
+    from logweir.archive.child import Settings
+    from logweir.replication.server import Server, ServerOptions
 
 _OTHER_FILES = 256
 _INTERRUPTED = 1
@@ -172,6 +173,7 @@ def command(
     Stop it with Ctrl-C or SIGTERM; SIGHUP has it read certificates and the log's level anew.
     """
     del config  # its values are those of the other options
+    from logweir.replication import server as serving
 
     def origin(name: str) -> str:
         return origin_of(context, name)
@@ -193,6 +195,8 @@ def command(
     )
     archiving = None
     if archive:
+        from logweir.archive.child import Settings
+
         archiving = Settings(
             archive, archive_every, archive_keep_for or None, archive_keep_snapshots or None
         )
@@ -232,6 +236,8 @@ def stopped_early(out: Output) -> Iterator[None]:
 def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> SSLContext | None:
     """What listeners speak; None for plain TCP. Raises `ConfigError`."""
     if certificate is not None:
+        from logweir.replication.listener import server_tls
+
         return server_tls(certificate, key, client_ca)
     for name, value in (("tls-key", key), ("tls-client-ca", client_ca)):
         if value is not None:
@@ -244,15 +250,17 @@ async def _serve(
     out: Output,
     context: typer.Context,
     log: logweir.Log,
-    options: serving.ServerOptions,
+    options: ServerOptions,
     archiving: Settings | None,
 ) -> int:
+    from logweir.replication.server import Server
+
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         with suppress(NotImplementedError):
             loop.add_signal_handler(number, stop.set)
-    server = serving.Server(log, options)
+    server = Server(log, options)
     urls = await server.start()
 
     def certificates() -> Callable[[], None]:
@@ -276,8 +284,10 @@ async def _serve(
     return 0
 
 
-def _archive(server: serving.Server, settings: Settings) -> asyncio.Task[None]:
+def _archive(server: Server, settings: Settings) -> asyncio.Task[None]:
     """Archive a server's store until that is cancelled."""
+    from logweir.archive.child import ARCHIVE_FOLLOWER, ArchiveProcess
+
     retention = server.shared.retention
     process = ArchiveProcess(
         server.log, settings, lambda vclock: retention.keep(ARCHIVE_FOLLOWER, vclock)

@@ -9,12 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from logweir.errors import ConfigError
-from logweir.recovery.report import vclock_json
 from logweir.replication import loop
 from logweir.replication.iproto.client.status import fetch_checksums, fetch_status
-from logweir.replication.stream.recorded import Recorded, read_folder
 from logweir.tools.cli.common import existing, utc_text
-from logweir.tools.cli.gaps import show_gaps
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
 
@@ -38,7 +35,7 @@ def command(
     folder, if losses are on record (`logweir gaps --forget` strikes them off).
     """
     if "://" not in where:
-        return _folder(out, read_folder(existing(Path(where))))
+        return _folder(out, existing(Path(where)))
     target = peer_url(where)
     if target.scheme != "tarantool":
         raise ConfigError("WHERE", f"{target.scheme} does not tell its status", origin="argument")
@@ -73,7 +70,12 @@ def _show(out: Output, status: dict[str, Any]) -> None:
             out.table(columns, [tuple(row.values()) for row in rows])
 
 
-def _folder(out: Output, recorded: Recorded) -> int:
+def _folder(out: Output, path: Path) -> int:
+    from logweir.recovery.report import vclock_json
+    from logweir.replication.stream.recorded import read_folder
+    from logweir.tools.cli.gaps import show_gaps
+
+    recorded = read_folder(path)
     stopped = [one for one in recorded.positions if one.stopped]
     if out.as_json:
         out.json(

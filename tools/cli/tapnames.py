@@ -8,7 +8,6 @@ from typing import Any
 import logweir
 from logweir.errors import ConfigError, ErrorCode, RequestError
 from logweir.replication.memcached.client import TapClient
-from logweir.replication.memcached.push.names import drop_kept, kept_names
 from logweir.replication.memcached.wire.address import SCHEMES
 from logweir.replication.urls import Url
 from logweir.tools.cli.common import utc_text
@@ -40,6 +39,8 @@ def names(out: Output, where: str, drop: str) -> int:
                 _find(found, drop)
                 client.deregister(data)
     else:
+        from logweir.replication.memcached.push.names import drop_kept, kept_names
+
         with logweir.open(Path(where), create=False) as log:
             kept = kept_names(log)
             found = [

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import logweir
-from logweir.replication.tank.follow.importer import ImportedPartition, import_folder
 from logweir.tools.cli.common import existing
 from logweir.tools.cli.output import Output
+
+if TYPE_CHECKING:
+    from logweir.replication.tank.follow.importer import ImportedPartition
 
 
 def import_topics(out: Output, source: Path, directory: Path, topics: Sequence[str] = ()) -> int:
     """Take the broker's folder `source` into the store in `directory`, which is made if need be;
     `topics`: only these. Returns the exit code: 3 if something in it is damaged."""
+    from logweir.replication.tank.follow.importer import import_folder
+
     existing(source)
     with logweir.open(directory) as log:
         found = import_folder(log, source, topics=topics)
