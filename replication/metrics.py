@@ -12,23 +12,31 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    ProcessCollector,
-    generate_latest,
-)
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
-
+from logweir.errors import ConfigError
 from logweir.wal.writer import VERSION
+
+try:
+    from prometheus_client import (
+        CollectorRegistry,
+        Counter,
+        Gauge,
+        ProcessCollector,
+        generate_latest,
+    )
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        Metric,
+    )
+    from prometheus_client.registry import Collector
+    from prometheus_client.utils import floatToGoString
+except ImportError as error:
+    raise ConfigError(
+        "serve",
+        "the package `prometheus-client` is not installed",
+        hint="pip install 'logweir[serve]'",
+    ) from error
 
 __all__ = ["ArchiveFigures", "Metrics", "StreamFigures"]
 

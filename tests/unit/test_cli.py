@@ -96,6 +96,19 @@ def test_a_command_imports_what_it_needs(
     assert sorted(absent & set(loaded)) == []
 
 
+def test_a_server_without_its_libraries_names_the_extra(tmp_path: Path) -> None:
+    """The library alone brings none of them."""
+    code = (
+        "import sys; sys.modules['prometheus_client'] = None\n"
+        "from logweir.tools.cli.main import run; run()\n"
+    )
+    command = [sys.executable, "-c", code, "serve", "store"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "logweir[serve]" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_every_command_module_is_in_the_table() -> None:
     """A module that has a command can be reached from the command line."""
     folder = Path(main.__file__).parent
