@@ -166,6 +166,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "pipeline": ("pipeline_*", "spark_*", "batches_of_an_url", "kernel_rooms", "settled_*"),
     "archive": ("archive*",),
     "tools": (
+        "audit",
         "bench_*",
         "cli*",
         "docs",
