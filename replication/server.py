@@ -200,7 +200,7 @@ class Server:
         if (url := self.options.metrics) is not None:
             pages.append((url, MetricsService(self.metrics, self.unready), "read them"))
         if (url := self.options.web) is not None:
-            board = Board(self._look, self.log.holdings)
+            board = Board(self._look, self.log.inner.holdings)
             service = web_service(self.shared, board, url.host)
             pages.append((url, service, "see the page" * service.shows_guests()))
             self._tasks.append(asyncio.create_task(board.run()))
@@ -210,7 +210,7 @@ class Server:
 
     def _look(self) -> dict[str, Any]:
         """`status` without spaces."""
-        return {**self.log.progress(), **self.activity()}
+        return {**self.log.inner.progress(), **self.activity()}
 
     @property
     def urls(self) -> Sequence[Url]:

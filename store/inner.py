@@ -12,7 +12,7 @@ import uuid
 from array import array
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from logweir.errors import LogweirError, PositionUnavailable
 from logweir.store.choosing import Chooser
@@ -261,6 +261,46 @@ class _Views(OfProcess):
                     self.committer.rotate()
                 view = stack.enter_context(self.read_view())
             yield view
+
+    def progress(self) -> dict[str, Any]:
+        """`Log.status` without spaces, which take longer the more changes wait for the state."""
+        self.check_process()
+        committer, writer = self.committer, self.committer.writer
+        return {
+            "path": str(self.path),
+            "instance": str(self.instance),
+            "replica_id": committer.replica_id,
+            "vclock": dict(committer.vclock),
+            "signature": committer.vclock.signature,
+            "waiting": len(committer.waiting),
+            "durability": committer.durability,
+            "state": "failed" if committer.failure is not None else "running",
+            "error": str(committer.failure) if committer.failure is not None else None,
+            "log_file": writer.path.name if writer.path else None,
+            "log_bytes": writer.size,
+            "syncs": writer.syncs,
+            "commits": committer.commits,
+            "layers_bytes": committer.layers.size_bytes,
+            "state_bytes": committer.state.map_bytes,
+            **self.checkpoints.status(),
+        }
+
+    def holdings(self) -> list[dict[str, Any]]:
+        """The spaces, by id, as `Log.status` tells them: `id`, `name`, `engine`, `tuples`, `bytes`
+        (of the state's pages that are theirs: changes that wait for it come later), `indexes`."""
+        with self.read_view() as view:
+            return [
+                {
+                    "id": space.id,
+                    "name": space.name,
+                    "engine": space.engine,
+                    "tuples": view.count(space.id),
+                    "bytes": sum(view.used_bytes(space.id, one.id) for one in space.indexes),
+                    "indexes": [one.name for one in space.indexes],
+                }
+                for space in view.schema
+                if not space.is_system
+            ]
 
 
 class Inner(TakesJobs, _Groups, _Views):

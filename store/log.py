@@ -146,45 +146,6 @@ class Log(Reads, Past, Listens, Expires, Appends, Upkeep):
     def status(self) -> dict[str, Any]:
         """What a user could wonder about: positions, sizes, durability, who keeps old logs; also
         of a log that has failed."""
-        held = self.holdings()
+        held = self.inner.holdings()
         counts = {space["name"]: space["tuples"] for space in held}
-        return {**self.progress(), "spaces": counts, "space_details": held}
-
-    def progress(self) -> dict[str, Any]:
-        """`status` without the spaces, which take longer the more changes wait for the state."""
-        committer, writer = self._committer, self._committer.writer
-        return {
-            "path": str(self.path),
-            "instance": str(self.instance),
-            "replica_id": self.replica_id,
-            "vclock": dict(committer.vclock),
-            "signature": committer.vclock.signature,
-            "waiting": self.waiting,
-            "durability": self.durability,
-            "state": "failed" if committer.failure is not None else "running",
-            "error": str(committer.failure) if committer.failure is not None else None,
-            "log_file": writer.path.name if writer.path else None,
-            "log_bytes": writer.size,
-            "syncs": writer.syncs,
-            "commits": committer.commits,
-            "layers_bytes": committer.layers.size_bytes,
-            "state_bytes": committer.state.map_bytes,
-            **self.inner.checkpoints.status(),
-        }
-
-    def holdings(self) -> list[dict[str, Any]]:
-        """The spaces, by id, as `status` tells them: `id`, `name`, `engine`, `tuples`, `bytes` (of
-        the state's pages that are theirs: changes that wait for it come later), `indexes`."""
-        with self.read_view() as view:
-            return [
-                {
-                    "id": space.id,
-                    "name": space.name,
-                    "engine": space.engine,
-                    "tuples": view.count(space.id),
-                    "bytes": sum(view.used_bytes(space.id, one.id) for one in space.indexes),
-                    "indexes": [one.name for one in space.indexes],
-                }
-                for space in view.schema
-                if not space.is_system
-            ]
+        return {**self.inner.progress(), "spaces": counts, "space_details": held}

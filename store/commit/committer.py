@@ -139,7 +139,7 @@ class Committer(Fails, OfProcess):
         self.system_count = 0
         self.on_commit: list[Callable[[VClock], None]] = []
         self.lock = threading.Lock()
-        self._replica_id = opened.replica_id
+        self.replica_id = opened.replica_id
         self._clock = clock
         self._after_commit = after_commit
         self._executor = Executor()
@@ -263,7 +263,7 @@ class Committer(Fails, OfProcess):
                 self.plans,
                 self._executor,
                 vclock=vclock,
-                replica_id=self._replica_id,
+                replica_id=self.replica_id,
                 now=self._clock(),
                 waiting=entries,
             )
@@ -288,7 +288,7 @@ class Committer(Fails, OfProcess):
                 Plans(),  # a plan has room for one key at a time, for who commits
                 executor,
                 vclock=vclock,
-                replica_id=self._replica_id,
+                replica_id=self.replica_id,
                 now=self._clock(),
                 waiting=waiting,
             )

@@ -205,14 +205,16 @@ def test_look_that_fails_is_told_and_the_next_one_comes(tmp_path: Path) -> None:
     with Serving(tmp_path, guest="all", web=WEB) as server:
         watching = Watching(server)
         events = watching.events()
-        real, failures = server.log._checkpoints.status, iter((KeyError("odd"), OSError("disk")))
+        failures = iter((KeyError("odd"), OSError("disk")))
+        checkpoints = server.log.inner.checkpoints
+        real = checkpoints.status
 
         def failing() -> dict[str, Any]:
             for error in failures:
                 raise error
             return real()
 
-        server.log._checkpoints.status = failing  # type: ignore[method-assign]
+        checkpoints.status = failing  # type: ignore[method-assign]
         assert next(told for _, told in events if "failed" in told) == {"failed": "'odd'"}
         assert next(events)[1] == {"failed": "disk"}
         look = next(told for _, told in events if "status" in told)

@@ -60,7 +60,7 @@ def use(log):
     elif what == "insert":
         log.insert("kv", (40, "new"))
     else:
-        getattr(log, what)()
+        getattr(log.inner if what == "collect" else log, what)()
     return log
 
 def run(at, number, lasts):

@@ -99,13 +99,13 @@ def test_files_that_are_not_archived_are_not_collected(tmp_path: Path) -> None:
         archiver.look()
         fill(log, 100)
         log.snapshot()
-        log.collect()
+        log.inner.collect()
         archiver.look()
         fill(log, 100)
         archiver.close()
         assert len(catalog_of(tmp_path / "a").points()) == 1
         log.snapshot()
-        assert log.collect() == []  # the snapshot has collected
+        assert log.inner.collect() == []  # the snapshot has collected
         told: list[LogweirError] = []
         archived(tmp_path / "s", tmp_path / "a", tell=told.append)
     assert "archived is what goes to" in str(told[0])

@@ -94,9 +94,9 @@ def test_spaces_and_their_bytes_are_told(tmp_path: Path) -> None:
         assert space["indexes"] == ["primary", "second"]
         assert (space["tuples"], status["spaces"]) == (500, {"t": 500})
     with logweir.open(tmp_path) as log:
-        (space,) = log.holdings()
+        (space,) = log.inner.holdings()
         assert 500 * 200 < space["bytes"] < 500 * 200 * 4
-        assert log.progress().items() <= log.status().items()
+        assert log.inner.progress().items() <= log.status().items()
 
 
 def test_who_keeps_old_logs_is_told(tmp_path: Path) -> None:
