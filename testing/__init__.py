@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from logweir.testing.forking import in_child
     from logweir.testing.interrupting import Interrupter
     from logweir.testing.programs import crash_program
+    from logweir.testing.scheduler import Scheduler, Stuck
     from logweir.testing.store import CrashStore
     from logweir.testing.valve import Valve
     from logweir.wal.failpoint import arm, disarm
@@ -24,8 +25,10 @@ __all__ = [
     "Fault",
     "FaultyFileSystem",
     "Interrupter",
+    "Scheduler",
     "SimClock",
     "SimFileSystem",
+    "Stuck",
     "Valve",
     "arm",
     "crash_program",
@@ -40,8 +43,10 @@ _HOMES: Final = {
     "Fault": "logweir.recovery.faults",
     "FaultyFileSystem": "logweir.recovery.faults",
     "Interrupter": "logweir.testing.interrupting",
+    "Scheduler": "logweir.testing.scheduler",
     "SimClock": "logweir.testing.clock",
     "SimFileSystem": "logweir.recovery.faults",
+    "Stuck": "logweir.testing.scheduler",
     "Valve": "logweir.testing.valve",
     "arm": "logweir.wal.failpoint",
     "crash_program": "logweir.testing.programs",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import random
 import shutil
 import signal
 from collections.abc import Iterator
@@ -45,10 +46,11 @@ settings.load_profile("logweir")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--room` and `--quick` choose tests."""
+    """`--room` and `--quick` choose tests, `--shuffle` their order."""
     group = parser.getgroup("logweir")
     group.addoption("--room", action="append", choices=sorted(ROOMS), help="tests of one room only")
     group.addoption("--quick", action="store_true", help="tests that take seconds in all")
+    group.addoption("--shuffle", type=int, help="files, and tests in each, in an order of its own")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -68,6 +70,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     to what is marked as slow. Where files are dealt out to workers the long ones come first."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: place_of(item.path))
+    if (seed := config.getoption("--shuffle")) is not None:
+        items.sort(key=lambda item: item.nodeid)
+        dice = random.Random(seed)
+        dice.shuffle(items)
+        place = {path: dice.random() for path in sorted({item.path for item in items})}
+        items.sort(key=lambda item: place[item.path])
     missing = {}
     if shutil.which("tarantool") is None:
         missing["tarantool"] = "no `tarantool` program on this machine"

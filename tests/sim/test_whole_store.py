@@ -22,7 +22,7 @@ ONE = os.environ.get("LOGWEIR_SEED")
 DROPPED = frozenset(map(int, filter(None, os.environ.get("LOGWEIR_DROPPED", "").split(","))))
 AGAIN = "python -m pytest -n 0 tests/sim/test_whole_store.py -k promise"
 GROUPS = 6
-TRIES = 60
+TRIES = 30
 """Lives that are spent on making a failure smaller."""
 
 KEPT: dict[int, str] = {

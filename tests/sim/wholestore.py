@@ -105,8 +105,6 @@ class World:
         self.clock = SimClock()
         self.disk = SimFileSystem(seed=seed)
         make_folders(self.disk, folder)
-        if self.dice.random() < 0.85:  # else the folder is made under the scheduler
-            self._begin(_begun())
         self.boot = 0
         self.history: list[str] = []
         """Of all lives: which thread stopped where."""
@@ -120,6 +118,8 @@ class World:
         self._plan: Plan | None = None
         self._after: SimFileSystem | None = None
         self._log: logweir.Log | None = None
+        if self.dice.random() < 0.85:  # else the folder is made under the scheduler
+            self._begin(_begun())
 
     def _begin(self, files: dict[str, bytes]) -> None:
         """Lay a store that was closed in order."""
@@ -127,6 +127,7 @@ class World:
         for name, data in files.items():
             if name.endswith(".mdb"):
                 (self.path / name).write_bytes(data)
+                self._synced = data
             else:
                 self.disk.put(self.path / name, data)
 

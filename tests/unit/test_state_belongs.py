@@ -358,3 +358,25 @@ def test_a_large_state_that_somebody_wrote_to_is_compared_first(
     with logweir.open(tmp_path) as log:
         assert ids(log) == list(range(20))
     assert len(rebuilt()) == 1
+
+
+def test_a_cut_log_of_a_killed_store_is_known_by_what_the_state_holds(tmp_path: Path) -> None:
+    """Below that opening refuses, at each place; above it a cut is like a kill before the next
+    write, of which no file tells: docs/recovery.md."""
+    log = filled(tmp_path / "store", 0)
+    log.inner.committer.layers.apply()
+    applied, size = log.vclock, log.status()["log_bytes"]
+    for number in range(100, 110):
+        log.insert("t", (number, "later"))
+    name, whole = log.status()["log_file"], log.status()["log_bytes"]
+    log.inner.abandon()
+    for cut in (size // 2, size - 1, size, (size + whole) // 2, whole):
+        folder = tmp_path / str(cut)
+        shutil.copytree(tmp_path / "store", folder)
+        os.truncate(folder / name, cut)
+        if cut < size:
+            with pytest.raises(RecoveryRefused, match="the newest rows are gone from the log"):
+                logweir.open(folder)
+        else:
+            with logweir.open(folder) as left:
+                assert left.vclock.covers(applied)
