@@ -133,11 +133,12 @@ class Paused(Exception):
 
 
 class _Batches:
-    """One run under way."""
+    """One run under way. `ordinary`: answers the odd request at a place, or raises `Paused`."""
 
-    def __init__(self, requests: Requests, now: float) -> None:
+    def __init__(self, requests: Requests, now: float, ordinary: Callable[[int], Said]) -> None:
         self._requests = requests
         self._now = int(now)
+        self._ordinary = ordinary
         self._numbers = array("Q", (requests.start, 0, 0, self._now))
         self._said: list[Said] = []
         self._said_bytes = 0
@@ -159,6 +160,14 @@ class _Batches:
     def _paused(self, *, is_held: bool = False) -> Paused:
         return Paused(self._said, self._numbers[AT], is_held=is_held)
 
+    def _answer_odd(self) -> None:
+        """Have the next request answered by itself."""
+        try:
+            said = self._ordinary(self._numbers[AT])
+        except Paused as paused:
+            raise self._paused(is_held=paused.is_held) from None
+        self._tell([said])
+
     def _say(
         self, at: int, reached: int, first: int, results: array[int], made: bytes, lsn: int
     ) -> None:
@@ -172,8 +181,7 @@ class _Batches:
 
 
 class Changes(_Batches):
-    """A run in a group, of which `items` are. `ordinary`: answers the odd request at a place, or
-    raises `Paused`."""
+    """A run in a group, of which `items` are."""
 
     def __init__(
         self,
@@ -183,10 +191,9 @@ class Changes(_Batches):
         group: Group,
         ordinary: Callable[[int], Said],
     ) -> None:
-        super().__init__(requests, now)
+        super().__init__(requests, now, ordinary)
         self._items = items
         self._group = group
-        self._ordinary = ordinary
         self._given = bytearray(requests.given_bytes)
         self._most = requests.count
 
@@ -201,11 +208,7 @@ class Changes(_Batches):
             self._items.state(self._requests.name(begin)[1])  # which makes it known
         else:
             assert how == ODD
-            try:
-                said = self._ordinary(begin)
-            except Paused as paused:
-                raise self._paused(is_held=paused.is_held) from None
-            self._tell([said])
+            self._answer_odd()
 
     def _statements(self, most: int) -> tuple[bytes, array[int], int]:
         """What the next requests give, their statements, and how these ended."""
@@ -269,16 +272,16 @@ class Looks(_Batches):
         bucket: Bucket,
         now: float,
         expired: list[tuple[bytes, int]],
+        ordinary: Callable[[int], Said],
     ) -> None:
-        super().__init__(requests, now)
+        super().__init__(requests, now, ordinary)
         self._bucket = bucket
         self._buckets = buckets
         self._expired = expired
 
     def _step(self) -> None:
         """Execute statements, all as of one moment, at which the states of their vbuckets are what
-        is known of them; else none. Raises `Paused` also before a request of a vbucket that is not
-        active, or an odd one."""
+        is known of them; else none. One of a vbucket that is not active is odd."""
         numbers, requests, bucket = self._numbers, self._requests, self._bucket
         begin, states = numbers[AT], bucket.known_states()
         numbers[USED] = numbers[COUNT] = 0
@@ -291,7 +294,8 @@ class Looks(_Batches):
                 states[vbucket] = ViewItems(bucket, view).state(vbucket) or NO_STATE
         reached = numbers[AT]
         if reached == begin:
-            raise self._paused()
+            self._answer_odd()
+            return
         del columns[numbers[COUNT] * COLUMNS :]
         computer = ItemComputer(self._now, 0)
         done, _ = self._buckets.log.inner.select_batch(

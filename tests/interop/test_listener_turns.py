@@ -21,14 +21,14 @@ import pytest
 import logweir
 from interop.gsraw import mutation
 from logweir.limits import TURN_SECONDS
+from logweir.replication.bucket.store import Buckets
 from logweir.replication.greenstack.server_session import ServerSession
 from logweir.replication.greenstack.wire.codec import Flag, Frame, decode_frames, encode_frame
 from logweir.replication.greenstack.wire.codec import Opcode as Green
 from logweir.replication.greenstack.wire.messages import Hello, encode_bucket
 from logweir.replication.iproto.wire.codec import RequestType, frame
 from logweir.replication.iproto.wire.requests import encode_request
-from logweir.replication.memcached.serve.pending import Pending
-from logweir.replication.memcached.serve.runs import look_all
+from logweir.replication.memcached.serve.joint import Part, look_all
 from logweir.replication.memcached.wire.codec import Opcode, Packet
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.server import Server, ServerOptions
@@ -353,15 +353,47 @@ def test_a_large_transaction_is_answered_in_turns(
     serve(tmp_path / "s", main, "greenstack")
 
 
-def test_expensive_commands_of_one_read_are_divided() -> None:
-    """Of memcached's commands those behind a turn's work are left, with the answers before them."""
+def test_expensive_commands_of_one_turn_are_divided(tmp_path: Path) -> None:
+    """Of memcached's commands those behind a turn's work are left; each client has one answered."""
 
-    def look(packet: Packet) -> bytes:
+    def look(part: Part, packet: Packet) -> bytes:
         burn()
         return b"x"
 
-    requests = [Packet(Opcode.STAT)] * 20
-    with pytest.raises(Pending) as pending:
-        look_all(requests, pytest.fail, look)
-    assert 1 <= len(pending.value.answers) < 10
-    assert len(pending.value.rest) == 20 - len(pending.value.answers)
+    one, other = Part([Packet(Opcode.STAT)] * 20), Part([Packet(Opcode.STAT)] * 20)
+    with logweir.open(tmp_path) as log:
+        buckets = Buckets(log)
+        look_all([one, other], buckets, buckets.make("b"), 0.0, look, [])
+    assert 1 <= len(one.fresh) < 10
+    assert len(one.left) == 20 - len(one.fresh)
+    assert len(other.fresh) == 1
+
+
+def test_what_several_ask_for_in_one_turn_is_answered_in_the_order_of_each(tmp_path: Path) -> None:
+    """Reads of memcached's clients are joined, and changes, too: neither overtakes what the same
+    client asked for before; also behind a change of another client, and over a text line."""
+
+    async def got(reader: asyncio.StreamReader) -> list[bytes]:
+        lines = [await reader.readline()]
+        while lines[-1] != b"END\r\n":
+            lines.append(await reader.readline())
+        return lines[1:-1]
+
+    async def main(server: Server) -> None:
+        url = server.listener.urls[0]
+        one, other = [await asyncio.open_connection(url.host, url.port) for _ in range(2)]
+        with closing(one[1]), closing(other[1]):
+            for number in range(10):
+                value = b"%d\r\n" % number
+                other[1].write(b"set k 0 0 1\r\nx\r\n")
+                one[1].write(b"get k\r\nversion\r\nset k 0 0 1\r\n" + value)
+                one[1].write(b"get k\r\nversion\r\nget k\r\n")
+                assert value not in await got(one[0])
+                assert (await one[0].readline()).startswith(b"VERSION")
+                assert await one[0].readline() == b"STORED\r\n"
+                assert await got(one[0]) == [value]
+                assert (await one[0].readline()).startswith(b"VERSION")
+                assert await got(one[0]) == [value]
+                assert await other[0].readline() == b"STORED\r\n"
+
+    serve(tmp_path / "s", main, "tap")

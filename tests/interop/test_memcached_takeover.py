@@ -12,7 +12,7 @@ from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from interop.test_memcached_endpoint import ACK, serve, set_state, take_until
 from logweir.replication.bucket.item import VbucketState
-from logweir.replication.memcached.serve import changes
+from logweir.replication.memcached.serve import joint
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_request
 from logweir.replication.memcached.wire.messages import (
     Connect,
@@ -71,7 +71,7 @@ def test_what_is_taken_in_turns_is_not_held_by_a_pending_vbucket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A consumer of a takeover goes on behind what took long; a client's request stays held."""
-    monkeypatch.setattr(changes, "_JOB_SECONDS", 0.0)
+    monkeypatch.setattr(joint, "_JOB_SECONDS", 0.0)
     with serve(tmp_path / "s") as server, KvClient(server.port) as client:
         set_state(client, 1, VbucketState.PENDING)
         taken = [

@@ -17,20 +17,17 @@ from support.tapcommands import Model, StoredItems
 
 import logweir
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucket.batch import Looks, Said
 from logweir.replication.bucket.feed import Puts
 from logweir.replication.bucket.item import Item, VbucketState, pack_item, unpack_item
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.bucket.sweep import removal
 from logweir.replication.memcached.push.stream import Producer, StreamOptions, mutation_of
-from logweir.replication.memcached.serve import changes, runs
-from logweir.replication.memcached.serve.changes import Part, change_all
+from logweir.replication.memcached.serve import joint, runs
 from logweir.replication.memcached.serve.commands import READS, Executor, Viewer
-from logweir.replication.memcached.serve.pending import Pending
+from logweir.replication.memcached.serve.joint import Part, change_all, look_all
 from logweir.replication.memcached.serve.runs import (
     RequestRun,
     execute_one,
-    look_all,
     packets_of,
     take_run,
 )
@@ -170,21 +167,15 @@ class Side:
     def _look(self, pieces: list[Packet | RequestRun]) -> bytes:
         """As a connection answers what changes nothing."""
         expired: list[tuple[bytes, int]] = []
-        answers, rest = b"", ()
 
-        def look(run: RequestRun) -> list[Said]:
-            return Looks(run, self.all, self.bucket, self.now, expired).answer()
-
-        def ordinary(packet: Packet) -> bytes:
+        def ordinary(part: Part, packet: Packet) -> bytes:
             with self.log.read_view() as view:
                 return Viewer(ViewItems(self.bucket, view)).execute(packet)
 
-        try:
-            answers = look_all(pieces, look, ordinary)
-        except Pending as pending:  # a vbucket is not active
-            answers, rest = pending.answers, pending.rest
+        part = Part(pieces)
+        look_all([part], self.all, self.bucket, self.now, ordinary, expired)
         self.log.inner.run_job(removal(self.bucket, expired, lambda: self.now))
-        return answers + b"".join(self._change([Part(rest)]))
+        return b"".join(part.fresh) + b"".join(self._change([Part(part.left)]))
 
     def _apply(self, parts: list[Part], group: Group) -> None:
         items = GroupItems(self.bucket, group, self.now)
@@ -212,8 +203,8 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
     folder = tmp_path_factory.mktemp("sides")
     fast, slow = Side(folder / "fast", in_runs=True), Side(folder / "slow", in_runs=False)
     with fast.log, slow.log, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(changes, "_JOB_SECONDS", math.inf)  # neither is divided by how long it takes
-        patch.setattr(runs, "TURN_SECONDS", math.inf)
+        patch.setattr(joint, "_JOB_SECONDS", math.inf)  # neither is divided by how long it takes
+        patch.setattr(joint, "TURN_SECONDS", math.inf)
         yield fast, slow
     assert fast.runs > 10
 

@@ -13,8 +13,8 @@ from support.tapcommands import Model
 from logweir.replication.bucket.change import BURY, TAKEN, PlainItemComputer
 from logweir.replication.bucket.item import Changed, Item, VbucketState, pack_item, unpack_item
 from logweir.replication.bucket.store import Buckets, GroupItems, ViewItems
-from logweir.replication.memcached.serve.changes import Part, change_all
 from logweir.replication.memcached.serve.commands import Executor
+from logweir.replication.memcached.serve.joint import Part, change_all
 from logweir.replication.memcached.serve.pending import Pending
 from logweir.replication.memcached.serve.runs import execute_one, packets_of
 from logweir.replication.memcached.server_session import (

@@ -270,8 +270,12 @@ def look_up(
     """The answers to GETs, or to the first of them; None where that is of a vbucket that is not
     active: a change has to look then. `now`: Unix seconds; `expired`: see `Looks`."""
     requests = _Requests(run, 0)
-    made = _answered(requests, Looks(requests, buckets, bucket, now, expired))
+    made = _answered(requests, Looks(requests, buckets, bucket, now, expired, _leave))
     return made if made.done else None
+
+
+def _leave(at: int) -> Said:
+    raise Paused([], at)
 
 
 def _answered(requests: _Requests, way: Changes | Looks) -> Answered:

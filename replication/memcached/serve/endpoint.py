@@ -32,8 +32,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from logweir.errors import LogweirError
 from logweir.limits import TAP_PIPELINE_BYTES, TAP_SWEEP_SECONDS
-from logweir.replication.bucket.batch import Looks, Said
 from logweir.replication.bucket.feed import BucketFeed, Changes, Feed
 from logweir.replication.bucket.item import DEFAULT_BUCKET, VbucketState
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
@@ -44,7 +44,6 @@ from logweir.replication.logs import get_logger
 from logweir.replication.memcached.push.names import NamedStreams
 from logweir.replication.memcached.push.stream import StreamOptions
 from logweir.replication.memcached.push.streaming import Streaming
-from logweir.replication.memcached.serve.changes import Part, change_all
 from logweir.replication.memcached.serve.commands import (
     STATE_CHANGES,
     Executor,
@@ -52,11 +51,10 @@ from logweir.replication.memcached.serve.commands import (
     Viewer,
 )
 from logweir.replication.memcached.serve.flushes import Flushes
-from logweir.replication.memcached.serve.pending import Pending
+from logweir.replication.memcached.serve.joint import Part, change_all, look_all
 from logweir.replication.memcached.serve.runs import (
     RequestRun,
     execute_one,
-    look_all,
     packets_of,
     refusals,
 )
@@ -129,6 +127,7 @@ class TapService:
         self.flushes = Flushes(shared, self.buckets)
         self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
         self.feeds = SpaceFeeds(shared.log, encoding)
+        self._looks: dict[Bucket, list[_Run]] = {}
         self._waiting: set[Conversation] = set()
         self._forget_commits: Callable[[], None] | None = None
 
@@ -209,7 +208,42 @@ class TapService:
 
     def _finish(self, runs: Sequence[_Run], job: Job) -> None:
         for run in runs:
-            run.conversation.finish(run, job)
+            run.conversation.finish(run, job.error)
+
+    # --- looks ------------------------------------------------------------------------------------
+
+    def look(self, run: _Run) -> None:
+        """Run commands that change nothing, with those of others that come in this turn of the
+        loop, as of what is published; and tell the conversation."""
+        if not self._looks:
+            asyncio.get_running_loop().call_soon(self.look_now)
+        self._looks.setdefault(run.bucket, []).append(run)
+
+    def look_now(self) -> None:
+        """Run what `look` has been given."""
+        looks, self._looks = self._looks, {}
+        for bucket, runs in looks.items():
+            error: BaseException | None = None
+            expired: list[tuple[bytes, int]] = []
+            try:
+                self._look_all(bucket, runs, expired)
+            except LogweirError as failure:
+                error = failure
+            for run in runs:
+                with run.conversation.link.guarded():
+                    run.conversation.finish(run, error)
+            if expired:
+                self.shared.submit(removal(bucket, expired, self.now), _report)
+
+    def _look_all(
+        self, bucket: Bucket, runs: Sequence[_Run], expired: list[tuple[bytes, int]]
+    ) -> None:
+        def ordinary(run: _Run, request: Packet) -> bytes:
+            with self.shared.log.read_view() as view:
+                viewer = Viewer(ViewItems(bucket, view), stats=run.conversation.stats)
+                return viewer.execute(request)
+
+        look_all(runs, self.buckets, bucket, self.now(), ordinary, expired)
 
     # --- pending vbuckets -------------------------------------------------------------------------
 
@@ -291,6 +325,7 @@ class Conversation:
         self._unanswered = Unanswered(link, TAP_PIPELINE_BYTES)
         self.auto_nack = False
         self.waits = False  # nothing more is run until what waits goes on
+        self._is_looking = False
         self._waiting: deque[_Run] = deque()
         self._connecting: Connected | None = None
 
@@ -409,59 +444,35 @@ class Conversation:
             self._refuse(event, Status.NOT_SUPPORTED)
         elif not self.may(*wanted):
             self._refuse(event, Status.AUTH_ERROR)
-        elif not (event.changes or self._unfinished):
-            self._read(event)
         else:
             self._submit(event)
 
     def _refuse(self, event: Commands, status: Status) -> None:
         self.session.answer(event.slot, b"".join(refusals(event.requests, status)))
 
-    def _read(self, event: Commands) -> None:
-        shared, now = self.service.shared, self.service.now()
-        buckets, bucket = self.service.buckets, self.bucket
-        expired: list[tuple[bytes, int]] = []
-
-        def look(run: RequestRun) -> list[Said]:
-            return Looks(run, buckets, bucket, now, expired).answer()
-
-        def ordinary(request: Packet) -> bytes:
-            with shared.log.read_view() as view:
-                viewer = Viewer(ViewItems(self.bucket, view), stats=self._stats)
-                return viewer.execute(request)
-
-        try:
-            answers = look_all(event.requests, look, ordinary)
-        except Pending as pending:
-            self._submit(event, pending)
-        else:
-            shared.metrics.answered(self.link.scheme, event.count, 0)
-            self.service.statistics.answered(event.requests, answers)
-            self.session.answer(event.slot, answers)
-        if expired:
-            shared.submit(removal(bucket, expired, self.service.now), _report)
-
-    def _submit(self, event: Commands, begun: Pending | None = None) -> None:
+    def _submit(self, event: Commands) -> None:
+        if self._is_looking:
+            self.service.look_now()  # else what comes behind could overtake it
+        self._is_looking = not (event.changes or self._unfinished)
         self._unfinished += 1
         self._unanswered.add(event.size_bytes)
         run = _Run(self, event)
-        if begun is None:
+        if self._is_looking:
+            self.service.look(run)
+        else:
             self.service.put_in_line(run)
-            return
-        run.fresh, run.left, run.is_held = [begun.answers], [*begun.rest], begun.is_held
-        self._go_on(run)
 
     def executor(self, items: GroupItems, now: float, group: Group) -> Executor:
         """Of the requests that are no part of a run, in a group."""
         later = partial(self._flush_later, group)
-        executor = Executor(items, now, stats=self._stats, flush_later=later)
+        executor = Executor(items, now, stats=self.stats, flush_later=later)
         executor.auto_nack = self.auto_nack
         return executor
 
-    def finish(self, run: _Run, job: Job) -> None:
+    def finish(self, run: _Run, error: BaseException | None) -> None:
         """What was asked for is durable, waits, or failed."""
-        event = run.event
-        if job.error is None:
+        event, self._is_looking = run.event, False
+        if error is None:
             if run.left:
                 self._go_on(run)
                 return
@@ -471,8 +482,8 @@ class Conversation:
         if not self.link.is_open:
             return
         metrics = self.service.shared.metrics
-        if job.error is not None:
-            _log.warning("memcached.commit_failed", peer=self.link.peer, error=str(job.error))
+        if error is not None:
+            _log.warning("memcached.request_failed", peer=self.link.peer, error=str(error))
             refused = refusals(run.rest, Status.TEMPORARY_FAILURE)
             metrics.answered(self.link.scheme, event.count - len(refused), len(refused))
             run.answers += b"".join(refused)
@@ -533,7 +544,8 @@ class Conversation:
             loop = self.link.gone.get_loop()
             loop.call_soon_threadsafe(flushes.wait, name, at)
 
-    def _stats(self, group: bytes) -> Stats | None:
+    def stats(self, group: bytes) -> Stats | None:
+        """See `Viewer`."""
         if group == b"reset" and not self.may(Privilege.WRITE):
             raise Failed(Status.AUTH_ERROR)
         streams = self.service.connected() + self.service.away()

@@ -1,29 +1,25 @@
 """Runs of commands, handled as columns of statements instead of objects.
 
 `take_run` finds the run that comes first; its form is in `kernel`, and one request is a run.
-`look_all` answers runs that change nothing (`replication.bucket.batch`) and the requests between
-them; `memcached.serve.changes` executes the others.
+`memcached.serve.joint` has them executed.
 """
 
 from __future__ import annotations
 
-import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import inf
 from typing import Final
 
 from logweir.errors import LimitExceeded, RequestError
-from logweir.limits import TAP_ANSWERS_BYTES, TAP_VALUE_BYTES, TURN_SECONDS
+from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket import kernel as bucketkernel
-from logweir.replication.bucket.batch import Paused, Said
+from logweir.replication.bucket.batch import Said
 from logweir.replication.bucket.item import unpack_item
 from logweir.replication.logs import get_logger
 from logweir.replication.memcached.serve.commands import Executor, item_answer
-from logweir.replication.memcached.serve.pending import Pending
 from logweir.replication.memcached.wire import kernel
 from logweir.replication.memcached.wire.codec import (
     HEADER_BYTES,
@@ -41,7 +37,6 @@ __all__ = [
     "RUN_MAX",
     "RequestRun",
     "execute_one",
-    "look_all",
     "packets_of",
     "refusals",
     "take_run",
@@ -200,40 +195,6 @@ def take_run(data: bytes, at: int = 0) -> RequestRun | None:
     if not count:
         return None
     return RequestRun(data, at, found[kernel.RUN_STOP], count, found[kernel.RUN_CHANGES])
-
-
-def look_all(
-    requests: Sequence[Packet | RequestRun],
-    look: Callable[[RequestRun], list[Said]],
-    ordinary: Callable[[Packet], bytes],
-) -> bytes:
-    """Answer requests that change nothing. `look`: answers a run of them (`Looks`); `ordinary`: one
-    that is no part of a run.
-
-    Raises `Pending` behind those that were answered, with their answers and the rest: before one
-    that waits, behind answers of `limits.TAP_ANSWERS_BYTES`, and when they have taken long.
-    """
-    answers: list[bytes] = []
-    room = TAP_ANSWERS_BYTES
-    end = time.thread_time() + TURN_SECONDS if len(requests) > 1 else inf
-    for number, request in enumerate(requests):
-        if room <= 0 or (number and time.thread_time() >= end):
-            raise Pending(b"".join(answers), requests[number:], is_held=False)
-        try:
-            if isinstance(request, RequestRun):
-                made = [data for _, data in look(request)]
-            else:
-                made = [ordinary(request)]
-        except Pending:
-            raise Pending(b"".join(answers), requests[number:]) from None
-        except Paused as paused:
-            assert isinstance(request, RequestRun)
-            rest = [*request.behind(paused.at), *requests[number + 1 :]]
-            answers += [data for _, data in paused.said]
-            raise Pending(b"".join(answers), rest, is_held=paused.is_held) from None
-        answers += made
-        room -= sum(map(len, made))
-    return answers[0] if len(answers) == 1 else b"".join(answers)
 
 
 def execute_one(group: Group, executor: Executor, request: Packet) -> bytes:

@@ -13,9 +13,9 @@ import logweir
 from logweir.limits import TAP_ANSWERS_BYTES
 from logweir.replication.bucket.item import VbucketState
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
-from logweir.replication.memcached.serve import changes
-from logweir.replication.memcached.serve.changes import Part, change_all
+from logweir.replication.memcached.serve import joint
 from logweir.replication.memcached.serve.commands import Executor
+from logweir.replication.memcached.serve.joint import Part, change_all
 from logweir.replication.memcached.serve.runs import execute_one, take_run
 from logweir.replication.memcached.wire.codec import (
     Opcode,
@@ -128,7 +128,7 @@ def test_answers_of_one_client_are_limited_by_themselves(log: Log, bucket: Bucke
 def test_each_client_has_its_first_request_made_in_a_job_that_took_long(
     log: Log, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(changes, "_JOB_SECONDS", -inf)
+    monkeypatch.setattr(joint, "_JOB_SECONDS", -inf)
     flush = partial(Packet, Opcode.VERBOSITY, extras=bytes(4))  # no part of a run
     one, other = part(flush(), store(b"a")), part(flush(), store(b"b"))
     change(log, bucket, one, other)

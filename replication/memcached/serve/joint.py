@@ -1,8 +1,9 @@
-"""Commands that need the store's line of changes, executed for several clients in one job.
+"""Commands of several clients, answered together.
 
-What the clients of a bucket ask for in one turn of the loop is a job: the runs that stand one
-behind the other in it are joined, whoever sent them, and are one batch of statements. Each request
-stays a transaction of its own, and is answered to its client.
+What the clients of a bucket ask for in one turn of the loop is a job, one of what only reads and
+one of the rest: the runs that stand one behind the other in it are joined, whoever sent them, and
+are one batch of statements (`replication.bucket.batch`). Each request stays a transaction of its
+own, and is answered to its client.
 """
 
 from __future__ import annotations
@@ -10,20 +11,22 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 from logweir.limits import TAP_ANSWERS_BYTES, TURN_SECONDS
-from logweir.replication.bucket.batch import Changes, Paused, Said
-from logweir.replication.bucket.store import GroupItems
+from logweir.replication.bucket.batch import Changes, Looks, Paused, Said
+from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.memcached.serve.pending import Pending
 from logweir.replication.memcached.serve.runs import RUN_MAX, RequestRun
 from logweir.replication.memcached.wire.codec import Packet
 from logweir.store.commit.group import Group
 
-__all__ = ["Part", "change_all"]
+__all__ = ["Part", "change_all", "look_all"]
 
 P = TypeVar("P", bound="Part")
 Requests = Sequence[Packet | RequestRun]
+Batch = Callable[[RequestRun, Callable[[int], Said]], Changes | Looks]
 
 _JOB_SECONDS: Final = 5 * TURN_SECONDS  # a job may cost a sync: that is to be worth while
 
@@ -81,18 +84,38 @@ def change_all(
     Behind answers of `limits.TAP_ANSWERS_BYTES` to a client the rest of what it asks for is left,
     also behind a request that waits, and, but for the first, when the job has taken long.
     """
+    batch = partial(Changes, items=items, now=now, group=group)
+    _answer_all(parts, lambda run, one: batch(run, ordinary=one), ordinary, _JOB_SECONDS)
+
+
+def look_all(
+    parts: Sequence[P],
+    buckets: Buckets,
+    bucket: Bucket,
+    now: float,
+    ordinary: Callable[[P, Packet], bytes],
+    expired: list[tuple[bytes, int]],
+) -> None:
+    """As `change_all`, of what changes nothing, as of what is published. `expired`: see `Looks`."""
+    batch = partial(Looks, buckets=buckets, bucket=bucket, now=now, expired=expired)
+    _answer_all(parts, lambda run, one: batch(run, ordinary=one), ordinary, TURN_SECONDS)
+
+
+def _answer_all(
+    parts: Sequence[P], batch: Batch, ordinary: Callable[[P, Packet], bytes], seconds: float
+) -> None:
     line: deque[tuple[P, Packet | RequestRun]] = deque()
     for part in parts:
         part.begin()
         line.extend([(part, request) for request in part.rest])
-    end = time.thread_time() + _JOB_SECONDS
+    end = time.thread_time() + seconds
     while line:
         part, request = line[0]
         if part.is_behind or part.has_enough(end):
             part.leave(request)
             line.popleft()
         elif isinstance(request, RequestRun):
-            _change(line, items, now, ordinary, group)
+            _answer(line, batch, ordinary)
         else:
             try:
                 part.say(ordinary(part, request))
@@ -102,12 +125,10 @@ def change_all(
                 part.leave(line.popleft()[1])
 
 
-def _change(
+def _answer(
     line: deque[tuple[P, Packet | RequestRun]],
-    items: GroupItems,
-    now: float,
+    batch: Batch,
     ordinary: Callable[[P, Packet], bytes],
-    group: Group,
 ) -> None:
     """Make the runs that are first in line, as one; what is not made of them stays in line."""
     parts: list[P] = []
@@ -131,7 +152,7 @@ def _change(
             raise Paused([], at, is_held=True) from None
 
     try:
-        said, at, is_held = Changes(run, items, now, group, one).answer(), run.stop, False
+        said, at, is_held = batch(run, one).answer(), run.stop, False
     except Paused as paused:
         said, at, is_held = paused.said, paused.at, paused.is_held
     for place, data in said:
