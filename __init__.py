@@ -39,6 +39,7 @@ from logweir.errors import (
     WriteFailed,
     WriterPoisoned,
 )
+from logweir.lazy import lazily
 
 if TYPE_CHECKING:
     from logweir.recovery.read import read
@@ -80,29 +81,23 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Log": ("logweir.store", "Log"),
-    "Row": ("logweir.wal.xrow", "Row"),
-    "Transaction": ("logweir.store", "Transaction"),
-    "VClock": ("logweir.wal.vclock", "VClock"),
-    "__version__": ("logweir.wal.writer", "VERSION"),
-    "capture": ("logweir.replication.capture.stream", "capture"),
-    "follow": ("logweir.replication.capture.following", "follow"),
-    "open": ("logweir.store", "open"),
-    "read": ("logweir.recovery.read", "read"),
+    "Log": "logweir.store",
+    "Row": "logweir.wal.xrow",
+    "Transaction": "logweir.store",
+    "VClock": "logweir.wal.vclock",
+    "__version__": "logweir.wal.writer:VERSION",
+    "capture": "logweir.replication.capture.stream",
+    "follow": "logweir.replication.capture.following",
+    "open": "logweir.store",
+    "read": "logweir.recovery.read",
 }
 _MODULES: Final = ("aio", "limits")
+_named = lazily(__name__, _HOMES)
 
 
 def __getattr__(name: str) -> Any:
     """A name of `__all__` that is not loaded yet, or a module of the package."""
-    if name in _MODULES:
-        return import_module(f"logweir.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'logweir' has no attribute {name!r}")
-    module, attribute = _HOMES[name]
-    value = getattr(import_module(module), attribute)
-    globals()[name] = value
-    return value
+    return import_module(f"logweir.{name}") if name in _MODULES else _named(name)
 
 
 def __dir__() -> list[str]:

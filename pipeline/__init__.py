@@ -13,8 +13,9 @@ Nothing of Spark or Arrow is imported before it is used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from logweir.lazy import lazily
 
 if TYPE_CHECKING:
     from logweir.pipeline.frames import batches, scan
@@ -71,11 +72,4 @@ _HOMES: Final = {
     "verify": "logweir.pipeline.jobs.checks",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """A name of `__all__` that is not loaded yet."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'logweir.pipeline' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazily(__name__, _HOMES)

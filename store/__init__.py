@@ -4,8 +4,9 @@ Its names are imported when they are first used, so that who needs definitions o
 talk to a server, loads no store.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from logweir.lazy import lazily
 
 if TYPE_CHECKING:
     from logweir.store.commit.committer import Durability
@@ -27,20 +28,13 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Change": "recover.history",
-    "CheckpointOptions": "recover.checkpoint",
-    "Durability": "commit.committer",
-    "Log": "log",
-    "Transaction": "transaction",
-    "TypedSpace": "typed",
-    "open": "entry",
+    "Change": "logweir.store.recover.history",
+    "CheckpointOptions": "logweir.store.recover.checkpoint",
+    "Durability": "logweir.store.commit.committer",
+    "Log": "logweir.store.log",
+    "Transaction": "logweir.store.transaction",
+    "TypedSpace": "logweir.store.typed",
+    "open": "logweir.store.entry",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """A name of `__all__` that is not loaded yet."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'logweir.store' has no attribute {name!r}")
-    value = getattr(import_module(f"logweir.store.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazily(__name__, _HOMES)

@@ -5,8 +5,9 @@ Names are imported when they are first used, so that the plug-in costs nothing i
 not use it.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from logweir.lazy import lazily
 
 if TYPE_CHECKING:
     from logweir.recovery.faults import Fault, FaultyFileSystem, SimFileSystem, every_fault
@@ -56,11 +57,4 @@ _HOMES: Final = {
     "in_child": "logweir.testing.forking",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """A name of `__all__` that is not loaded yet."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'logweir.testing' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazily(__name__, _HOMES)

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 FLOORS: dict[str, float] = {
     "errors": 0,
+    "lazy": 0,
     "limits": 0,
     "wal": 1,
     "recovery": 2,
