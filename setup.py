@@ -22,6 +22,7 @@ from setuptools.command.build_py import build_py
 KERNELS = {
     "logweir.wal.kernel": "wal/kernel.py",
     "logweir.wal.fillerkernel": "wal/fillerkernel.py",
+    "logweir.wal.crckernel": "wal/crckernel.pyx",
     "logweir.wal.zstdkernel": "wal/zstdkernel.pyx",
     "logweir.store.schema.kernel": "store/schema/kernel.py",
     "logweir.store.schema.largekernel": "store/schema/largekernel.py",
@@ -62,8 +63,12 @@ KERNELS = {
 }
 
 
+# What Cython adds to a kernel that takes buffers is as large as most kernels: one module has it for
+# all, written by Cython. They import it, and cannot be imported where it is missing.
+SHARED = "logweir.wal.sharedkernel"
+
 # Cython looks for a kernel's types by its module's name; the folder here need not be `logweir`.
-TYPES = Path("build/cython/types")
+TYPES = Path("build/c/types")
 
 
 # What a kernel links, by pkg-config's name for it: where headers and library are, if not where the
@@ -103,13 +108,17 @@ def extensions() -> list[Extension]:
             shutil.copy2(types, TYPES / "logweir" / types)  # with its time: else all is old
     found = cythonize(
         [
-            Extension(name, [source], **flags(name))
-            for name, source in KERNELS.items()
-            if os.path.exists(source)
+            Extension(SHARED, [], **flags(SHARED)),
+            *(
+                Extension(name, [source], **flags(name))
+                for name, source in KERNELS.items()
+                if os.path.exists(source)
+            ),
         ],
         include_path=[str(TYPES)],
         language_level=3,
-        build_dir="build/cython",
+        build_dir="build/c",
+        shared_utility_qualified_name=SHARED,
         nthreads=(os.cpu_count() or 1) if sys.platform == "linux" else 0,  # they are forked
     )
     for extension in found:

@@ -2,7 +2,7 @@
 
 It holds what tasks import (no command line, nothing compiled: the kernels run interpreted there,
 which is slower) and the module by which Spark finds the format. What the package depends on must be
-installed where the tasks run: msgpack, numpy, pyarrow, pandas, crc32c, backports.zstd.
+installed where the tasks run: msgpack, numpy, pyarrow, pandas, crcmod, backports.zstd.
 """
 
 from __future__ import annotations

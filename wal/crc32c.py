@@ -5,66 +5,58 @@ inversion**. So it is not the customary CRC-32C: leading zero bytes do not chang
 of nothing, or of any run of zeros, is 0. ``123456789`` gives 58e3fa20.
 Source: `crc32_calc(0, …)` in `xlog.c` of Tarantool 2.6.0; checked on every block of the samples.
 
-`crcmod` is the definition, and the fallback where the `crc32c` package is absent; `SOURCE` says
-which one runs.
+`wal/crckernel.pyx` computes it; `SOURCE` says whether it is there. `crcmod` is the definition, and
+does it where nothing is compiled.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Final
-
-import crcmod  # type: ignore[import-untyped]
 
 from logweir.wal import fillerkernel
 
-__all__ = [
-    "CHECKSUM",
-    "CHECKSUM_INVERTED",
-    "SOURCE",
-    "behind_zeros",
-    "checksum",
-    "checksums",
-    "reference_checksum",
-]
+__all__ = ["SOURCE", "behind_zeros", "checksum", "checksums", "reference_checksum"]
 
 Buffer = bytes | bytearray | memoryview
 
-_ONES: Final = 0xFFFFFFFF
 
-reference_checksum: Final[Callable[..., int]] = crcmod.mkCrcFun(
-    0x11EDC6F41, initCrc=0, rev=True, xorOut=0
-)
-"""The definition, by `crcmod`. `data`: any bytes; `before`: the checksum of what stands in front
-of them, to go on from. Returns 0 … 2^32-1."""
+@functools.cache
+def _by_crcmod() -> Callable[[Buffer, int], int]:
+    import crcmod  # type: ignore[import-untyped]  # slow to load, and mostly not asked for
 
-CHECKSUM: Callable[..., int]
-CHECKSUM_INVERTED: int
-"""For kernels: the register after `data` is CHECKSUM(data, register), both with these bits
-changed."""
+    found: Callable[[Buffer, int], int] = crcmod.mkCrcFun(
+        0x11EDC6F41, initCrc=0, rev=True, xorOut=0
+    )
+    return found
+
+
+def reference_checksum(data: Buffer, before: int = 0, /) -> int:
+    """The definition, by `crcmod`. `data`: any bytes; `before`: the checksum of what stands in
+    front of them, to go on from. Returns 0 … 2^32-1."""
+    return _by_crcmod()(data, before)
+
+
+checksum: Callable[..., int]
+"""CRC-32C in Tarantool's variant: of bytes, and the checksum of what stands in front of them, 0 if
+that is nothing. Returns 0 … 2^32-1."""
 
 SOURCE: str
-"""What computes `checksum`: "crc32c" (hardware where there is any) or "crcmod"."""
+"""What computes `checksum`: "kernel" or "crcmod"."""
 
 try:
-    import crc32c as _hardware
+    from logweir.wal.crckernel import checksum as checksum
 except ImportError:
     SOURCE = "crcmod"
-    CHECKSUM, CHECKSUM_INVERTED = reference_checksum, 0
     checksum = reference_checksum
 else:
-    SOURCE = "crc32c"
-    CHECKSUM, CHECKSUM_INVERTED = _hardware.crc32c, _ONES
-
-    def checksum(data: Buffer, before: int = 0) -> int:
-        """CRC-32C of `data` in Tarantool's variant, going on from `before`. Returns 0 … 2^32-1."""
-        return _hardware.crc32c(data, before ^ _ONES) ^ _ONES
+    SOURCE = "kernel"
 
 
 def checksums(parts: Sequence[Buffer], zeros: int) -> list[int] | None:
     """Of what stands up to the end of each part, one behind the other; None where one of them has
     so many zeros in a row."""
-    return fillerkernel.running(CHECKSUM, CHECKSUM_INVERTED, CHECKSUM_INVERTED, parts, zeros)
+    return fillerkernel.running(checksum, parts, zeros)
 
 
 def behind_zeros(before: int, count: int) -> int:

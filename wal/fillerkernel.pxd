@@ -14,6 +14,5 @@ cpdef u32 behind_zeros(u32 crc, unsigned long long count) noexcept
 @cython.locals(size=Py_ssize_t, at=Py_ssize_t, start=Py_ssize_t)
 cpdef bint has_zeros(const unsigned char[::1] data, Py_ssize_t count) except? -1
 
-cpdef list running(
-    object find, unsigned long long crc, unsigned long long inverted, object parts,
-    Py_ssize_t zeros)
+@cython.locals(crc=u32)
+cpdef list running(object find, object parts, Py_ssize_t zeros)

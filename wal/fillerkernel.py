@@ -71,15 +71,14 @@ def has_zeros(data: Buffer, count: int) -> bool:
     return False
 
 
-def running(
-    find: Any, crc: int, inverted: int, parts: Sequence[Buffer], zeros: int
-) -> list[int] | None:
-    """What `find` gives for each part and what it gave for the one before, first `crc`; each with
-    the bits of `inverted` changed. None where a part has `zeros` zeros one behind the other."""
+def running(find: Any, parts: Sequence[Buffer], zeros: int) -> list[int] | None:
+    """What `find` gives for each part and what it gave for the one before, first 0. None where a
+    part has `zeros` zeros one behind the other."""
     found: list[int] = []
+    crc = 0
     for part in parts:
         if len(part) >= zeros and has_zeros(part, zeros):
             return None
         crc = find(part, crc)
-        found.append(crc ^ inverted)
+        found.append(crc)
     return found

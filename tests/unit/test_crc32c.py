@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import random
 import sys
 from types import ModuleType
 
-import crc32c as hardware
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import GOOD, sample
 
-from logweir.wal import crc32c
+from logweir.wal import crc32c, kernel
 from logweir.wal.block import FIXHEADER_BYTES, decode_fixheader
 from logweir.wal.crc32c import checksum, reference_checksum
 
@@ -45,15 +45,26 @@ def test_vectors(function: object, data: bytes, crc: int) -> None:
     assert function(memoryview(data)) == crc
 
 
-@given(st.binary(max_size=5000))
-def test_definition_and_hardware_agree(data: bytes) -> None:
-    """crcmod, which is the definition, and what runs on blocks give the same."""
-    assert checksum(data) == reference_checksum(data)
+LONG = random.Random(5).randbytes(40_000)
 
 
-def test_it_is_not_the_customary_crc32c() -> None:
-    """The customary CRC-32C of the same digits is another."""
-    assert hardware.crc32c(b"123456789") == 0xE3069283
+@pytest.mark.parametrize("name", ["checksum", "by_tables"])
+@given(st.integers(0, len(LONG)), st.integers(0, 9), st.integers(0, 2**32 - 1))
+def test_definition_and_kernel_agree(name: str, size: int, start: int, before: int) -> None:
+    """Of any length, wherever the bytes begin, behind anything; with the processor's instruction
+    and without."""
+    kernel = pytest.importorskip("logweir.wal.crckernel")
+    data = memoryview(LONG)[start : start + size]
+    assert getattr(kernel, name)(data, before) == reference_checksum(data, before)
+
+
+def test_it_takes_what_has_one_piece_of_bytes() -> None:
+    """And names nothing else."""
+    for wrong in ("text", 5, None, memoryview(b"abcd")[::2]):
+        with pytest.raises((TypeError, ValueError, BufferError)):
+            checksum(wrong)
+    with pytest.raises((OverflowError, TypeError)):
+        checksum(b"", -1)
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -79,9 +90,10 @@ def _load(name: str) -> ModuleType:
 
 
 def test_source_names_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the crc32c package that is what runs; without it crcmod does, and says so."""
-    assert crc32c.SOURCE == "crc32c"
-    monkeypatch.setitem(sys.modules, "crc32c", None)
+    """The kernel where it is compiled, and crcmod stays unloaded; without it crcmod."""
+    expected = "kernel" if kernel.COMPILED else "crcmod"
+    assert expected == crc32c.SOURCE
+    monkeypatch.setitem(sys.modules, "logweir.wal.crckernel", None)
     portable = _load("portable_crc32c")
     assert portable.SOURCE == "crcmod"
     assert portable.checksum(b"123456789") == 0x58E3FA20
