@@ -334,6 +334,7 @@ class Server:
                 for runner in self.runners
             ],
             "gaps": [asdict(gap) for gap in positions.gaps(self.log)[-STATUS_GAPS:]],
+            "readers": [asdict(each) for one in self.protocols for each in one.readings()],
             **{name: told for one in self.protocols for name, told in one.status().items()},
             **{name: told() for name, told in self.more_status.items()},
         }

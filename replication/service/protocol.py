@@ -14,7 +14,14 @@ if TYPE_CHECKING:  # who only asks a server needs the names of its calls alone
     from logweir.replication.service.shared import Shared
     from logweir.replication.urls import Schemes, Url
 
-__all__ = ["CHECKSUMS_FUNCTION", "PREFIX", "STATUS_FUNCTION", "Surroundings", "WireProtocol"]
+__all__ = [
+    "CHECKSUMS_FUNCTION",
+    "PREFIX",
+    "STATUS_FUNCTION",
+    "Reading",
+    "Surroundings",
+    "WireProtocol",
+]
 
 PREFIX: Final = "logweir."
 """What the names of the calls begin with."""
@@ -42,6 +49,22 @@ class Surroundings:
     functions: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How far a connection was given what it follows, where the protocol has no acknowledgement.
+
+    `name`: its own name, or the peer's; `position`: as the protocol counts; `lag`: how many `unit`
+    ("rows" of the log, "messages") are there that it was not given.
+    """
+
+    scheme: str
+    name: str
+    peer: str
+    position: str
+    lag: int
+    unit: str = "rows"
+
+
 class WireProtocol(ABC):
     """One protocol of one server: what its listeners have in common. Made in the event loop.
 
@@ -65,6 +88,10 @@ class WireProtocol(ABC):
     def status(self) -> dict[str, list[Any]]:
         """What `status` of a server tells besides, in plain values."""
         return {}
+
+    def readings(self) -> Sequence[Reading]:
+        """Who follows, of those that `status` does not tell; from any thread."""
+        return ()
 
     def stopping(self) -> None:  # noqa: B027 - most have nothing to say
         """The connections are about to be closed: what is to be told to them goes out first."""

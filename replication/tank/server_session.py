@@ -151,6 +151,8 @@ class ServerSession(BaseSession[Request]):
         self._publishing: dict[int, _Publishing] = {}
         self._tickets = 0
         self._turn = 0
+        self.places: dict[tuple[str, int], int] = {}
+        """The number that was asked for last, of each partition that was fetched from."""
         self.spoke = False
 
     # --- the contract of sessions -----------------------------------------------------------------
@@ -399,6 +401,7 @@ class ServerSession(BaseSession[Request]):
         if extent is None:
             return _Fetched(self._lost(part))
         start = part.start or extent.first
+        self.places[topic, partition] = min(start, extent.last + 1)
         if start in (0, FROM_END, extent.last + 1):
             return extent
         if start > extent.last or start < extent.first:

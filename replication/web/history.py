@@ -28,6 +28,9 @@ def sample_of(status: Mapping[str, Any], rates: Mapping[str, float]) -> dict[str
             found[f"lag {one['url']}"] = one["lag_seconds"]
     for one in status.get("replicas", ()):
         found[f"behind {one['instance']}"] = one["lag_rows"]
+    for one in status.get("readers", ()):
+        if one["unit"] == "rows":
+            found[f"behind {one['scheme']} {one['name']}"] = one["lag"]
     kept = list(found.items())[:WEB_ITEMS]
     return {name: value for name, value in kept if math.isfinite(value)}
 

@@ -103,6 +103,16 @@ def test_texts_of_a_server_are_shown_and_not_obeyed() -> None:
         "replicas": [
             {"instance": "f", "peer": "p:1", "lag_rows": 1234, "acknowledged": {1: 4}},
         ],
+        "readers": [
+            {
+                "scheme": "tank",
+                "name": "p:2\x1b",
+                "peer": "p:2",
+                "position": "events/0: 7",
+                "lag": 5678,
+                "unit": "messages",
+            },
+        ],
         "sources": [
             {"url": "u", "state": "waiting", "lag_seconds": None, "last_error": "gone\x1b[2J"},
         ],
@@ -113,7 +123,9 @@ def test_texts_of_a_server_are_shown_and_not_obeyed() -> None:
         rates |= {"tank received_bytes": 3072.0, "tank sent_bytes": 12.5}
         console.print(_view(status, rates, "away"))
     text = capture.get()
-    for wanted in ("unreachable: away", "[red]one\\u001b]0;x\\u0007", "1,234", "2.0 KiB"):
+    for wanted in ("unreachable: away", "[red]one\\u001b]0;x\\u0007", "1,234 rows", "2.0 KiB"):
+        assert wanted in text
+    for wanted in ("tank p:2\\u001b", "5,678 messages", "events/0: 7"):
         assert wanted in text
     for wanted in ("follower one", "2.0 h", "7.2 tank", "3.0 KiB tank", "12 B tank", "w\\u001b"):
         assert wanted in text

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import http.client
 import json
 import socket
 import ssl
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.certificates import SERVER, SERVER_KEY
+from support.synapseclient import Client as SynapseClient
 from support.waiting import until
 
 import logweir
 from interop.serving import Serving
 from logweir.errors import ConfigError
 from logweir.limits import LOGIN_TRIES
+from logweir.replication.greenstack.client import Client as GreenstackClient
 from logweir.replication.listener import server_tls
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.service import users
 from logweir.replication.service.access import Privilege
+from logweir.replication.tank.client.sync import Client as TankClient
 from logweir.replication.urls import Url
 from logweir.replication.web.board import bounded
 from logweir.replication.web.history import History, sample_of
@@ -151,6 +157,69 @@ def test_events_tell_what_the_server_does(tmp_path: Path) -> None:
         assert max(told["series"]["rate rows"][1:]) > 0
         assert len(told["times"]) == len(told["series"]["position"])
         late.close()
+
+
+def test_followers_without_acknowledgement_show_how_far_they_are(tmp_path: Path) -> None:
+    """A Greenstack stream and a follower of Synapse's by what they were sent, a Tank consumer by
+    what it asked for: at the log's end, and gone with their connections."""
+    schemes = ("greenstack", "synapse", "tank")
+    listen = [parse_listen_url(f"{scheme}://:0") for scheme in schemes]
+    with Serving(tmp_path, guest="all", listen=listen) as server:
+        port = {url.scheme: url.port for url in server.urls}
+
+        def told() -> dict[str, dict[str, Any]]:
+            return {one["scheme"]: one for one in server.server.status()["readers"]}
+
+        assert told() == {}
+        with TankClient(f"tank://127.0.0.1:{port['tank']}") as tank:
+            tank.create_topic("events")
+            with tank.producer() as producer:
+                for number in range(5):
+                    producer.send("events", b"%d" % number)
+            with (
+                tank.consumer("events", start=2) as consumer,
+                SynapseClient(port["synapse"]) as lines,
+                greenstack(f"greenstack://127.0.0.1:{port['greenstack']}"),
+            ):
+                lines.send("NAME feed", "REPLICATE events 0")
+                lines.until("POSITION events")
+                consumer.get_many(wait_ms=100)
+                consumer.get_many(wait_ms=100)
+                until(lambda: set(told()) == {*schemes})
+                until(lambda: [one["lag"] for one in told().values()] == [0, 0, 0])
+                server.log.create_space("later")
+                end = str(server.log.vclock)
+                until(lambda: told()["synapse"]["position"] == end)
+                until(lambda: told()["greenstack"]["position"] == end)
+                shown = {one["name"]: one["unit"] for one in told().values()}
+                assert shown == {"hub": "rows", "feed": "rows", told()["tank"]["peer"]: "messages"}
+                assert told()["tank"]["position"] == "events/0: 5"
+        until(lambda: told() == {})
+
+
+@contextmanager
+def greenstack(url: str) -> Iterator[None]:
+    """A stream that somebody follows meanwhile."""
+    stop = threading.Event()
+
+    async def follow() -> None:
+        async with GreenstackClient(url) as client, client.follow(b"hub") as steps:
+            asyncio.get_running_loop().create_task(leave(asyncio.current_task()))
+            with suppress(asyncio.CancelledError):
+                async for _ in steps:
+                    pass
+
+    async def leave(task: Any) -> None:
+        await asyncio.to_thread(stop.wait)
+        task.cancel()
+
+    thread = threading.Thread(target=lambda: asyncio.run(follow()), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def test_page_is_for_those_who_may_ask_for_the_status(tmp_path: Path) -> None:

@@ -135,12 +135,21 @@ def _view(status: Told, rates: Mapping[str, float], error: str) -> Group:
     ]
     if sources:
         parts.append(_table(("upstream", "state", "lag s", "rows/s", "last error"), sources))
-    replicas = [
-        (one["instance"], one["peer"], f"{one['lag_rows']:,}", VClock(one["acknowledged"]))
+    followers = [
+        (one["instance"], one["peer"], f"{one['lag_rows']:,} rows", VClock(one["acknowledged"]))
         for one in status.get("replicas", ())
     ]
-    if replicas:
-        parts.append(_table(("follower", "peer", "lag rows", "acknowledged"), replicas))
+    followers += [
+        (
+            f"{one['scheme']} {one['name']}",
+            one["peer"],
+            f"{one['lag']:,} {one['unit']}",
+            one["position"],
+        )
+        for one in status.get("readers", ())
+    ]
+    if followers:
+        parts.append(_table(("follower", "peer", "lag", "position"), followers))
     keepers = [
         (
             f"{one['kind']} {one['name']}",
@@ -174,7 +183,7 @@ def _by_scheme(rates: Mapping[str, float], what: str) -> str:
 _ERRORS: Final = 5
 _RATES: Final = ("rows", "commits", "syncs")
 _HELD: Final = ("unfinished_frames_bytes", "requests_bytes", "answers_bytes")
-_NUMBERS: Final = frozenset(("lag s", "rows/s", "lag rows", "bytes"))
+_NUMBERS: Final = frozenset(("lag s", "rows/s", "lag", "bytes"))
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:

@@ -11,7 +11,7 @@ from logweir.replication.greenstack.wire.address import SCHEMES
 from logweir.replication.listener import Service
 from logweir.replication.outgoing.spacefeed import ENCODINGS
 from logweir.replication.runner import Source
-from logweir.replication.service.protocol import Surroundings, WireProtocol
+from logweir.replication.service.protocol import Reading, Surroundings, WireProtocol
 from logweir.replication.service.shared import Shared
 from logweir.replication.urls import Url, option_choice, option_seconds
 
@@ -43,6 +43,19 @@ class GreenstackProtocol(WireProtocol):
     def source(self, url: Url) -> Source:
         """See `WireProtocol`."""
         return GreenstackSource(self.shared, url)
+
+    def readings(self) -> Sequence[Reading]:
+        """See `WireProtocol`: of each stream what was sent."""
+        end = self.shared.log.applied.without_local().signature
+        found = []
+        for conversation in (each for one in self.made for each in tuple(one.conversations)):
+            peer = conversation.link.peer
+            for stream in tuple(conversation.streams.values()):
+                name = stream.outgoing.name.decode(errors="replace") or peer
+                at = stream.outgoing.position
+                lag = max(end - at.signature, 0)
+                found.append(Reading("greenstack", name, peer, str(at), lag))
+        return found
 
     def stopping(self) -> None:
         """See `WireProtocol`."""

@@ -243,6 +243,7 @@ class Conversation:
         self._asked: dict[str, int | None] = {}
         self._acknowledged: dict[str, int] = {}
         self._live: dict[str, _Live] = {}
+        self.position = log.applied
         self._passed_on = 0  # commands since it could be sent anything
         self._is_d1 = service.options.dialect is Dialect.D1
         self._everything = not self._is_d1  # streams that nobody asked for are sent
@@ -250,6 +251,11 @@ class Conversation:
         self._news = asyncio.Event()
         self.wake = self._news.set
         link.spawn(self._run())
+
+    @property
+    def follows(self) -> bool:
+        """Whether it is sent anything."""
+        return bool(self._live or self._everything)
 
     def handle(self, events: Sequence[Event]) -> None:
         """See `Conversation` of `logweir.replication.link`."""
@@ -334,6 +340,7 @@ class Conversation:
                 window = reader.take()
                 if window is not None:
                     self._send_live(window)
+                    self.position = window.end
                     del window  # it may be long until the next
                     await asyncio.sleep(0)
                     continue

@@ -7,8 +7,9 @@ from typing import Final
 
 from logweir.replication.listener import Service
 from logweir.replication.runner import Source
-from logweir.replication.service.protocol import WireProtocol
+from logweir.replication.service.protocol import Reading, Surroundings, WireProtocol
 from logweir.replication.service.rights import Choice, Rights
+from logweir.replication.service.shared import Shared
 from logweir.replication.synapse.follow.channel import SynapseRedisSource
 from logweir.replication.synapse.follow.homeserver import HomeserverSource
 from logweir.replication.synapse.follow.source import SynapseSource
@@ -32,6 +33,10 @@ class SynapseProtocol(WireProtocol):
 
     schemes = SCHEMES
 
+    def __init__(self, shared: Shared, around: Surroundings) -> None:
+        super().__init__(shared, around)
+        self.made: list[SynapseService] = []
+
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
         """See `WireProtocol`."""
         choice, shared = Choice.of(url, "streams"), self.shared
@@ -41,12 +46,24 @@ class SynapseProtocol(WireProtocol):
             read_options(url),
             shown=lambda streams, link: Shown(streams, Rights(shared, link.user), choice),
         )
+        self.made.append(made)
         more = made.companion(shared.logins.failed)
         return [(url, made)] if more is None else [(url, made), more]
 
     def source(self, url: Url) -> Source:
         """See `WireProtocol`."""
         return _SOURCES[url.scheme](url, self.shared.log, once=self.around.once)
+
+    def readings(self) -> Sequence[Reading]:
+        """See `WireProtocol`: of each follower what was sent."""
+        end = self.shared.log.applied.signature
+        found = []
+        for one in (each for service in self.made for each in tuple(service.conversations)):
+            if one.follows:
+                peer, lag = one.link.peer, max(end - one.position.signature, 0)
+                name = one.session.name or peer
+                found.append(Reading("synapse", name, peer, str(one.position), lag))
+        return found
 
 
 PROTOCOL = SynapseProtocol

@@ -19,6 +19,7 @@ from logweir.limits import TANK_SILENT_CONNECTIONS
 from logweir.replication.budget import Unanswered
 from logweir.replication.link import Link
 from logweir.replication.metrics import Metrics
+from logweir.replication.service.protocol import Reading
 from logweir.replication.tank.push import WaitIndex
 from logweir.replication.tank.server_session import ServerSession, Waiting
 from logweir.replication.tank.wire.messages import (
@@ -35,6 +36,7 @@ __all__ = ["TankService", "TopicStore"]
 
 PartitionKey = tuple[str, int]
 
+_SHOWN_PLACES: Final = 4
 _STORED: Final = PublishResult.STORED  # to look up members of an enumeration takes time
 
 
@@ -96,6 +98,22 @@ class TankService:
         self._conversations.pop(session, None)
         self._silent.pop(session, None)
 
+    def readings(self) -> list[Reading]:
+        """How far each consumer asked."""
+        found = []
+        for session, conversation in tuple(self._conversations.items()):
+            places = sorted(session.places.items())
+            lag = 0
+            for (topic, partition), number in places:
+                extent = self.topics.extent(topic, partition)
+                lag += max(extent.last + 1 - number, 0) if extent is not None else 0
+            shown = [f"{topic}/{part}: {number - 1}" for (topic, part), number in places]
+            text = ", ".join((*shown[:_SHOWN_PLACES], "…")[: len(shown)])
+            if places:
+                peer = conversation.peer
+                found.append(Reading("tank", peer, peer, text, lag, "messages"))
+        return found
+
     def published(self, link: Link, results: Sequence[PublishResult], began: float) -> None:
         """Bundles that came at `began` are stored, or not: tell so, with what else comes in this
         turn of the loop."""
@@ -153,6 +171,10 @@ class _Conversation:
     @property
     def session(self) -> ServerSession:
         return self._session
+
+    @property
+    def peer(self) -> str:
+        return self._link.peer
 
     def handle(self, events: Sequence[Request]) -> None:
         self._line.extend(events)

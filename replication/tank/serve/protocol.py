@@ -7,7 +7,7 @@ from typing import Any
 
 from logweir.replication.listener import Service
 from logweir.replication.runner import Source
-from logweir.replication.service.protocol import Surroundings, WireProtocol
+from logweir.replication.service.protocol import Reading, Surroundings, WireProtocol
 from logweir.replication.service.rights import Choice, Rights
 from logweir.replication.service.shared import Shared
 from logweir.replication.tank.follow.source import TankSource
@@ -28,6 +28,7 @@ class TankProtocol(WireProtocol):
     def __init__(self, shared: Shared, around: Surroundings) -> None:
         super().__init__(shared, around)
         self.topics: StoredTopics | None = None
+        self.made: list[TankService] = []
 
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
         """See `WireProtocol`."""
@@ -41,6 +42,7 @@ class TankProtocol(WireProtocol):
             metrics=shared.metrics,
             shown=lambda link: ShownTopics(topics, Rights(shared, link.user), choice),
         )
+        self.made.append(made)
         return [(url, made)]
 
     def source(self, url: Url) -> Source:
@@ -50,6 +52,10 @@ class TankProtocol(WireProtocol):
     def status(self) -> dict[str, list[Any]]:
         """The topics."""
         return {"topics": [] if self.topics is None else list(self.topics.status())}
+
+    def readings(self) -> Sequence[Reading]:
+        """See `WireProtocol`: of each consumer the last number of each partition that it has."""
+        return [one for service in self.made for one in service.readings()]
 
     async def close(self) -> None:
         """See `WireProtocol`."""

@@ -101,7 +101,7 @@ function followersOf(status) {
   const streams = (status.streams ?? []).filter((one) => one.peer).map((one) => ({
     name: one.name || one.peer, scheme: "tap", peer: one.peer, lag: one.unacknowledged,
     unit: "packets", position: one.acknowledged ? vclock(one.acknowledged) : "" }));
-  return [...replicas, ...streams];
+  return [...replicas, ...streams, ...(status.readers ?? [])];
 }
 
 function tables(status, sample) {
@@ -114,10 +114,10 @@ function tables(status, sample) {
     [Object.entries(one.stopped_parts ?? {}).map((part) => part.join(": ")).join("; ")
       || one.last_error, ""]]),
   "No upstream is followed: serve --follow URL names one.");
-  fill(at("followers"), [["follower"], ["protocol"], ["from"], ["lag", "number"], ["acknowledged"]],
+  fill(at("followers"), [["follower"], ["protocol"], ["from"], ["lag", "number"], ["position"]],
     followersOf(status).map((one) => [one.name, one.scheme, one.peer,
       [`${number(one.lag)} ${one.unit}`, one.lag ? "warn" : ""], one.position]),
-    "Nobody follows this server by a protocol in which followers say what they have.");
+    "Nobody follows this server.");
   fill(at("keepers"), [["kept for"], ["bytes", "number"], ["oldest log"],
     ["written last before", "number"]], (status.log_keepers ?? []).map((one) => [
     `${one.kind} ${one.name}`, [bytes(one.bytes), one.bytes ? "warn" : ""], one.oldest_log ?? "",
@@ -180,7 +180,7 @@ function sides(status) {
   const known = followers.map((one) => ({ name: one.name, note: `${one.scheme} ${one.peer}`,
     edge: one.lag ? `${number(one.lag)} ${one.unit} behind` : "up to date",
     kind: one.lag ? "warn" : "good" }));
-  // Others are connections only: of them no position is known.
+  // Others are connections only: they follow nothing, or it has no position.
   const others = (status.traffic ?? []).map((one) => {
     const shown = followers.filter((each) => each.scheme === one.scheme).length;
     return { name: `${number(one.connections - shown)} connection${one.connections - shown === 1 ? "" : "s"}`,
