@@ -1,9 +1,10 @@
 """The tables of docs/reliability.md, measured.
 
 ``python -P -m logweir.testing.figures [--quick] [--states N] [--rounds N] [--seed N] [--page PAGE]
-[TABLE…]`` measures the named tables, all if none is named, prints them, and writes them into the
-page. Each table has its own number of states and rounds, unless another one is asked for;
-``--quick`` does three of everything. A program that is not installed is left out, and told.
+[TABLE…]`` measures the named tables, all if none is named, and prints them. Each is written into
+the page as soon as it is done, in the place of the one with its title; other tables stay. Each has
+its own number of states and rounds, unless another one is asked for; ``--quick`` does three of
+everything. A program that is not installed is left out, and told.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from typing import Final, NamedTuple
 
 from logweir.errors import LogweirError
 from logweir.recovery.faults.surviving import Model
-from logweir.testing import measuring
+from logweir.testing import measuring, surroundings
 from logweir.testing.measuring import Measured
+from logweir.testing.meshing import mesh
 from logweir.tools import page
 from logweir.tools.bench.report import machine
 from logweir.tools.crash.damage import DAMAGES
@@ -34,18 +36,25 @@ from logweir.tools.crash.engines import ENGINES
 from logweir.tools.crash.keeping import CrashTest, Tally
 from logweir.tools.crash.programs import Commands
 from logweir.tools.crash.suite import KINDS, Bounds, crash
+from logweir.tools.docs import find_root
 
 __all__ = ["COMMAND", "TABLES", "Amount", "Row", "Table", "main", "program"]
 
 COMMAND: Final = "python -P -m logweir.testing.figures --page"
+SAMPLES: Final = "tests/data/tarantool"
 _QUICK: Final = 3
+_INTERRUPTED: Final = {
+    "insert": "an insert",
+    "transaction": "a transaction",
+    "snapshot": "a snapshot",
+}
 
 
 class Amount(NamedTuple):
     """How much is done of each: see `Bounds`; `seed`: all choices follow from it."""
 
-    states: int = 20
-    rounds: int = 6
+    states: int = 40
+    rounds: int = 14
     seed: int = 0
 
 
@@ -70,20 +79,52 @@ class Table(NamedTuple):
 
 def _store(amount: Amount) -> Iterator[Row]:
     """The store in one process, on a simulated disk."""
-    calls = measuring.failing_calls
+    calls, states = measuring.failing_calls, surroundings.state_damages
     measures: dict[str, Callable[[int, int], Measured]] = {
         "a call to the disk fails with EIO": partial(calls, number=errno.EIO),
         "… with ENOSPC, a write by half": partial(calls, number=errno.ENOSPC, part=0.5),
         "… with EINTR": partial(calls, number=errno.EINTR),
         "power cut": measuring.power_cuts,
         "a read of the log gives one wrong bit, when the store is opened": measuring.rotten,
-        "Ctrl-C at a place of an insert": measuring.interrupts,
+        **{
+            f"Ctrl-C at a place of {words}": partial(measuring.interrupts, what=what)
+            for what, words in _INTERRUPTED.items()
+        },
         "call in a child of `fork`": measuring.forks,
         "one wrong bit in a file of a closed store, `examine`": measuring.wrong_bits,
         "a file of a closed store cut short, `examine`": measuring.cut_files,
+        "one wrong bit in the state of a closed store, opened": partial(states, cuts=False),
+        "the state of a closed store cut short, opened": partial(states, cuts=True),
+        "the folder is renamed while it is open, another is in its place": (
+            surroundings.renamed_folders
+        ),
+        "the clock jumps by up to 400 days, then a kill or a power cut": surroundings.clock_jumps,
     }
     for what, measure in measures.items():
         yield Row(what, f"--states {amount.states}", measure(amount.states, amount.seed))
+
+
+def _mesh(amount: Amount) -> Iterator[Row]:
+    """Three servers that follow one another."""
+    words = {
+        "one of the three is killed, SIGKILL": True,
+        "the network of one stops or breaks": False,
+    }
+    for what, kills in words.items():
+        found = mesh(amount.states, amount.seed, kills=kills)
+        yield Row(what, f"--states {amount.states}", found)
+
+
+def _samples(amount: Amount) -> Iterator[Row]:
+    """The folders that a Tarantool wrote, in the source tree."""
+    folders = sorted({path.parent for path in find_root().joinpath(SAMPLES).rglob("*.snap")})
+    for folder in folders:
+        if "05-damaged" in folder.parts:
+            continue
+        name = folder.relative_to(find_root() / SAMPLES)
+        for words, cuts in (("one wrong bit in a file", False), ("a file cut short", True)):
+            found = surroundings.sample_damages(folder, amount.states, cuts=cuts)
+            yield Row(f"{name}: {words}", f"--states {amount.states}", found)
 
 
 def program(run: str, check: str, amount: Amount) -> Iterator[Row]:
@@ -137,7 +178,20 @@ TABLES: Final = {
         "python -P -m logweir.testing.figures store",
         "",
         _store,
-        Amount(200),
+        Amount(500),
+    ),
+    "samples": Table(
+        "Folders that Tarantool 2.6 wrote, `examine`",
+        "python -P -m logweir.testing.figures samples",
+        "",
+        _samples,
+        Amount(1000),
+    ),
+    "mesh": Table(
+        "logweir, three servers that follow one another and are all written to",
+        "python -P -m logweir.testing.figures mesh",
+        "",
+        _mesh,
     ),
     "logweir": _engine("logweir", "logweir, a program that writes, durability `fsync`"),
     "sqlite": _engine("sqlite", f"SQLite {sqlite3.sqlite_version}, `wal full`"),
@@ -167,8 +221,22 @@ def _lines(table: Table, amount: Amount) -> Iterator[str]:
         tried, broken, found = row.measured
         found = found.replace("|", "\\|").replace("\n", " ")
         yield f"| {row.what} | `{row.again}` | {tried} | {broken} | {found} |"
-    load = os.getloadavg()[0]
-    yield from ("", f"{time.monotonic() - begun:.0f} seconds, load average {load:.1f}.")
+    load, day = os.getloadavg()[0], time.strftime("%Y-%m-%d", time.gmtime())
+    yield ""
+    yield (
+        f"{time.monotonic() - begun:.0f} seconds, load average {load:.1f}; {day}; "
+        f"seed {amount.seed}; {machine()}."
+    )
+
+
+def _replaced(section: str, title: str, lines: Sequence[str]) -> list[str]:
+    """The tables of a page, with another one in the place of the one with that title; all in the
+    order of `TABLES`."""
+    tables = {part.partition("\n")[0]: part.strip() for part in section.split("\n### ")[1:]}
+    tables[title] = "\n".join(lines).strip().removeprefix("### ")
+    known = [table.title for table in TABLES.values()]
+    kept = [tables[one] for one in known if one in tables]
+    return ["", *(f"### {table}\n" for table in kept)]
 
 
 def main(words: Sequence[str]) -> int:
@@ -187,20 +255,18 @@ def main(words: Sequence[str]) -> int:
     try:
         if asked.page is not None:
             page.check_page(asked.page, COMMAND)
-        lines = [
-            "",
-            f"{machine()}; {time.strftime('%Y-%m-%d', time.gmtime())}; seed {asked.seed}.",
-        ]
-        print("\n".join(lines), flush=True)
         for name in asked.tables or TABLES:
             usual = TABLES[name].amount
             states = asked.states or least or usual.states
             rounds = asked.rounds or least or usual.rounds
+            lines = []
             for line in _lines(TABLES[name], Amount(states, rounds, asked.seed)):
                 print(line, flush=True)
                 lines.append(line)
-        if asked.page is not None:
-            page.write_page(asked.page, COMMAND, [*lines, ""])
+            if asked.page is not None:
+                section = page.read_section(asked.page, COMMAND)
+                replaced = _replaced(section, TABLES[name].title, lines)
+                page.write_page(asked.page, COMMAND, replaced)
     except LogweirError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

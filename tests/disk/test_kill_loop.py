@@ -1,7 +1,7 @@
 """A writer is killed at random moments, again and again, on the same folder.
 
 `LOGWEIR_KILLS=1000 tools/test tests/disk/test_kill_loop.py` kills it a thousand times, half of them
-with either durability.
+with either durability. `LOGWEIR_RUN`, 0 unless it is set: other moments for each number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import logweir
 
 KILLS = int(os.environ.get("LOGWEIR_KILLS", "150"))
 THREADS = 3
-SEED = 20261120
+RUN = int(os.environ.get("LOGWEIR_RUN", "0"))
+SEED = 20261120 + RUN
 
 
 def writer(folder: Path, durability: str, seed: int, pipe: int) -> None:
@@ -109,10 +110,11 @@ def test_kills_lose_and_double_nothing(tmp_path: Path, durability: str) -> None:
             indexes={"thread": {"parts": ["thread"], "unique": False}},
         )
     dice = random.Random(SEED)
+    first_seed = RUN * 1_000_000
     acknowledged = [0] * THREADS
     total = 0
     for kill in range(KILLS // 2):
-        pid, pipe = start(folder, durability, kill)
+        pid, pipe = start(folder, durability, first_seed + kill)
         for thread, number in acknowledgements(pid, pipe, dice.random() * 0.06):
             assert number >= acknowledged[thread]
             acknowledged[thread] = number + 1
@@ -137,3 +139,4 @@ def test_kills_lose_and_double_nothing(tmp_path: Path, durability: str) -> None:
     with logweir.open(folder) as log:
         assert log.count("kv") == 3 * sum(acknowledged)
         assert total > KILLS // 2
+    print(f"{KILLS // 2} kills, {total} acknowledged transactions")

@@ -8,7 +8,8 @@ acknowledged, or that and the change under way, each row once, and be examined w
 The state is LMDB on the real disk. A power cut leaves the one of the next close, which is ahead of
 the log: it may be used only where the store was closed in order.
 
-`LOGWEIR_POWER_CUTS` says how many images are looked at, 300 unless it is set.
+`LOGWEIR_POWER_CUTS` says how many images are looked at, 300 unless it is set; a history has about
+80. `LOGWEIR_RUN`, 0 unless it is set: others for each number.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from logweir.wal.filesystem import FileSystem
 
 FORMAT = [("id", "unsigned"), ("value", "string")]
 IMAGES = int(os.environ.get("LOGWEIR_POWER_CUTS", "300"))
+FIRST = 10_000_000 * int(os.environ.get("LOGWEIR_RUN", "0"))
 GROUPS = 6
 RATE = 0.12  # of the calls of a history at which power is cut
 STEPS = 40
@@ -221,7 +223,8 @@ def test_a_power_cut_at_any_call_loses_and_doubles_nothing(
     monkeypatch.setattr("logweir.store.state.epoch.boot_id", lambda: boots[0])
     done = seed = 0
     while done < IMAGES // GROUPS:
-        history = History(tmp_path / str(seed) / "new" / "store", seed=1000 * seed + group)
+        chosen = FIRST + 1000 * seed + group
+        history = History(tmp_path / str(seed) / "new" / "store", seed=chosen)
         boots[0] = "the first"
         images = history.live()
         boots[0] = "the next"
@@ -229,7 +232,7 @@ def test_a_power_cut_at_any_call_loses_and_doubles_nothing(
             try:
                 check(image, history, goes_on=number % 8 == 0)
             except Exception as error:
-                where = f"history {1000 * seed + group}, cut {image.seed} {image.where}"
+                where = f"history {chosen}, cut {image.seed} {image.where}"
                 raise AssertionError(f"{where}: {error}") from error
         done += len(images)
         seed += 1

@@ -1,7 +1,8 @@
 """Histories of whole stores, each from one seed: see `sim.wholestore`.
 
-`LOGWEIR_SEEDS` says how many are lived, 300 unless it is set; `LOGWEIR_SEED` names one alone, and
-`LOGWEIR_DROPPED` operations that it leaves out. A failing one is made smaller before it is told.
+`LOGWEIR_SEEDS` says how many are lived, 300 unless it is set, and `LOGWEIR_RUN` which: with 2 those
+behind the first two times as many. `LOGWEIR_SEED` names one alone, and `LOGWEIR_DROPPED` operations
+that it leaves out. A failing one is made smaller before it is told.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from sim.wholestore import World
 from logweir.testing.scheduler import Scheduler, Stuck
 
 SEEDS = int(os.environ.get("LOGWEIR_SEEDS", "300"))
+FIRST = SEEDS * int(os.environ.get("LOGWEIR_RUN", "0"))
 ONE = os.environ.get("LOGWEIR_SEED")
 DROPPED = frozenset(map(int, filter(None, os.environ.get("LOGWEIR_DROPPED", "").split(","))))
 AGAIN = "python -m pytest -n 0 tests/sim/test_whole_store.py -k promise"
@@ -79,7 +81,7 @@ def test_no_history_breaks_a_promise(group: int) -> None:
     """What was acknowledged is there, what was read was durable, each transaction is whole, all
     indexes agree, nobody waits for ever: at every moment, and behind each crash."""
     steps = cuts = kills = faults = 0
-    seeds = range(group, SEEDS, GROUPS) if ONE is None else [int(ONE)][group:]
+    seeds = range(FIRST + group, FIRST + SEEDS, GROUPS) if ONE is None else [int(ONE)][group:]
     for seed in seeds:
         world = check(seed, DROPPED)
         steps += len(world.history)

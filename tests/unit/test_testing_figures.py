@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import re
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from support.crashing import (
 )
 
 from logweir.testing import CrashStore, figures, measuring
+from logweir.testing.meshing import mesh
 from logweir.tools.crash.suite import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,19 +34,30 @@ def rows(text: str) -> list[list[str]]:
 def test_the_quick_form_measures_and_writes_the_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Three of everything that is done to a store in one process; the rest of the page stays."""
+    """Three of everything that is done to a store in one process; the rest of the page stays, other
+    tables too."""
     page = tmp_path / "page.md"
-    page.write_text(re.sub(r"begin -->.*?<!--", "begin -->\n<!--", PAGE.read_text(), flags=re.S))
+    shutil.copy(PAGE, page)
     assert figures.main(["--quick", "--page", str(page), "store"]) == 0
-    found = rows(page.read_text().partition("begin -->")[2])
+    title = f"### {figures.TABLES['store'].title}\n"
+    before, _, old = PAGE.read_text().partition(title)
+    same, _, new = page.read_text().partition(title)
+    assert same == before
+    assert new.partition("\n### ")[2] == old.partition("\n### ")[2]
+    found = rows(new.partition("\n### ")[0])
     assert found == rows(capsys.readouterr().out)
-    assert len(found) == 9
+    assert len(found) == 15
     for what, options, tried, broken, _ in found:
         assert (options, int(broken)) == ("`--states 3`", 0), what
         assert int(tried) >= 3
-    before, _, after = PAGE.read_text().partition("begin -->")
-    assert page.read_text().startswith(before)
-    assert page.read_text().endswith(after.partition("<!--")[2])
+
+
+@pytest.mark.kill
+def test_servers_that_follow_one_another_are_measured() -> None:
+    """One is killed, and comes again; all have all that any of them acknowledged."""
+    measured = mesh(1, 0, kills=True)
+    assert measured[:2] == (1, 0)
+    assert int(measured.found.partition(" ")[0]) > 0
 
 
 @NEEDS_COMPILER
@@ -81,7 +94,7 @@ def test_a_broken_promise_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
                 store.promise(number)
                 log.insert("t", (number, "x"))
 
-    monkeypatch.setattr(measuring, "_work", early)
+    monkeypatch.setattr(measuring, "work", early)
     assert measuring.power_cuts(20, 0).broken > 0
     assert measuring.failing_calls(45, 0, number=errno.EIO).broken > 0
 
