@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -257,8 +258,10 @@ class Scheduler:
         try:
             if not self.is_ending:
                 task.run()
-        except Killed:
-            pass
+        except Killed as killed:
+            with warnings.catch_warnings():  # files that are open go with the process
+                warnings.simplefilter("ignore", ResourceWarning)
+                killed.__traceback__ = None
         except BaseException as error:
             self._fail(error)
         finally:

@@ -3,11 +3,17 @@
     python -P -m logweir.tools.mutate                    run all
     python -P -m logweir.tools.mutate store hub-adopt    those of a room, and one by its name
     python -P -m logweir.tools.mutate --list [WHICH…]    show them
+    python -P -m logweir.tools.mutate --random 20 --seed 3 wal [-- TESTS…]    20 that nobody chose
 
 They are data: `tests/mutants/ROOM.toml` has those of a room, each with `name`, what it `breaks`,
 the `file`, the `text` that stands there exactly once, what comes `into` its place, and the `tests`.
 They are put into a copy of the tree, one after the other; the tree itself is not touched. A kernel
 is compiled there anew. All tests have to pass in the copy as it is, before anything is broken.
+
+With `--random` they are small changes at places drawn by the seed (`logweir.tools.randommutants`),
+on lines that the room's tests run, or the tests that are named: these run once before, with their
+lines noted. Those tests have to notice it that run its line; the quickest come first, and no more
+of them than take a quarter of `--seconds` when nothing is broken.
 
 Exit code 0 if each one was noticed (killed); 1 if one was not (survived), if its text is not there
 once (stale), or if its tests did not run.
@@ -35,11 +41,13 @@ from pathlib import Path
 from typing import Final
 
 from logweir.tools.docs import find_root
+from logweir.tools.randommutants import SOURCES, draw
 from logweir.wal.built import RECORD, digests
 
-__all__ = ["Mutant", "Tree", "read_mutants", "run_mutants", "stale"]
+__all__ = ["Lines", "Mutant", "Tree", "random_mutants", "read_mutants", "run_mutants", "stale"]
 
 TIME_LIMIT_SECONDS: Final = 600.0
+_TRACED_SECONDS: Final = 3600.0
 KILLED: Final = "killed"
 SURVIVED: Final = "survived"
 STALE: Final = "stale"
@@ -93,6 +101,25 @@ def stale(mutant: Mutant, root: Path) -> str:
     if count != 1:
         return f"its text stands {count} times in {mutant.file}"
     return "it changes nothing" if mutant.text == mutant.into else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """What tests ran. `ran`: file to line to tests; `seconds`: that each test took."""
+
+    ran: dict[str, dict[int, list[str]]]
+    seconds: dict[str, float]
+
+    def tests(self, file: str, line: int, most_seconds: float) -> tuple[str, ...]:
+        """Those that run a line, the quickest first, at least one."""
+        found: list[str] = []
+        took = 0.0
+        for test in sorted(self.ran[file][line], key=lambda test: self.seconds[test]):
+            took += self.seconds[test]
+            if found and took > most_seconds:
+                break
+            found.append(test)
+        return tuple(found)
 
 
 class Tree:
@@ -170,6 +197,21 @@ class Tree:
         told = json.loads(record.read_bytes()) | digests(self.path, {name: str(source)})
         self._write(record, json.dumps(told).encode())
 
+    def lines(self, tests: Sequence[str], seconds: float) -> Lines:
+        """Run tests once, and note which run which line. Raises `ValueError` where that takes
+        longer."""
+        told = self.path.parent / "lines.json"
+        self._environment["LOGWEIR_LINES"] = str(told)
+        code, line = self.test(["-p", "logweir.tools.linetrace", "--maxfail=1000", *tests], seconds)
+        if not told.exists():
+            raise ValueError(f"the tests did not come to their end ({code}): {line}")
+        read = json.loads(told.read_bytes())
+        took = read.pop("")
+        return Lines(
+            {file: {int(at): tests for at, tests in some.items()} for file, some in read.items()},
+            took,
+        )
+
     def test(self, tests: Sequence[str], seconds: float) -> tuple[int | None, str]:
         """Run tests until one fails. The exit code, None where time ran out; and pytest's last
         line."""
@@ -243,6 +285,32 @@ def run_mutants(
         return found
 
 
+def random_mutants(
+    room: str, root: Path, say: Say, *, tests: Sequence[str], count: int, seed: int, seconds: float
+) -> list[Verdict]:
+    """What comes of `count` changes of a room that nobody chose, see the module. `tests`: words for
+    pytest that say which are run. Raises `ValueError` where there is nothing to change."""
+    with tempfile.TemporaryDirectory(prefix="logweir-mutants-") as scratch:
+        tree = Tree(root, Path(scratch))
+        say(f"tests of {room} with their lines noted: {' '.join(tests)}")
+        lines = tree.lines(tests, _TRACED_SECONDS)
+        found = []
+        for file, change in draw(tree.path, room, lines.ran, count, seed):
+            source = (tree.path / file).read_bytes()
+            mutant = Mutant(
+                room,
+                f"{file}:{change.line}",
+                f"{change.text!r} is {change.into!r}",
+                file,
+                source.decode(),
+                change.applied(source).decode(),
+                lines.tests(file, change.line, seconds / 4),
+            )
+            found.append(_judge(tree, mutant, seconds))
+            say(_line(found[-1]) + f"\n                   {mutant.breaks}")
+        return found
+
+
 def _line(verdict: Verdict) -> str:
     mutant = verdict.mutant
     text = f"{verdict.outcome:8} {verdict.seconds:6.1f} s  {mutant.room}: {mutant.name}"
@@ -262,6 +330,26 @@ def _table(verdicts: Iterable[Verdict]) -> Iterator[str]:
         yield f"{one.outcome}: {one.mutant.name} ({one.mutant.breaks}) {one.detail}"
 
 
+def _random(options: argparse.Namespace, root: Path, tests: Sequence[str]) -> int:
+    verdicts = []
+    try:
+        for room in options.which:
+            verdicts += random_mutants(
+                room,
+                root,
+                lambda text: print(text, flush=True),
+                tests=tests or [f"--room={room}"],
+                count=options.random,
+                seed=options.seed,
+                seconds=options.seconds,
+            )
+    except ValueError as error:
+        sys.stderr.write(f"mutate: {error}\n")
+        return 1
+    print("\n" + "\n".join(_table(verdicts)))
+    return int(any(one.outcome != KILLED for one in verdicts))
+
+
 def _main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m logweir.tools.mutate")
     parser.add_argument("which", nargs="*", help="rooms, or names of mutants; all without")
@@ -270,8 +358,15 @@ def _main(arguments: list[str]) -> int:
     parser.add_argument(
         "--at-once", action="store_true", help="do not run the tests without damage first"
     )
-    options = parser.parse_args(arguments)
+    parser.add_argument("--random", type=int, metavar="N", help="N that nobody chose, of rooms")
+    parser.add_argument("--seed", type=int, default=0, help="decides which those are")
+    split = arguments.index("--") if "--" in arguments else len(arguments)
+    options = parser.parse_args(arguments[:split])
     root = find_root()
+    if options.random is not None:
+        if not options.which or set(options.which) - set(SOURCES):
+            parser.error(f"--random needs rooms, of {', '.join(SOURCES)}")
+        return _random(options, root, arguments[split + 1 :])
     mutants = read_mutants(root / "tests" / "mutants")
     known = {word for one in mutants for word in (one.room, one.name)}
     for word in options.which:

@@ -9,6 +9,7 @@ older than what had been acknowledged, or seen by others, before.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -285,9 +286,19 @@ def _owners(
                 yield by_token[token]
             return
         keys.append(body["key"][0])
-    for one in open_ones:
-        if not one.places and _deletes(one, dict(content)) == keys:
-            yield one
+    waiting = [one for one in open_ones if not one.places]
+    alike = [one for one in waiting if _deletes(one, dict(content)) == keys]
+    must_be = (one for one in waiting if one.outcome == "made" and not _changes_nothing(one))
+    first_end = min((_end(one) for one in must_be), default=math.inf)
+    # Of those that nothing tells apart: one that began before the first of the others had ended,
+    # and of these the one that has to come first.
+    yield from sorted(
+        alike, key=lambda one: (one.begin > first_end, one.outcome != "made", _end(one))
+    )
+
+
+def _end(operation: Operation) -> float:
+    return math.inf if operation.end is None else operation.end
 
 
 def _deletes(operation: Operation, content: Content) -> list[int] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shutil
 import subprocess
 from dataclasses import replace
 from functools import cache
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 from support.rooms import ROOMS
 
-from logweir.tools.mutate import Mutant, read_mutants, run_mutants, stale
+from logweir.tools.mutate import Mutant, random_mutants, read_mutants, run_mutants, stale
+from logweir.tools.randommutants import SOURCES, changes, room_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MUTANTS = read_mutants(ROOT / "tests" / "mutants")
@@ -81,3 +83,73 @@ def test_tests_that_fail_without_a_mutant_say_nothing_of_it(tmp_path: Path) -> N
     tree = toy(tmp_path / "tree", "half(3) == 2")
     with pytest.raises(ValueError, match="not all tests pass as the tree stands"):
         run_mutants([HALF], tree, lambda text: None, seconds=60)
+
+
+SUM = """
+def total(values: list[int], least: int = 0) -> int:
+    '''Of those above it.'''
+    found = 0
+    for value in values:
+        if not value > least and True:
+            continue
+        found += value
+    return found
+"""
+
+
+def test_places_of_a_source_are_changed_one_by_one() -> None:
+    """Operators, conditions, numbers, statements; each change leaves a program. No signatures, no
+    strings."""
+    source = SUM.encode()
+    found = changes(source)
+    assert {(one.line, one.text, one.into) for one in found} == {
+        (4, "0", "1"),
+        (6, "not value > least and True", "(not (not value > least and True))"),
+        (6, "not value > least and True", "(not value > least or True)"),
+        (6, "not value > least", "(value > least)"),
+        (6, "value > least", "(value >= least)"),
+        (6, "True", "False"),
+        (7, "continue", "break"),
+        (8, "found += value", "pass"),
+        (9, "return found", "return None"),
+    }
+    for one in found:
+        assert one.applied(source) != source
+        ast.parse(one.applied(source))
+
+
+def test_each_room_has_sources() -> None:
+    """And every file of the product that tests are dealt out for is of one room."""
+    assert set(SOURCES) == set(ROOMS)
+    files = {name for room in SOURCES.values() for name in room}
+    assert [name for name in files if not (ROOT / name).exists()] == []
+    assert room_of("replication/iproto/push.py") == "iproto"
+    assert room_of("replication/server.py") == "hub"
+    assert room_of("tests/conftest.py") == ""
+
+
+def test_mutants_that_nobody_chose_are_run_on_lines_that_tests_run(tmp_path: Path) -> None:
+    """The seed decides which; a test of one value notices half of them."""
+    tree = toy(tmp_path / "tree", "half(3) == 1")
+    for folder in ("wal", "tools"):
+        (tree / folder).mkdir()
+        (tree / folder / "__init__.py").touch()
+    text = "def half(value):\n    if value < 0:\n        return 1\n    return value // 2\n"
+    (tree / "wal/half.py").write_text(text)
+    (tree / "test_half.py").write_text(
+        "from logweir.wal.half import half\n\ndef test_half():\n    assert half(9) == 4\n"
+    )
+    shutil.copy(ROOT / "tools/linetrace.py", tree / "tools")
+    said: list[str] = []
+    verdicts = random_mutants(
+        "wal", tree, said.append, tests=["test_half.py"], count=2, seed=2, seconds=60
+    )
+    assert {(one.mutant.breaks, one.outcome) for one in verdicts} == {
+        ("'value < 0' is '(value <= 0)'", "survived"),
+        ("'value // 2' is '(value * 2)'", "killed"),
+    }
+    assert (tree / "wal/half.py").read_text() == text
+    with pytest.raises(ValueError, match="no test ran a line of the room 'store'"):
+        random_mutants(
+            "store", tree, said.append, tests=["test_half.py"], count=1, seed=1, seconds=9
+        )
