@@ -58,7 +58,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     sys.settrace(_trace)
     yield
     sys.settrace(None)
-    threading.settrace(None)  # type: ignore[arg-type] # takes it
+    threading.settrace(None)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
