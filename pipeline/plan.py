@@ -54,7 +54,8 @@ class Source:
     newest; `gap`: what its header says of a log before it that is not there, "" if none is missing;
     `lost`: rows that are gone behind it, where it is the last file of its folder; `size`: bytes of
     data when it was planned; `first_block`: where its header ends; `settled`: what of its rows is
-    wanted."""
+    wanted; `looked`: it was looked for rows that make a space synchronous: `settled` says what
+    follows."""
 
     location: str
     path: str
@@ -67,6 +68,7 @@ class Source:
     gap: str = ""
     lost: Damage | None = None
     settled: Settled = ALL_SETTLED
+    looked: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +113,9 @@ class Plan:
         return sum(split.size for split in self.splits)
 
 
-def plan(options: ScanOptions, *, waits: bool = False) -> Plan:
-    """Plan a scan of `options.paths`. `waits`: it is known that there are synchronous spaces.
+def plan(options: ScanOptions, *, waits: bool = False, looks: bool = True) -> Plan:
+    """Plan a scan of `options.paths`. `waits`: it is known that there are synchronous spaces;
+    `looks`: look for them in logs that will be read, too, which unpacks these once more.
 
     Raises `WalError` and its kinds for what is missing, foreign, mixed or has no usable header,
     `ConfigError` for a space name that no file defines.
@@ -123,7 +126,7 @@ def plan(options: ScanOptions, *, waits: bool = False) -> Plan:
         for folder in _folders(location, options.recursive):
             said = load_end_mark(folder.path, folder.filesystem)  # before the folder is listed
             index, wanted = _index(folder, options)
-            found = _sources(folder, index, wanted, options, len(sources), waits)
+            found = _sources(folder, index, wanted, options, len(sources), waits, looks)
             if found and "xlog" in options.kinds:
                 lost = lost_behind(said, index, folder.filesystem, options)
                 found[-1] = replace(found[-1], lost=lost)
@@ -246,24 +249,26 @@ def _sources(
     options: ScanOptions,
     first: int,
     waits: bool,
+    looks: bool,
 ) -> list[Source]:
     following = dict(zip((log.path for log in index.xlogs), index.xlogs[1:], strict=False))
     before = dict(zip((log.path for log in index.xlogs[1:]), index.xlogs, strict=False))
     found: list[Source] = []
-    settled = _settled(folder, wanted, options, waits)
+    kept: list[tuple[LogFile, str]] = []
     for file in wanted:
-        after = following.get(file.path)
         gap, begin = "", file.vclock
         if (older := before.get(file.path)) is not None and (gap := _gap(file, older)):
             begin = reached(older.path, folder.filesystem)  # rows that are missing may be wanted
-        if file.suffix == "xlog" and _is_outside(begin, after, options):
-            continue
-        if file.suffix == "xlog" and not (
-            settled.limit is None or settled.limit.covers(file.vclock)
-        ):
-            continue
+        if file.suffix != "xlog" or not _is_outside(begin, following.get(file.path), options):
+            kept.append((file, gap))
+    besides = frozenset[Path]() if looks else frozenset(file.path for file, _ in kept)
+    settled, looked = _settled(folder, wanted, options, waits, besides)
+    for file, gap in kept:
+        after = following.get(file.path)
         own = ALL_SETTLED
         if file.suffix == "xlog":
+            if settled.limit is not None and not settled.limit.covers(file.vclock):
+                continue
             own = settled.within(file.vclock, after.vclock if after else None)
             after = after if own.limit is None else None
         with WalReader(file.path, filesystem=folder.filesystem) as reader:
@@ -280,19 +285,28 @@ def _sources(
                 first_block=first_block,
                 gap=gap,
                 settled=own,
+                looked=looked,
             )
         )
     return found
 
 
-def _settled(folder: _Folder, wanted: list[LogFile], options: ScanOptions, waits: bool) -> Settled:
-    """What is settled of the logs of a folder."""
+def _settled(
+    folder: _Folder,
+    wanted: list[LogFile],
+    options: ScanOptions,
+    waits: bool,
+    besides: frozenset[Path],
+) -> tuple[Settled, bool]:
+    """What is settled of the logs of a folder, and whether that is known without `besides`."""
     logs = [file.vclock for file in wanted if file.suffix == "xlog"]
     path = folder.path.parent if folder.is_file else folder.path
-    if not (options.settled and logs and (waits or may_wait(path, folder.filesystem))):
-        return ALL_SETTLED
+    if not (options.settled and logs):
+        return ALL_SETTLED, True
+    if not (waits or may_wait(path, folder.filesystem, besides)):
+        return ALL_SETTLED, not besides
     tolerant = options.on_error != "fail"
-    return judged(path, logs[0], folder.filesystem, tolerant=tolerant)
+    return judged(path, logs[0], folder.filesystem, tolerant=tolerant), True
 
 
 def reached(path: Path, filesystem: FileSystem) -> VClock:

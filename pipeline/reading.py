@@ -19,8 +19,8 @@ damage means here what it means everywhere:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,8 @@ from logweir.pipeline.plan import Range, Source, Split, reached
 from logweir.pipeline.plan import plan as make_plan
 from logweir.pipeline.storage import CutFileSystem, open_storage
 from logweir.recovery.chain import foreign_tail, is_bad_tail
+from logweir.store.engine.settling import SAYS
+from logweir.store.schema.definition import SystemSpace
 from logweir.wal.block import FIXHEADER_BYTES, decompress
 from logweir.wal.columns import RowColumns
 from logweir.wal.crc32c import checksum
@@ -50,11 +52,43 @@ __all__ = ["batches", "groups", "scan"]
 
 
 def batches(options: ScanOptions) -> Iterator[pa.RecordBatch]:
-    """All batches of a scan, in the order of the log, without Spark."""
+    """All batches of a scan, in the order of the log, without Spark.
+
+    Logs are read once: where a row makes a space synchronous, what comes from there on is planned
+    anew, since rows behind decide about it.
+    """
     with leased(*options.paths):
-        planned = make_plan(options)
-        for split in planned.splits:
+        planned = make_plan(options, looks=False)
+        try:
+            for split in planned.splits:
+                yield from scan(split, options, planned.spaces)
+            return
+        except _MayWait as found:
+            behind = found
+        planned = make_plan(options, waits=True)
+        for split in _from(planned.splits, behind.path, behind.offset):
             yield from scan(split, options, planned.spaces)
+
+
+class _MayWait(Exception):
+    """A row of the block there makes a space synchronous."""
+
+    def __init__(self, path: str, offset: int) -> None:
+        self.path = path
+        self.offset = offset
+
+
+def _from(splits: Sequence[Split], path: str, offset: int) -> Iterator[Split]:
+    """What is left of splits from the block at a place on."""
+    is_behind = False
+    for split in splits:
+        ranges = []
+        for one in split.ranges:
+            begins = not is_behind and one.source.path == path and one.end > offset
+            is_behind |= begins
+            if is_behind:
+                ranges.append(replace(one, start=offset, exact=True) if begins else one)
+        yield Split(tuple(ranges), split.damage)
 
 
 def scan(
@@ -97,6 +131,8 @@ def groups(one: Range, options: ScanOptions) -> Iterator[Group | Damage]:
         )
     try:
         found = _Ranged(one, options, cut, file).groups()
+        if not one.source.looked:
+            found = _looking(found)
         yield from found if one.source.settled.is_all else _settled(found, one.source.settled)
     except OSError as error:
         raise _unreadable(error, one.source.path) from error
@@ -115,6 +151,16 @@ def _unreadable(error: OSError, path: str) -> WalError:
         hint="it was collected when newer snapshots stood for it; load the DataFrame anew, inside "
         "`with pipeline.leased(folder):` if its files have to stay until it was read",
     )
+
+
+def _looking(found: Iterator[Group | Damage]) -> Iterator[Group | Damage]:
+    """The groups in front of one that says that a space is synchronous. Raises `_MayWait`."""
+    for item in found:
+        if not isinstance(item, Damage):
+            defines = (item.number("space_id") == np.uint64(SystemSpace.SPACE)).any()
+            if defines and SAYS in item.columns.data:
+                raise _MayWait(item.place.path, int(item.offsets[0]))
+        yield item
 
 
 def _settled(found: Iterator[Group | Damage], settled: Settled) -> Iterator[Group | Damage]:

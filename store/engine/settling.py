@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Final
 
@@ -35,9 +35,11 @@ from logweir.wal.vclock import VClock
 from logweir.wal.walk import walk_blocks
 from logweir.wal.xrow import FLAG_COMMIT, RowType
 
-__all__ = ["Judge", "Settlement", "judge_at", "judged", "may_wait"]
+__all__ = ["SAYS", "Judge", "Settlement", "judge_at", "judged", "may_wait"]
 
-_SAYS: Final = b"is_sync"
+SAYS: Final = b"is_sync"
+"""Stands in every row that makes a space synchronous."""
+
 _OPTIONS: Final = 5
 """The field of a tuple of `_space` that says `is_sync`."""
 
@@ -164,21 +166,22 @@ def judged(
     return judge.settled
 
 
-def may_wait(path: Path, filesystem: FileSystem) -> bool:
+def may_wait(path: Path, filesystem: FileSystem, besides: Container[Path] = ()) -> bool:
     """Whether something says that a space of a folder is, or was, synchronous: a snapshot, or the
-    logs behind the newest one. What can not be read says nothing."""
+    logs behind the newest one, `besides` those that are read anyway. What can not be read says
+    nothing."""
     index = scan_directory(path, filesystem)
     for snap in index.snaps:
         with WalReader(snap.path, filesystem=filesystem, skip_damage=True) as reader:
             for item in reader.blocks():
                 if isinstance(item, Damage):
                     continue
-                if _SAYS in item.data:
+                if SAYS in item.data:
                     return True
                 if item.columns.space_id[-1] > SystemSpace.SPACE:
                     break
     logs = index.xlogs_after(index.snaps[-1].vclock) if index.snaps else index.xlogs
-    return any(_is_said(log.path, filesystem) for log in logs)
+    return any(_is_said(log.path, filesystem) for log in logs if log.path not in besides)
 
 
 def _is_said(path: Path, filesystem: FileSystem) -> bool:
@@ -192,17 +195,17 @@ def _is_said(path: Path, filesystem: FileSystem) -> bool:
         try:
             for walked in walk_blocks(file, at, file.size(), whole=True):
                 window = memoryview(walked.window)
-                if _SAYS in walked.window:
+                if SAYS in walked.window:
                     return True
                 columns = (walked.column(number) for number in (0, 1, 3))
                 for offset, size, packed in zip(*columns, strict=True):
                     start = offset + FIXHEADER_BYTES
-                    if packed and _SAYS in decompress(window[start : start + size]):
+                    if packed and SAYS in decompress(window[start : start + size]):
                         return True
                 at = walked.end
         except (DecodeError, LimitExceeded):
             pass  # the reader says which block it is, and goes on behind it
-        return any(_SAYS in item.data for item in reader.blocks(at) if isinstance(item, Block))
+        return any(SAYS in item.data for item in reader.blocks(at) if isinstance(item, Block))
 
 
 def _walk(
