@@ -32,8 +32,11 @@ class Trimmed:
     cut_bytes: int
 
 
-def trim(directory: Path, *, filesystem: FileSystem = OS) -> tuple[Trimmed, ...]:
-    """Cut every log of a folder that was not closed behind its last whole block.
+def trim(
+    directory: Path, *, dry_run: bool = False, filesystem: FileSystem = OS
+) -> tuple[Trimmed, ...]:
+    """Cut every log of a folder that was not closed behind its last whole block. `dry_run`: only
+    say what would be cut.
 
     What goes are zeros written ahead, and writes that were never finished. Returns what was cut,
     oldest first. Raises `DirectoryLocked` while a writer has the folder, `CorruptBlock` where a log
@@ -45,16 +48,19 @@ def trim(directory: Path, *, filesystem: FileSystem = OS) -> tuple[Trimmed, ...]
         raise no_store(directory)
     try:
         with filesystem.lock(directory / LOCK_NAME) as held:
-            found = [_trimmed(log, held) for log in scan_directory(directory, held).xlogs]
+            logs = scan_directory(directory, held).xlogs
+            found = [_trimmed(log, held, dry_run) for log in logs]
     except OSError as error:
         raise explain(error, str(directory)) from error
     return tuple(one for one in found if one is not None)
 
 
-def _trimmed(log: LogFile, filesystem: FileSystem) -> Trimmed | None:
+def _trimmed(log: LogFile, filesystem: FileSystem, dry_run: bool) -> Trimmed | None:
     end = _end(log, filesystem)
     if end == log.size:
         return None
+    if dry_run:
+        return Trimmed(log.path, end, log.size - end)
     try:
         with closing(filesystem.open_append(log.path)) as file:
             file.truncate(end)

@@ -18,6 +18,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "crc32c",
             "damaged_samples",
             "decoders",
+            "targets",
             "failing_calls",
             "unfinished_copies",
         ),

@@ -228,12 +228,16 @@ def test_trim_leaves_plain_files(tmp_path: Path) -> None:
     whole = path.read_bytes()
     last = writer.size
     writer.abandon()
-    result = CliRunner().invoke(app, ["trim", str(folder), "--json"])
-    assert result.exit_code == 0, result.output
     cut = len(whole) - last
-    assert json.loads(result.stdout) == {
-        "logs": [{"path": str(path), "size": last, "cut_bytes": cut}]
-    }
+    told = [{"path": str(path), "size": last, "cut_bytes": cut}]
+    dry = CliRunner().invoke(app, ["trim", str(folder), "--dry-run"])
+    assert f"{cut} bytes would be cut off, {last} left" in " ".join(dry.stdout.split())
+    for dry_run in (True, False):
+        assert path.read_bytes() == whole
+        words = ["trim", str(folder), "--json", *["--dry-run"] * dry_run]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout) == {"logs": told, "dry_run": dry_run}
     assert path.read_bytes() == whole[:last]
     assert trim(folder) == ()
     border = (end // 512 + 1) * 512
