@@ -62,8 +62,10 @@ SERVER = {"prometheus_client", "cramjam", "logweir.replication.server"}
     [
         (["--help"], NETWORK | STORE | SERVER | LIBRARIES | {"logweir.wal", "pydantic"}),
         (["--version"], NETWORK | STORE | SERVER | LIBRARIES | {"logweir.wal", "pydantic"}),
-        (["cat", "store"], NETWORK | STORE | SERVER | {"rich", "lmdb"}),
-        (["get", "store", "t", "1"], NETWORK | SERVER | {"rich"}),
+        (["info", "store"], NETWORK | SERVER | {"rich", "lmdb", "crcmod", "logweir.store.log"}),
+        (["cat", "store"], NETWORK | STORE | SERVER | {"rich", "lmdb", "crcmod"}),
+        (["top", "--help"], STORE | SERVER | {"rich", "lmdb", "logweir.wal.reader"}),
+        (["get", "store", "t", "1"], NETWORK | SERVER | {"rich", "crcmod"}),
         (["import", "store", "t"], NETWORK | SERVER | {"rich"}),
         (["space", "create", "store", "u"], NETWORK | SERVER | {"rich"}),
         (["select", "tarantool://127.0.0.1:1", "t"], STORE | SERVER | {"rich", "uvloop"}),

@@ -71,7 +71,7 @@ def test_what_cannot_be_told_is_said(log: logweir.Log, tmp_path: Path) -> None:
 def test_tuples_as_they_were_are_printed(log: logweir.Log) -> None:
     """At a vclock and at a time, arrays and objects; what is not there is told as ever."""
     inserted, changed, _ = list(log.history("things", 1))[1:]
-    place = ("--as-of", f"{{1: {inserted.lsn}}}")
+    place = ("--as-of", f"1:{inserted.lsn}")
     assert run(log.path, "things", 1, *place, command="get").stdout == '[1, {"$bin": "3q0="}]\n'
     moment = ("--as-of", repr(changed.timestamp))
     found = run(log.path, "things", *moment, "--names", command="select")

@@ -95,11 +95,12 @@ def test_missing_folder_is_wrong_usage(command: str, tmp_path: Path) -> None:
     assert run(command, SAMPLES / "04-crashed").exit_code == 2
 
 
-def test_restore_to_a_vclock(tmp_path: Path) -> None:
-    """The new folder ends at the vclock that was asked for."""
+@pytest.mark.parametrize("vclock", ["{1: 120}", "1:120", " 1: 120,"])
+def test_restore_to_a_vclock(vclock: str, tmp_path: Path) -> None:
+    """The new folder ends at the vclock that was asked for, with braces or without."""
     folder = SAMPLES / "04-crashed"
     before = contents(folder)
-    result = run("restore", folder, "--to", tmp_path / "new", "--at-vclock", "{1: 120}")
+    result = run("restore", folder, "--to", tmp_path / "new", "--at-vclock", vclock)
     assert result.exit_code == 0
     assert "{1: 120}" in result.stdout
     report = json.loads(run("verify", "--json", tmp_path / "new").stdout)

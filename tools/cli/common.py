@@ -10,11 +10,10 @@ from typing import Annotated
 
 import typer
 
-from logweir.errors import ConfigError
+from logweir.errors import ConfigError, DecodeError
 from logweir.limits import TOPIC_TUPLE_BYTES, TUPLE_BYTES
 from logweir.tools.cli.output import Output
 from logweir.wal.damage import TAIL_KINDS, Damage
-from logweir.wal.selection import parse_bound
 from logweir.wal.vclock import VClock
 
 __all__ = [
@@ -61,11 +60,14 @@ def existing(path: Path) -> Path:
 
 
 def given_vclock(option: str, text: str | None) -> VClock | None:
-    """The vclock that an option names. Raises `ConfigError`."""
-    found = None if text is None else parse_bound(text, origin=option)
-    if found is not None and not isinstance(found, VClock):
-        raise ConfigError(option, f"{text!r} is no vclock such as '{{1: 5}}'.")
-    return found
+    """The vclock that an option names, with its braces or without. Raises `ConfigError`."""
+    if text is None:
+        return None
+    try:
+        return VClock.parse(text if text.lstrip().startswith("{") else f"{{{text}}}")
+    except DecodeError as error:
+        hint = "write '{1: 5, 2: 7}' or 1:5,2:7"
+        raise ConfigError(option, f"{text!r} is no vclock: {error.message}.", hint=hint) from error
 
 
 def log_bytes(directory: Path) -> int:

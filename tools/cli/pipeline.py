@@ -12,10 +12,10 @@ import typer
 
 from logweir.errors import ConfigError
 from logweir.recovery.report import RecoveryReport, vclock_json
-from logweir.tools.cli.common import show_damage, utc_text
+from logweir.tools.cli.common import given_vclock, show_damage, utc_text
 from logweir.tools.cli.output import Output, human_bytes
 from logweir.wal.render import value_json
-from logweir.wal.selection import parse_bound, parse_time
+from logweir.wal.selection import parse_time
 from logweir.wal.vclock import VClock
 
 if TYPE_CHECKING:
@@ -204,12 +204,7 @@ def _check_scan(job: Job, call: _Call) -> None:
 def _until(vclock: str | None, time: str | None) -> Until:
     if time is not None:
         return parse_time(time, origin="--at-time")
-    if vclock is None:
-        return None
-    bound = parse_bound(vclock, origin="--at-vclock")
-    if not isinstance(bound, VClock):
-        raise ConfigError("--at-vclock", f"{vclock!r} is no vclock such as '{{1: 5}}'.")
-    return bound
+    return given_vclock("--at-vclock", vclock)
 
 
 @contextlib.contextmanager

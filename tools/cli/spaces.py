@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol
@@ -199,7 +200,7 @@ def read_space(where: str, name: str, as_of: str | None) -> Iterator[ReadSpace]:
         raise ConfigError("--as-of", "a server tells what is there now", hint="name a folder")
     from logweir.store import past
 
-    is_vclock = as_of.lstrip().startswith("{")
+    is_vclock = re.match(r"\s*(\{|\d+\s*:)", as_of)
     at = given_vclock("--as-of", as_of) if is_vclock else parse_time(as_of, origin="--as-of")
     assert at is not None
     with past.as_of(existing(Path(where)), at) as view:
