@@ -73,6 +73,23 @@ def test_users_are_managed_while_they_are_served(tmp_path: Path) -> None:
             tarantool.Connection("127.0.0.1", port, user="bob", password="second")
 
 
+def test_orders_leave_word_of_who_gave_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also of one that was refused; never of a password."""
+    caplog.set_level("INFO")
+    with operated(tmp_path) as (_, url):
+        for code in (0, 1):
+            assert told("user", "add", url, "bob", "--password-stdin", stdin="s3cret\n")[0] == code
+    lines = [one for one in caplog.messages if "operator.order" in one]
+    assert len(lines) == 2
+    for line in lines:
+        for wanted in ("user='op'", "order='logweir.add_user'", "about='bob'", "peer='127.0.0.1:"):
+            assert wanted in line
+    assert ["refused=" in line for line in lines] == [False, True]
+    assert "s3cret" not in caplog.text
+
+
 @pytest.mark.parametrize("guest", ["none", "read", "write"])
 def test_who_may_not_do_everything_gives_no_orders(tmp_path: Path, guest: str) -> None:
     """Neither guests nor users that may execute everything reach the calls of operators."""

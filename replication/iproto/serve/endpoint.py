@@ -73,6 +73,7 @@ from logweir.wal.xrow import RowType
 __all__ = ["Conversation", "IprotoService"]
 
 _log = get_logger("logweir.replication.iproto")
+_TOLD_LETTERS: Final = 100  # of what an order is about
 
 _BY_INDEX: Final = (RowType.SELECT, RowType.UPDATE, RowType.DELETE)
 _USES: Final = {kernel.USED_TO_READ: Privilege.READ, kernel.USED_TO_WRITE: Privilege.WRITE}
@@ -442,14 +443,19 @@ class Conversation:
         await self._settled.wait()
         arguments = unpack(request.tuple) if request.tuple is not None else []
         as_tuples = request.type == RequestType.CALL_16
+        functions, name = self.instance.functions, request.name
+        # Of an order the name that it is about is told, and no more: passwords are behind it.
+        order = {"order": name, "about": str(arguments[0])[:_TOLD_LETTERS] if arguments else ""}
         try:
-            values = await asyncio.to_thread(
-                self.instance.functions.call, request.name, arguments, as_tuples=as_tuples
-            )
+            order["user"] = self.shared.access(self.user_id).user.name
+            values = await asyncio.to_thread(functions.call, name, arguments, as_tuples=as_tuples)
         except RequestError as error:
+            order["refused"] = error.message
             self.answer_error(request, error)
         else:
             self.answer(request, data_body(values))
+        if name in functions.guarded:
+            _log.info("operator.order", peer=self.link.peer, **order)
         self.go_on()
 
     def _send(self, data: bytes) -> None:
