@@ -573,6 +573,9 @@ GREENSTACK_PATCH_STEPS: Final = 1000
 PIPELINE_SPLIT_BYTES: Final = 32 * 1024 * 1024
 """Bytes of files that one task reads, about. A task costs tens of milliseconds by itself."""
 
+PIPELINE_OPENING_BYTES: Final = 64 * 1024
+"""What opening a file counts for where files share a task; reading so much takes as long."""
+
 PIPELINE_BATCH_BYTES: Final = 1024 * 1024
 """Bytes of rows that are handed to Spark at a time, about (one larger block goes whole)."""
 

@@ -23,12 +23,14 @@ checksum, which a stored value that holds a whole block would deceive; `none` do
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 from logweir.errors import ConfigError, CorruptFile, WalError
+from logweir.limits import PIPELINE_OPENING_BYTES, PIPELINE_SPLIT_BYTES
 from logweir.pipeline.options import ORIGIN, ScanOptions
 from logweir.pipeline.storage import CutFile, open_storage
 from logweir.recovery.chain import missing_end, own_mark
@@ -44,7 +46,19 @@ from logweir.wal.spacenames import SpaceNames
 from logweir.wal.vclock import VClock
 from logweir.wal.walk import walk_blocks
 
-__all__ = ["Plan", "Range", "Source", "Split", "lost_behind", "plan", "reached", "space_ids"]
+__all__ = [
+    "Plan",
+    "Range",
+    "Source",
+    "Split",
+    "lost_behind",
+    "plan",
+    "reached",
+    "space_ids",
+    "together",
+]
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +147,8 @@ def plan(options: ScanOptions, *, waits: bool = False, looks: bool = True) -> Pl
             sources += found
             damage += index.damage
     ranges = [one for source in sources for one in _cut(source, options)]
-    splits = list(_pack(ranges, options.split_bytes))
+    tasks = together(ranges, lambda one: one.size, options.split_bytes)
+    splits = [Split(some) for some in tasks]
     if damage and options.on_error == "report":
         splits.append(Split((), tuple(damage)))
     return Plan(tuple(sources), tuple(splits), space_ids(options))
@@ -421,15 +436,19 @@ def _block_cuts(source: Source, filesystem: FileSystem, step: int) -> Iterator[i
         file.close()
 
 
-def _pack(ranges: Sequence[Range], split_bytes: int) -> Iterator[Split]:
-    """Put small neighbours into one split, so that tasks are of about one size."""
-    pending: list[Range] = []
-    size = 0
-    for one in ranges:
-        if pending and size + one.size > split_bytes:
-            yield Split(tuple(pending))
-            pending, size = [], 0
+def together(
+    items: Iterable[Item], size: Callable[[Item], int], most: int = PIPELINE_SPLIT_BYTES
+) -> Iterator[tuple[Item, ...]]:
+    """Small neighbours together, so that tasks are of about one size. `size`: bytes of an item, to
+    which its opening comes; `most`: of those that are put together."""
+    pending: list[Item] = []
+    total = 0
+    for one in items:
+        cost = size(one) + PIPELINE_OPENING_BYTES
+        if pending and total + cost > most:
+            yield tuple(pending)
+            pending, total = [], 0
         pending.append(one)
-        size += one.size
+        total += cost
     if pending:
-        yield Split(tuple(pending))
+        yield tuple(pending)

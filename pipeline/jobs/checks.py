@@ -1,4 +1,4 @@
-"""`verify`: every file of an archive checked, a task per file; what the files mean, in the driver.
+"""`verify`: every file of an archive checked, in tasks; what the files mean, in the driver.
 
 Tasks do what `logweir.recovery.logscan` does, and the driver judges as `recovery.examine` judges,
 so the report is the one that `logweir verify` gives, byte for byte. `level="crc"` does less, as
@@ -19,7 +19,7 @@ import pyarrow as pa
 from logweir.errors import DecodeError, LimitExceeded, WalError
 from logweir.pipeline.jobs.work import Told, per_item, typed_errors, watched
 from logweir.pipeline.options import ScanOptions, absolute
-from logweir.pipeline.plan import Plan, Range, Source, plan
+from logweir.pipeline.plan import Plan, Range, Source, Split, plan, together
 from logweir.pipeline.storage import open_storage
 from logweir.recovery.examine import examine
 from logweir.recovery.logscan import LogScan, scan_log, scan_snapshot
@@ -40,7 +40,8 @@ _CHECK_DDL: Final = "number INT, blocks BIGINT, end BIGINT, bad BIGINT, reason S
 
 
 def verify(spark: SparkSession, path: str | Path, *, told: Told | None = None) -> RecoveryReport:
-    """The report on a folder that `recovery.examine` gives, made by a task per file.
+    """The report on a folder that `recovery.examine` gives, made by tasks of large files, and of
+    small ones together.
 
     Raises `WalError` if the folder cannot be listed.
     """
@@ -50,19 +51,21 @@ def verify(spark: SparkSession, path: str | Path, *, told: Told | None = None) -
         files = [*snaps, *logs]
         location = absolute(str(path))
 
-        def work(number: int) -> Iterator[pa.RecordBatch]:
+        def work(numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
             opened, _ = open_storage(location)
-            scan = scan_snapshot if number < len(snaps) else scan_log
-            found = scan(files[number], opened, _nothing)
-            yield pa.RecordBatch.from_arrays(
-                [pa.array([number], pa.int32()), pa.array([pickle.dumps(found)], pa.binary())],
-                names=["number", "scan"],
-            )
+            for number in numbers:
+                scan = scan_snapshot if number < len(snaps) else scan_log
+                found = scan(files[number], opened, _nothing)
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array([number], pa.int32()), pa.array([pickle.dumps(found)], pa.binary())],
+                    names=["number", "scan"],
+                )
 
         if not files:
             return []
         with watched(spark, told), typed_errors():
-            rows = per_item(spark, range(len(files)), work, _SCAN_DDL).collect()
+            tasks = list(together(range(len(files)), lambda number: files[number].size))
+            rows = per_item(spark, tasks, work, _SCAN_DDL).collect()
         # What our own tasks packed a moment ago.
         found = {row[0]: pickle.loads(bytes(row[1])) for row in rows}  # noqa: S301
         return [found[number] for number in range(len(files))]
@@ -119,27 +122,26 @@ def quick_check(
 def _quickly_checked(
     spark: SparkSession, planned: Plan, unpack: bool, told: Told | None
 ) -> list[Checked]:
-    ranges = [one for split in planned.splits for one in split.ranges]
+    def work(split: Split) -> Iterator[pa.RecordBatch]:
+        for one in split.ranges:
+            blocks, end, bad, reason = check_blocks(one, unpack=unpack)
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array([one.source.number], pa.int32()),
+                    pa.array([blocks], pa.int64()),
+                    pa.array([end], pa.int64()),
+                    pa.array([bad], pa.int64()),
+                    pa.array([reason], pa.string()),
+                ],
+                names=["number", "blocks", "end", "bad", "reason"],
+            )
 
-    def work(one: Range) -> Iterator[pa.RecordBatch]:
-        blocks, end, bad, reason = check_blocks(one, unpack=unpack)
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array([one.source.number], pa.int32()),
-                pa.array([blocks], pa.int64()),
-                pa.array([end], pa.int64()),
-                pa.array([bad], pa.int64()),
-                pa.array([reason], pa.string()),
-            ],
-            names=["number", "blocks", "end", "bad", "reason"],
-        )
-
+    splits = [split for split in planned.splits if split.ranges]
+    found: dict[int, list[tuple[Any, ...]]] = {one.number: [] for one in planned.sources}
     with watched(spark, told), typed_errors():
-        rows = per_item(spark, ranges, work, _CHECK_DDL).collect() if ranges else []
-    return [
-        _checked(source, [tuple(row)[1:] for row in rows if row[0] == source.number])
-        for source in planned.sources
-    ]
+        for number, *rest in per_item(spark, splits, work, _CHECK_DDL).collect() if splits else ():
+            found[number].append(tuple(rest))
+    return [_checked(source, found[source.number]) for source in planned.sources]
 
 
 def _checked(source: Source, found: list[tuple[Any, ...]]) -> Checked:

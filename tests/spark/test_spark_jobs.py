@@ -219,6 +219,20 @@ def test_verify_reports_what_the_plain_check_reports(spark: SparkSession, name: 
     assert pipeline.verify(spark, folder).to_json() == examine(folder).to_json()
 
 
+def test_small_files_are_checked_in_one_task(spark: SparkSession, folder: Path) -> None:
+    """A task for each would take longer than the files."""
+    assert len([*folder.glob("*.xlog"), *folder.glob("*.snap")]) > 1
+    tracker = spark.sparkContext.statusTracker()
+    for check in (pipeline.verify, pipeline.quick_check):
+        spark.sparkContext.setJobGroup(check.__name__, "")
+        check(spark, folder)
+        (job,) = tracker.getJobIdsForGroup(check.__name__)
+        found = tracker.getJobInfo(job)
+        assert found is not None
+        stages = [tracker.getStageInfo(one) for one in found.stageIds]
+        assert [one.numTasks for one in stages if one is not None] == [1]
+
+
 def test_quick_check_finds_flipped_bits_and_short_files(spark: SparkSession, folder: Path) -> None:
     """Checksums only: whole files pass; a bit and a cut are found where they are, and a log that is
     gone, between others or the newest."""

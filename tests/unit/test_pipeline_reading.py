@@ -19,6 +19,7 @@ from support.logs import forget_end
 import logweir
 from logweir import pipeline
 from logweir.errors import ChainGap, ConfigError, CorruptBlock, WalError
+from logweir.limits import PIPELINE_OPENING_BYTES
 from logweir.pipeline.columns import COLUMNS, arrow_schema
 from logweir.pipeline.frames import scan_options
 from logweir.pipeline.jobs.checks import check_blocks
@@ -184,13 +185,16 @@ def test_a_block_inside_a_value_does_not_deceive_an_exact_split(tmp_path: Path) 
 
 
 def test_small_files_share_a_task(tmp_path: Path) -> None:
-    """Files are packed up to `split_bytes`, in order."""
+    """Files are packed up to `split_bytes`, in order, not too many of them."""
     write_log(tmp_path, blocks=40, per_block=1, base=b"y" * 100, max_bytes=500)
     count = len(list(tmp_path.glob("*.xlog")))
     planned = plan(scan_options(tmp_path))
     assert count > 5
     assert len(planned.splits) == 1
     assert [one.source.number for one in planned.splits[0].ranges] == list(range(count))
+    few = plan(scan_options(tmp_path, split_bytes=4 * PIPELINE_OPENING_BYTES))
+    assert max(len(split.ranges) for split in few.splits) == 3  # opening them costs, too
+    assert [one for split in few.splits for one in split.ranges] == [*planned.splits[0].ranges]
 
 
 def test_files_that_hold_no_wanted_row_are_not_read(tmp_path: Path) -> None:
