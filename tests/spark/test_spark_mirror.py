@@ -90,11 +90,11 @@ def test_a_mirror_has_what_the_space_has(spark: SparkSession, tmp_path: Path) ->
     follow(spark, folder)
     assert shown(table) == wanted(folder)
     change(folder, 2, 250)
-    follow(spark, folder, max_rows_per_batch=90)
+    follow(spark, folder, max_rows_per_batch=300)
     assert shown(table) == wanted(folder)
     version = deltalake.DeltaTable(str(table)).version()
     forget_last_commit(tmp_path / "c")
-    follow(spark, folder, max_rows_per_batch=90)
+    follow(spark, folder, max_rows_per_batch=300)
     assert deltalake.DeltaTable(str(table)).version() == version
     change(folder, 3, 20)
     truncate(folder)
