@@ -149,6 +149,11 @@ class Link(asyncio.BaseProtocol):
         """Whether TLS is spoken."""
         return bool(self._transport and self._transport.get_extra_info("ssl_object"))
 
+    @property
+    def reached_at(self) -> str:
+        """The text of our address to which the peer has connected."""
+        return peer_text(self._transport and self._transport.get_extra_info("sockname"))
+
     def certificate_names(self) -> list[str]:
         """The common names of the subject of the peer's certificate; none without one."""
         certificate = self._transport and self._transport.get_extra_info("peercert")
@@ -575,7 +580,7 @@ class _Outermost:
 
 
 def peer_text(address: object) -> str:
-    """The address of a connection's peer, with the port, for the log."""
+    """The address of one end of a connection, with the port, for the log."""
     if isinstance(address, tuple):
         return f"{address[0]}:{address[1]}"
     return f"{UNIX_PEER}{address or ''}"

@@ -15,7 +15,8 @@ from typing import Final, Protocol
 
 from logweir.errors import RequestError
 from logweir.limits import TAP_ANSWERS_BYTES
-from logweir.replication.bucket.change import MISSING, ItemComputer
+from logweir.replication.bucket.change import MISSING, WINS_MAKE, WINS_NONE, ItemComputer
+from logweir.replication.bucket.item import unpack_item
 from logweir.replication.bucket.store import (
     NO_STATE,
     Bucket,
@@ -123,7 +124,8 @@ def computed(kind: int, start: int, stop: int) -> array[int]:
 
 class Paused(Exception):
     """Behind enough answers, or before what cannot be done here. `said`: so far; `at`: the place of
-    the next request; `is_held`: it waits for another state of its vbucket."""
+    the next request; `is_held`: it cannot be done here, or waits for another state of its
+    vbucket."""
 
     def __init__(self, said: list[Said], at: int, *, is_held: bool = False) -> None:
         super().__init__("a run goes on later")
@@ -181,7 +183,7 @@ class _Batches:
 
 
 class Changes(_Batches):
-    """A run in a group, of which `items` are."""
+    """A run in a group, of which `items` are. `wins`: see `replication.bucket.change`."""
 
     def __init__(
         self,
@@ -190,8 +192,10 @@ class Changes(_Batches):
         now: float,
         group: Group,
         ordinary: Callable[[int], Said],
+        wins: int = WINS_MAKE,
     ) -> None:
         super().__init__(requests, now, ordinary)
+        self._wins = wins
         self._items = items
         self._group = group
         self._given = bytearray(requests.given_bytes)
@@ -223,7 +227,7 @@ class Changes(_Batches):
     def _execute(self, given: bytes, columns: array[int], begin: int) -> None:
         """Execute the statements of the requests from `begin` on, and answer them."""
         clock = self._items.bucket.cas
-        computer = ItemComputer(self._now, clock.next())
+        computer = ItemComputer(self._now, clock.next(), self._wins)
         results, made, lsn = array("Q"), b"", self._group.last_lsn
         if columns:
             done = self._group.execute_batch(
@@ -263,7 +267,7 @@ class Changes(_Batches):
 
 class Looks(_Batches):
     """A run that changes nothing, as of what is published. `expired`: takes the keys and vbuckets
-    of items that are to be removed."""
+    of items that are to be removed; `wins`: see `replication.bucket.change`."""
 
     def __init__(
         self,
@@ -273,15 +277,18 @@ class Looks(_Batches):
         now: float,
         expired: list[tuple[bytes, int]],
         ordinary: Callable[[int], Said],
+        wins: int = WINS_NONE,
     ) -> None:
         super().__init__(requests, now, ordinary)
+        self._wins = wins
         self._bucket = bucket
         self._buckets = buckets
         self._expired = expired
 
     def _step(self) -> None:
         """Execute statements, all as of one moment, at which the states of their vbuckets are what
-        is known of them; else none. One of a vbucket that is not active is odd."""
+        is known of them; else none. One of a vbucket that is not active is odd; one that would
+        change something is held: raises `Paused`."""
         numbers, requests, bucket = self._numbers, self._requests, self._bucket
         begin, states = numbers[AT], bucket.known_states()
         numbers[USED] = numbers[COUNT] = 0
@@ -297,7 +304,7 @@ class Looks(_Batches):
             self._answer_odd()
             return
         del columns[numbers[COUNT] * COLUMNS :]
-        computer = ItemComputer(self._now, 0)
+        computer = ItemComputer(self._now, 0, self._wins)
         done, _ = self._buckets.log.inner.select_batch(
             self._buckets.executor,
             bytes(memoryview(given)[: numbers[USED]]),
@@ -312,6 +319,8 @@ class Looks(_Batches):
         _report(done)
         self._say(begin, reached, 0, done.results, done.out, 0)
         if computer.obstacle is not None:
+            if not unpack_item(computer.obstacle).is_expired(self._now):
+                raise self._paused(is_held=True)
             at = self._numbers[AT]
             self._expired.append(self._requests.name(at))
             missing = array("Q", (UNMET, MISSING, *[0] * (RESULTS - 2)))

@@ -17,6 +17,8 @@ expiration   string     as a Greenstack client wrote it, else ""
 meta         varbinary  private bytes of TAP, else ""
 (ttl)        unsigned   servers that an item which came by TAP may still go through, as its packet
                         said, less one; not in the format; absent in what was written here: 255
+(marks)      unsigned   1 stale: somebody said that the value is no longer right; 2 somebody was
+                        told to make another; not in the format; absent where there is none
 ===========  =========  ==========================================================================
 
 In the log an item that is removed is one transaction of two rows: a REPLACE by its *tombstone*, the
@@ -43,6 +45,8 @@ __all__ = [
     "BUCKET_INDEXES",
     "DEFAULT_BUCKET",
     "JSON_DATATYPE",
+    "MARK_STALE",
+    "MARK_TOLD",
     "NO_HOPS_MADE",
     "RELATIVE_SECONDS",
     "SNAPPY_DATATYPE",
@@ -90,6 +94,11 @@ JSON_DATATYPE: Final = 1
 SNAPPY_DATATYPE: Final = 2
 """Bits of a datatype, as memcached has them."""
 
+MARK_STALE: Final = 1
+MARK_TOLD: Final = 2
+"""Marks of an item, as meta commands of memcached's text protocol set them."""
+_MARKS: Final = MARK_STALE | MARK_TOLD
+
 
 class VbucketState(IntEnum):
     """What a server does with a vbucket. Only in an active one clients may read and write."""
@@ -115,6 +124,7 @@ class Item:
     expiration: str = ""
     meta: bytes = b""
     ttl: int = NO_HOPS_MADE
+    marks: int = 0
 
     def is_expired(self, now: float) -> bool:
         """Whether it is gone at `now`, in Unix seconds."""
@@ -135,6 +145,8 @@ def pack_item(item: Item) -> bytes:
         item.expiration,
         item.meta,
     )
+    if item.marks:
+        return pack((*fields, item.ttl, item.marks))
     return pack(fields if item.ttl == NO_HOPS_MADE else (*fields, item.ttl))
 
 
@@ -142,10 +154,15 @@ def unpack_item(data: bytes) -> Item:
     """The item of a tuple, whose format was checked when it was stored."""
     fields: list[Any] = unpack(data)
     item = Item(*fields[:10])
-    ttl = fields[10] if len(fields) > 10 else None
-    if type(ttl) is int and 0 <= ttl < NO_HOPS_MADE:
-        return replace(item, ttl=ttl)
-    return item
+    if len(fields) == 10:
+        return item
+    ttl = fields[10]
+    marks = fields[11] if len(fields) > 11 else 0
+    return replace(
+        item,
+        ttl=ttl if type(ttl) is int and 0 <= ttl < NO_HOPS_MADE else NO_HOPS_MADE,
+        marks=marks & _MARKS if type(marks) is int else 0,
+    )
 
 
 def pack_key(key: bytes) -> bytes:
@@ -155,7 +172,7 @@ def pack_key(key: bytes) -> bytes:
 
 def tombstone(item: Item, cas: int, ttl: int = NO_HOPS_MADE) -> Item:
     """What is logged before `item` is removed."""
-    return replace(item, value=b"", expiry=0, cas=cas, ttl=ttl)
+    return replace(item, value=b"", expiry=0, cas=cas, ttl=ttl, marks=0)
 
 
 def absolute_expiry(expiry: int, now: float) -> int:

@@ -29,11 +29,23 @@ cdef enum:
     TOUCH = 10
     TAKE = 11
     PATCH = 12
+    FETCH = 13
+    MARK = 14
     KINDS = 0xFF
     NO_CREATE = 0x100
     TAKEN = 0x200
     NO_REPLACE = 0x400
     RETIME = 0x800
+    FIRST_RETIME = 0x1000
+    RECACHE = 0x2000
+    CREATE = 0x4000
+    OLDER = 0x8000
+
+    WINS_NONE = 0
+    WINS_HALT = 1
+    WINS_MAKE = 2
+    STALE = 1
+    TOLD = 2
 
     MISSING = 1
     EXISTS = 2
@@ -54,7 +66,8 @@ cdef enum:
     TAIL_AT = 12
     META_END = 14
     TTL = 15
-    FIELDS = 18
+    MARKS = 18
+    FIELDS = 19
 
     NO_HOPS_MADE = 255
     DIGITS = 25
@@ -65,13 +78,14 @@ cdef u64 VALUE_MAX = TAP_VALUE_BYTES
 
 
 cdef class ItemComputer(Computer):
-    """See the module's text. `now`: Unix seconds; `cas`: the next one."""
+    """See the module's text. `now`: Unix seconds; `cas`: the next one; `wins`: see there."""
 
     cdef public u64 now
     cdef public u64 cas
+    cdef public int wins
 
-    def __init__(self, u64 now, u64 cas):
-        self.now, self.cas = now, cas
+    def __init__(self, u64 now, u64 cas, int wins=WINS_MAKE):
+        self.now, self.cas, self.wins = now, cas, wins
 
     cdef int compute(
         self, u64 how, u64 number, Source given, Py_ssize_t given_size, Source old,
@@ -105,6 +119,8 @@ cdef class ItemComputer(Computer):
         if code == 0 and kind == LOOK:
             told[0], told[1], told[2] = 0, there[CAS], 0
             return KEPT
+        if code == 0 and kind == FETCH and is_there:
+            return self.fetch(how, number, new, old, old_size, there, made, told)
         if code == 0 and is_there and (kind == APPEND or kind == PREPEND) and (
             there[VALUE_END] - there[VALUE_AT] + new[VALUE_END] - new[VALUE_AT] > VALUE_MAX
         ):
@@ -126,13 +142,40 @@ cdef class ItemComputer(Computer):
             cas = new[CAS]
         if not cas:
             cas = self.next_after(there[CAS] if is_there else 0, is_there)
-        if not is_there or kind <= REPLACE:
+        if kind == FETCH:
+            put_created(given, new, number >> 32, cas, made)
+            number = 1
+        elif how & OLDER and is_there and new[CAS] != there[CAS]:
+            put_older(given, new, old, there, old_size, cas, made)
+        elif not is_there or kind <= REPLACE:
             put_given(given, given_size, new, cas, NO_HOPS_MADE, made)
         else:
             put_changed(how, number, given, new, old, old_size, there, cas, made)
         told[0], told[1], told[2] = 0, cas, 0
-        if kind == INCREMENT or kind == DECREMENT:
+        if kind == INCREMENT or kind == DECREMENT or kind == FETCH:
             told[2] = number
+        return DONE
+
+    cdef int fetch(
+        self, u64 how, u64 number, u64* new, Source old, Py_ssize_t old_size, u64* there,
+        Room made, u64* told
+    ) except -1:
+        """As `bucket.change._fetched`, and what comes of it."""
+        cdef u64 marks = there[MARKS], expiry = there[EXPIRY]
+        cdef bint wins
+        if how & RETIME and how & FIRST_RETIME:
+            expiry = new[EXPIRY]
+        wins = not marks & TOLD and (
+            marks & STALE or (how & RECACHE and 0 < expiry < number & 0xFFFFFFFF))
+        if wins and self.wins == WINS_HALT:
+            return self.halt(old, old_size)
+        if how & RETIME:
+            expiry = new[EXPIRY]
+        told[0], told[1], told[2] = 0, there[CAS], 0
+        if self.wins == WINS_NONE or (not wins and expiry == there[EXPIRY]):
+            return KEPT
+        put_marked(old, old_size, there, expiry, there[CAS], marks | (TOLD if wins else 0), made)
+        told[2] = wins
         return DONE
 
     cdef int halt(self, Source old, Py_ssize_t old_size) except -1:
@@ -155,13 +198,15 @@ cdef u64 verdict(u64 kind, u64 how, u64 cas, bint is_there, u64* there) noexcept
             return NOT_STORED
         if kind == SET or kind == ADD:
             return MISSING if cas else 0
+        if kind == FETCH:
+            return 0 if how & CREATE else MISSING
         if kind == INCREMENT or kind == DECREMENT:
             return MISSING if how & NO_CREATE else 0
         return MISSING
     if (kind == INCREMENT or kind == DECREMENT) and there[VALUE_AT] == there[VALUE_END]:
         return BAD_NUMBER
-    if cas and kind != LOOK and kind != TOUCH and not how & TAKEN:
-        return 0 if cas == there[CAS] else EXISTS
+    if cas and kind != LOOK and kind != TOUCH and kind != FETCH and not how & TAKEN:
+        return 0 if cas == there[CAS] or (how & OLDER and cas < there[CAS]) else EXISTS
     return EXISTS if kind == ADD else 0
 
 
@@ -221,12 +266,20 @@ cdef Py_ssize_t put_part(Source data, u64 start, u64 stop, Target out, Py_ssize_
 
 
 cdef Py_ssize_t put_end(
-    Source data, u64* fields, u64 cas, u64 ttl, Target out, Py_ssize_t at
+    Source data, u64* fields, u64 cas, u64 ttl, u64 marks, Target out, Py_ssize_t at
 ) noexcept:
-    """Write the CAS, what stands behind that of a tuple, and the TTL."""
+    """Write the CAS, what stands behind that of a tuple, the TTL and the marks; and the tuple's head.
+    """
     at = rows.put_uint(out, at, cas)
     at = put_part(data, fields[TAIL_AT], fields[META_END], out, at)
-    return at if ttl == NO_HOPS_MADE else rows.put_uint(out, at, ttl)
+    out[0] = 0x9A
+    if marks or ttl != NO_HOPS_MADE:
+        out[0] = 0x9B
+        at = rows.put_uint(out, at, ttl)
+    if marks:
+        out[0] = 0x9C
+        at = rows.put_uint(out, at, marks)
+    return at
 
 
 cdef int put_given(
@@ -235,10 +288,44 @@ cdef int put_given(
     """Write the given tuple with another CAS and TTL."""
     cdef Py_ssize_t at
     made.need(size + ROOM)
-    made.data[0] = 0x9A if ttl == NO_HOPS_MADE else 0x9B
     at = put_part(
         given, 1, bucket.uint_stop(given, new[FLAGS_END], size), made.data, 1)
-    made.size = put_end(given, new, cas, ttl, made.data, at)
+    made.size = put_end(given, new, cas, ttl, 0, made.data, at)
+    return 0
+
+
+cdef int put_created(Source given, u64* new, u64 expiry, u64 cas, Room made) except -1:
+    """Write the given tuple with another CAS and expiry, marked as told."""
+    cdef Py_ssize_t at
+    made.need(new[META_END] + ROOM)
+    at = put_part(given, 1, new[FLAGS_END], made.data, 1)
+    at = rows.put_uint(made.data, at, expiry)
+    made.size = put_end(given, new, cas, NO_HOPS_MADE, TOLD, made.data, at)
+    return 0
+
+
+cdef int put_older(
+    Source given, u64* new, Source old, u64* there, Py_ssize_t old_size, u64 cas, Room made
+) except -1:
+    """Write the given tuple, stale, and otherwise told and expiring as the one that is there."""
+    cdef Py_ssize_t at
+    made.need(new[META_END] + ROOM)
+    at = put_part(given, 1, new[FLAGS_END], made.data, 1)
+    at = rows.put_uint(made.data, at, there[EXPIRY])
+    made.size = put_end(
+        given, new, cas, NO_HOPS_MADE, there[MARKS] & TOLD | STALE, made.data, at)
+    return 0
+
+
+cdef int put_marked(
+    Source old, Py_ssize_t old_size, u64* there, u64 expiry, u64 cas, u64 marks, Room made
+) except -1:
+    """Write the tuple that is there with another expiry, CAS and marks."""
+    cdef Py_ssize_t at
+    made.need(old_size + ROOM)
+    at = put_part(old, 1, there[FLAGS_END], made.data, 1)
+    at = rows.put_uint(made.data, at, expiry)
+    made.size = put_end(old, there, cas, NO_HOPS_MADE, marks, made.data, at)
     return 0
 
 
@@ -250,22 +337,21 @@ cdef int put_changed(
     cdef u64 kind = how & KINDS
     cdef u64 before = there[VALUE_END] - there[VALUE_AT], more = new[VALUE_END] - new[VALUE_AT]
     cdef u64 ttl = new[TTL] if kind == BURY else NO_HOPS_MADE
+    cdef u64 expiry = new[EXPIRY] if kind == TOUCH or how & RETIME else there[EXPIRY]
+    cdef u64 marks = 0
     cdef Py_ssize_t at
+    if kind == TOUCH or kind == MARK:
+        return put_marked(
+            old, old_size, there, expiry, cas, STALE if kind == MARK else there[MARKS], made)
     cdef Target out
     made.need(old_size + more + ROOM)
     out = made.data
-    out[0] = 0x9A if ttl == NO_HOPS_MADE else 0x9B
-    if kind == TOUCH:
-        at = put_part(old, 1, there[FLAGS_END], out, 1)
-        at = rows.put_uint(out, at, new[EXPIRY])
-        made.size = put_end(old, there, cas, ttl, out, at)
-        return 0
     at = put_part(old, 1, there[HEAD_END], out, 1)
     if kind == BURY:
         at = put_size(0, out, at)
         at = put_part(old, there[FLAGS_AT], there[FLAGS_END], out, at)
         out[at] = 0
-        made.size = put_end(old, there, cas, ttl, out, at + 1)
+        made.size = put_end(old, there, cas, ttl, 0, out, at + 1)
         return 0
     if kind == APPEND:
         at = put_size(before + more, out, at)
@@ -276,15 +362,22 @@ cdef int put_changed(
         at = put_part(given, new[VALUE_AT], new[VALUE_END], out, at)
         at = put_part(old, there[VALUE_AT], there[VALUE_END], out, at)
     else:
+        if digits_of(number) <= before:
+            marks = there[MARKS]
         at = put_text(number, before, out, at)
-    if how & RETIME:
-        at = put_part(old, there[FLAGS_AT], there[FLAGS_END], out, at)
-        at = rows.put_uint(out, at, new[EXPIRY])
-    else:
-        at = put_part(
-            old, there[FLAGS_AT], bucket.uint_stop(old, there[FLAGS_END], old_size), out, at)
-    made.size = put_end(old, there, cas, ttl, out, at)
+    at = put_part(old, there[FLAGS_AT], there[FLAGS_END], out, at)
+    at = rows.put_uint(out, at, expiry)
+    made.size = put_end(old, there, cas, ttl, marks, out, at)
     return 0
+
+
+cdef u64 digits_of(u64 number) noexcept:
+    """How many digits a number has."""
+    cdef u64 count = 1
+    while number >= 10:
+        number //= 10
+        count += 1
+    return count
 
 
 cdef Py_ssize_t put_size(u64 size, Target out, Py_ssize_t at) noexcept:

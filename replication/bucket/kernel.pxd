@@ -9,7 +9,7 @@ ctypedef unsigned char* Target
 cdef Py_ssize_t _VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE
 cdef Py_ssize_t _KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END
 cdef Py_ssize_t _FLAGS_AT, _FLAGS_END, _TAIL_AT, _META_AT, _META_END, _TTL
-cdef Py_ssize_t _COMPRESSION, _DATE_AT
+cdef Py_ssize_t _COMPRESSION, _DATE_AT, _MARKS
 
 cdef u64 load2(Source data, Py_ssize_t at) noexcept
 
@@ -38,7 +38,7 @@ cdef inline Py_ssize_t take_uint(
 cdef inline Py_ssize_t take_bin(
     Source data, Py_ssize_t at, Py_ssize_t end, u64* fields, Py_ssize_t place) noexcept
 
-@cython.locals(has_ttl=bint, field=Py_ssize_t)
+@cython.locals(more=Py_ssize_t, field=Py_ssize_t)
 cdef Py_ssize_t item_end(Source data, Py_ssize_t at, Py_ssize_t end, u64* fields) noexcept
 
 cdef bint read_item(Source data, Py_ssize_t at, Py_ssize_t end, u64* fields) noexcept

@@ -20,7 +20,7 @@ COMPILED = not __file__.endswith(".py")
 (_VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE) = range(5)
 (_KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END) = range(5, 10)
 (_FLAGS_AT, _FLAGS_END, _TAIL_AT, _META_AT, _META_END, _TTL) = range(10, 16)
-(_COMPRESSION, _DATE_AT) = (16, 17)
+(_COMPRESSION, _DATE_AT, _MARKS) = (16, 17, 18)
 
 
 def load2(data: bytes, at: int) -> int:
@@ -120,9 +120,9 @@ def item_end(data: bytes, at: int, end: int, fields: list[int]) -> int:
 
     `fields`: takes its numbers, and its places in `data`.
     """
-    if end <= at or (data[at] != 0x9A and data[at] != 0x9B):
+    if end <= at or data[at] < 0x9A or data[at] > 0x9C:
         return -1
-    has_ttl = data[at] == 0x9B
+    more = data[at] - 0x9A
     at = take_bin(data, at + 1, end, fields, _KEY_AT)
     if at < 0:
         return -1
@@ -150,9 +150,14 @@ def item_end(data: bytes, at: int, end: int, fields: list[int]) -> int:
     if at < 0:
         return -1
     fields[_TTL] = 255
-    if has_ttl:
+    fields[_MARKS] = 0
+    if more:
         at = take_uint(data, at, end, fields, _TTL)
-        if at < 0 or fields[_TTL] >= 255:
+        if at < 0 or fields[_TTL] > 253 + more:
+            return -1
+    if more > 1:
+        at = take_uint(data, at, end, fields, _MARKS)
+        if at < 0 or fields[_MARKS] == 0 or fields[_MARKS] > 3:
             return -1
     if (
         fields[_VBUCKET] > 0xFFFF

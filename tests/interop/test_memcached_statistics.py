@@ -48,7 +48,7 @@ def test_groups_are_those_that_are_known(tmp_path: Path) -> None:
         assert int(told["eq_tapq:feed:rec_fetched"]) > 0
         assert client.statistics()["curr_connections"] == "2"
         assert client.statistics(b"detail on") == client.statistics(b"detail dump") == {}
-        for group in (b"conns", b"foo", b"settingsx", b"detail", b"Reset"):
+        for group in (b"sizes", b"foo", b"settingsx", b"detail", b"Reset"):
             (answer,) = client.ask(Packet(Opcode.STAT, group))
             assert answer.status == Status.NOT_FOUND, group
 

@@ -3,8 +3,8 @@
 Not compared: CAS values (only whether they are there, equal or changed), how many seconds are left,
 VERSION, most of `stats`, what `me` tells beside the name. Not made: values too large for a command
 that stores over an item (memcached then removes it, we keep it), `flush_all` with a delay, `get`
-with a key that is too long behind other commands (memcached drops their answers), and flags of
-meta commands that are about what is not kept here.
+with a key that is too long behind other commands (memcached drops their answers), and flags h and l
+of meta commands, which are about what is not kept here.
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ COMMANDS = st.one_of(
 
 
 def comparable(name: bytes, flags: list[bytes]) -> list[bytes]:
-    """Flags without those that mean something else here: N of `mg`, what stands beside N in `ma`,
-    and an opaque of `ma` that is too long, which memcached looks at last (docs/tap.md)."""
+    """Flags without those that mean something else here: what stands beside N in `ma`, and an
+    opaque of `ma` that is too long, which memcached looks at last (docs/tap.md)."""
     creates = any(flag.startswith(b"N") for flag in flags)
-    left_out = {b"mg": b"N", b"ma": b"qT" if creates else b""}.get(name, b"")
+    left_out = b"qT" if creates and name == b"ma" else b""
     is_looked_at = 32 if name == b"ma" else 1000
     return [flag for flag in flags if flag[:1] not in left_out and len(flag) <= is_looked_at]
 
@@ -115,6 +115,7 @@ FLAGS_OF_META = st.lists(
     st.sampled_from(
         [
             *(b"k", b"O123", b"q", b"s", b"v", b"c", b"f", b"T0", b"T-1", b"T2000000000", b"Tx"),
+            *(b"R0", b"R-1", b"R1500", b"R30", b"Rx", b"I", b"I", b"N100", b"T1000"),
             *(b"N0", b"N-1", b"CCAS", b"CCAS", b"C1", b"C0", b"Cx", b"F5", b"F4294967296", b"Fx"),
             *(b"MS", b"ME", b"MA", b"MP", b"MR", b"MI", b"MD", b"M+", b"M-", b"Mx", b"M", b"MSS"),
             *(b"J0", b"J13", b"Jx", b"D0", b"D7", b"D18446744073709551615", b"Dx", b"P1", b"L2"),
@@ -156,9 +157,9 @@ METAS = st.one_of(
             *(b"ms YWJj 2 b c\r\nbb\r\n", b"mg YWJj b k v\r\n", b"get abc\r\n", b"md YWJj b k\r\n"),
             *(b"mg YW b v\r\n", b"mg !! b v\r\n", b"ms YW 2 b\r\nbb\r\n", b"mg Y=== b v\r\n"),
             *(
-                b"ms YQ== 1 b k\r\n1\r\n",
-                b"ma YQ== b k v\r\n",
-                b"mg YQ== b k v\r\n",
+                b"ms eg== 1 b k\r\n1\r\n",
+                b"ma eg== b k v\r\n",
+                b"mg eg== b k v\r\n",
                 b"me YW b\r\n",
             ),
             *(
@@ -268,6 +269,11 @@ def test_memcached_and_we_tell_the_same(both: tuple[int, int], steps: list[bytes
     max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(METAS | COMMANDS, max_size=25))
+@example([b"ms a 1\r\n1\r\n", b"md a I T30\r\n", b"mg a v c\r\n", b"mg a v\r\n", b"get a\r\n"])
+@example([b"ms a 1 T30\r\n1\r\n", b"mg a R60\r\n", b"mg a\r\n", b"mg a R60 T90\r\n"])
+@example([b"mg a N30 v\r\n", b"mg a N30 v\r\n", b"ms a 1\r\n1\r\n", b"mg a v\r\n"])
+@example([b"ms a 1\r\n1\r\n", b"ms a 1 I C1\r\n2\r\n", b"mg a v\r\n", b"ms a 1 I CCAS\r\n3\r\n"])
+@example([b"ms a 2\r\n10\r\n", b"md a I\r\n", b"incr a 1\r\n", b"mg a v\r\n", b"incr a 90\r\n"])
 @example([b"ms a 0\r\n\r\n", b"me a\0b\r\n"])
 @example([b"mg a Cx Fx\r\n", b"mg a O%s Fx\r\n" % (b"1" * 32), b"mg a Fx O%s\r\n" % (b"1" * 32)])
 def test_meta_commands_are_told_the_same(both: tuple[int, int], steps: list[bytes]) -> None:
@@ -362,15 +368,57 @@ def test_what_is_told_of_an_item(both: tuple[int, int]) -> None:
     client.close()
 
 
-@pytest.mark.parametrize("sent", [b"mg a N30 v", b"mg a R30", b"mg a I", b"ms a 1 I"])
-def test_what_is_not_kept_is_refused(both: tuple[int, int], sent: bytes) -> None:
-    """Nothing is kept of who was told that an item is stale, so nobody is told it."""
-    _, port = both
-    client = TextClient(port)
-    value = b"1\r\n" if sent.startswith(b"ms") else b""
-    assert client.ask(sent + b"\r\n" + value) == b"CLIENT_ERROR invalid flag\r\n"
-    assert client.ask(b"md a I T30\r\n") == b"CLIENT_ERROR invalid or duplicate flag\r\n"
-    client.close()
+def test_one_of_many_is_told_to_make_another_value(both: tuple[int, int]) -> None:
+    """Of connections that ask at the same time for a stale item."""
+    for port in both:
+        clients = [TextClient(port) for _ in range(8)]
+        assert clients[0].ask(b"ms many 1\r\n1\r\nmd many I T900\r\n") == b"HD\r\nHD\r\n"
+        for client in clients:
+            client.socket.sendall(b"mg many v\r\nmn\r\n")
+        said = []
+        for client in clients:
+            answer = b""
+            while not answer.endswith(b"MN\r\n"):
+                answer += client.more()
+            said.append(answer.split(b"\r\n")[0])
+        assert clients[0].ask(b"md many\r\n") == b"HD\r\n"
+        for client in clients:
+            client.close()
+        assert sorted(said) == [b"VA 1 X W"] + [b"VA 1 Z X"] * 7
+
+
+def test_stale_items_outlive_a_restart(tmp_path: Path) -> None:
+    """And who was told to make another value."""
+    listen = [parse_listen_url("memcached://:0")]
+    made = b"ms a 1\r\n1\r\nmd a I\r\nms b 1\r\n1\r\nmd b I\r\nmg b\r\nmg c N900\r\n"
+    answers = (
+        b"HD\r\nHD\r\nHD\r\nHD\r\nHD X W\r\nHD W\r\n",
+        b"VA 1 X W\r\n1\r\nVA 1 Z X\r\n1\r\nVA 0 Z\r\n\r\n",
+        b"VA 1 Z X\r\n1\r\nVA 1 Z X\r\n1\r\nVA 0 Z\r\n\r\n",
+    )
+    said = []
+    for sent in (made, b"mg a v\r\nmg b v\r\nmg c v\r\n", b"mg a v\r\nmg b v\r\nmg c v\r\n"):
+        with Serving(tmp_path / "s", listen=listen, guest="write") as server:
+            client = TextClient(server.port)
+            said.append(client.ask(sent))
+            client.close()
+    assert said == [*answers]
+
+
+def test_who_may_only_read_is_not_told_to_make_another_value(tmp_path: Path) -> None:
+    """It is told that the item is stale, and nothing is changed by that."""
+    listen = [parse_listen_url("memcached://:0")]
+    with Serving(tmp_path / "s", listen=listen, guest="write") as server:
+        client = TextClient(server.port)
+        assert client.ask(b"ms a 1\r\n1\r\nmd a I\r\n") == b"HD\r\nHD\r\n"
+        client.close()
+    with Serving(tmp_path / "s", listen=listen, guest="read") as server:
+        client = TextClient(server.port)
+        place = server.log.vclock
+        assert client.ask(b"mg a v\r\nmg a\r\nme b\r\n") == b"VA 1 X\r\n1\r\nHD X\r\nEN\r\n"
+        assert client.ask(b"mg a R9\r\n") == b"CLIENT_ERROR unauthenticated\r\n"
+        assert server.log.vclock == place
+        client.close()
 
 
 def test_lines_need_the_same_rights(tmp_path: Path) -> None:
@@ -431,3 +479,26 @@ def test_groups_of_statistics(both: tuple[int, int], group: str) -> None:
     assert client.ask(b"get gone\r\nmg gone\r\n") == b"END\r\nEN\r\n"
     assert b"STAT get_misses 2\r\n" in client.ask(b"stats\r\n")
     client.close()
+
+
+def test_connections_are_told(both: tuple[int, int]) -> None:
+    """Of each the same as memcached tells: addresses, and who asks."""
+    found = []
+    for port in both:
+        idle, client = TextClient(port), TextClient(port)
+        addresses = [b"tcp:127.0.0.1:%d" % one.socket.getsockname()[1] for one in (idle, client)]
+        assert idle.ask(b"") == b""
+        told: dict[bytes, dict[bytes, bytes]] = {}
+        for line in client.ask(b"stats conns\r\n").splitlines()[:-1]:
+            number, name, text = re.fullmatch(rb"STAT (\d+):(\w+) (.*)", line).groups()  # type: ignore[union-attr]
+            told.setdefault(number, {})[name] = text
+        by_address = {one[b"addr"]: one for one in told.values()}
+        rows = [by_address[address] for address in addresses]
+        assert all(int(row.pop(b"secs_since_last_cmd")) < 600 for row in rows)
+        assert [row.pop(b"addr") for row in rows] == addresses
+        assert all(row.pop(b"listen_addr") == b"tcp:127.0.0.1:%d" % port for row in rows)
+        found.append(rows)
+        idle.close()
+        client.close()
+    assert found[0] == found[1]
+    assert found[0] == [{b"state": b"conn_read"}, {b"state": b"conn_parse_cmd"}]

@@ -52,6 +52,7 @@ ITEMS = st.builds(
     expiration=st.sampled_from(["", "tomorrow", "x" * 40]),
     meta=st.sampled_from([b"", b"123456789"]),
     ttl=st.sampled_from([255, 255, 254, 1, 0]),
+    marks=st.sampled_from([0, 0, 1, 2, 3]),
 )
 KINDS = st.sampled_from(
     [
@@ -60,9 +61,13 @@ KINDS = st.sampled_from(
         *(change.INCREMENT | change.NO_CREATE, change.DECREMENT | change.NO_CREATE),
         *(change.BURY | change.TAKEN, change.TAKE | change.NO_REPLACE, change.PATCH),
         *(change.INCREMENT | change.RETIME, change.DECREMENT | change.NO_CREATE | change.RETIME),
+        *(change.FETCH, change.FETCH | change.CREATE, change.FETCH | change.RECACHE),
+        *(change.FETCH | change.RETIME | change.RECACHE, change.SET | change.OLDER),
+        change.FETCH | change.RETIME | change.FIRST_RETIME | change.RECACHE | change.CREATE,
+        *(change.MARK, change.MARK | change.RETIME),
     ]
 )
-STEPS = st.sampled_from([0, 1, 7, TOP - 7, TOP])
+STEPS = st.sampled_from([0, 1, 7, NOW + 2, NOW << 32 | NOW, TOP - 7, TOP])
 
 
 def odd(item: Item, how: int) -> bytes:
@@ -74,7 +79,7 @@ def odd(item: Item, how: int) -> bytes:
             head + len(pack(item.vbucket)) :
         ]  # fmt: skip
     if how == 2:  # more fields
-        return b"\x9c" + data[1:] + b"\xc0" * (12 - (data[0] & 15))
+        return b"\x9d" + data[1:] + b"\xc0" * (13 - (data[0] & 15))
     return data
 
 
@@ -205,6 +210,60 @@ def test_what_is_made_and_what_is_told() -> None:
         MADE, replace(item, cas=8), (0, 8, 0)
     )  # fmt: skip
     assert outcome(change.TAKE, replace(there, ttl=3), there) == (KEPT, None, (0, 77, 0))
+
+
+def test_one_is_told_to_make_another_value() -> None:
+    """Of a stale item, one that soon expires, and one that is made for that; nobody twice."""
+    fetch, item = change.FETCH, Item(b"k", expiry=NOW + 60)
+    stale = Item(b"k", 0, b"5", cas=77, marks=1)
+    soon = Item(b"k", 0, b"5", expiry=NOW + 9, cas=77)
+    told = replace(soon, marks=2)
+    assert outcome(fetch, item, stale) == (MADE, replace(stale, marks=3), (0, 77, 1))
+    assert outcome(fetch, item, replace(stale, marks=3)) == (KEPT, None, (0, 77, 0))
+    assert outcome(fetch, item, soon) == (KEPT, None, (0, 77, 0))
+    late = fetch | change.RECACHE
+    assert outcome(late, item, soon, NOW + 10) == (MADE, told, (0, 77, 1))
+    assert outcome(late, item, soon, NOW + 9) == (KEPT, None, (0, 77, 0))
+    assert outcome(late, item, told, NOW + 10) == (KEPT, None, (0, 77, 0))
+    longer = replace(told, expiry=NOW + 60)
+    assert outcome(late | change.RETIME, item, soon, NOW + 10)[1:] == (longer, (0, 77, 1))
+    first = late | change.RETIME | change.FIRST_RETIME
+    assert outcome(first, item, soon, NOW + 10)[1:] == (replace(longer, marks=0), (0, 77, 0))
+    assert outcome(fetch, item) == (UNMET, None, (1, 0, 0))
+    made = Item(b"k", expiry=NOW + 7, cas=CAS, marks=2)
+    assert outcome(fetch | change.CREATE, item, None, NOW + 7 << 32) == (MADE, made, (0, CAS, 1))
+
+
+def test_who_is_not_to_be_told_gets_what_is_there() -> None:
+    """Or the statement halts before it."""
+    stale = Item(b"k", 0, b"5", cas=77, marks=1)
+    for computer in (ItemComputer, PlainItemComputer):
+        quiet = computer(NOW, CAS, change.WINS_NONE)
+        given = pack_item(Item(b"k")), pack_item(stale)
+        assert quiet.refer(change.FETCH, 0, *given) == (KEPT, None, (0, 77, 0))
+        halting = computer(NOW, CAS, change.WINS_HALT)
+        assert halting.refer(change.FETCH, 0, *given)[0] == HALTED
+        assert halting.obstacle == given[1]
+
+
+def test_a_mark_is_gone_with_the_value_it_was_about() -> None:
+    """But stays with an expiry, and with a number that is written over the old one."""
+    item = Item(b"k", 0, b"n", expiry=NOW + 60)
+    there = Item(b"k", 0, b"9", 3, 0, 77, marks=3)
+    stale = replace(there, cas=CAS, marks=1)
+    assert outcome(change.MARK, item, there)[1] == stale
+    assert outcome(change.MARK | change.RETIME, item, there)[1] == replace(stale, expiry=NOW + 60)
+    assert outcome(change.MARK, replace(item, cas=76), there)[2] == (2, 0, 0)
+    assert outcome(change.TOUCH, item, there)[1] == replace(there, expiry=NOW + 60)
+    assert outcome(change.DECREMENT, item, there, 2)[1] == replace(there, value=b"7", cas=CAS)
+    assert outcome(change.INCREMENT, item, there, 2)[1] == replace(stale, value=b"11", marks=0)
+    assert outcome(change.APPEND, item, there)[1] == replace(stale, value=b"9n", marks=0)
+    assert outcome(change.SET, item, there)[1] == replace(item, cas=CAS)
+    older = change.SET | change.OLDER
+    given = replace(item, cas=76)
+    assert outcome(older, given, there)[1] == replace(given, cas=CAS, expiry=0, marks=3)
+    assert outcome(older, replace(item, cas=77), there)[1] == replace(item, cas=CAS)
+    assert outcome(older, replace(item, cas=78), there) == (UNMET, None, (2, 0, 0))
 
 
 def test_what_is_in_the_way_halts() -> None:

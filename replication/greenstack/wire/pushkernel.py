@@ -70,7 +70,7 @@ REMOVE = _remove_head
 (_VBUCKET, _ITEM_FLAGS, _EXPIRY, _CAS, _DATATYPE) = range(5)
 (_KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END) = range(5, 10)
 (_COMPRESSION, _DATE_AT) = (16, 17)
-_DATE = 18  # what `document_end` adds: whether the expiry is sent as a date
+_DATE = 19  # what `document_end` adds: whether the expiry is sent as a date
 
 # What a row of the log is here.
 _SKIPPED, _PUT, _REMOVED, _STRANGE = range(4)

@@ -18,10 +18,13 @@ GAT(K)     expiry u32  –                   as GET
 FLUSH      – or u32    –                   Q: silent
 STAT       –           –                   one packet for each, the last without key and value
 VBUCKET    state u32   –                   SET: empty; GET: state u32; DEL: empty
-GETM GATM  as GETK,    –                   as GETK, with expiry u32 behind the flags
-           GATK
+GETM       –           –                   as GETK, with expiry u32 behind the flags. Data type: 1
+GATM GETR  below                           stale, 2 somebody was told to make another value, 4 you
+PEEKM      –                               are. PEEKM tells nobody to
 INCREMENTM as          –                   expiry u32, result u64, CAS. Data type 1: the item gets
 DECREMENTM INCREMENT                       the expiry; 2: it is not created
+MARKM      expiry u32  –                   CAS. The item is stale; data type 1: it gets the expiry
+SETM       as SET      yes                 as SET, but a lower CAS makes the item stale
 =========  ==========  ==================  =========================================================
 
 Errors are always sent, but misses of quiet reads. SET, ADD and REPLACE with a CAS all mean "if it
@@ -33,8 +36,10 @@ come, unless there is another FLUSH before. TOUCH keeps the CAS. Keys of 1 … 2
 otherwise, and for extras or a value that the command has not: 04 and the connection ends. An
 unknown opcode: 81. A vbucket that is not active: 07; pending: the request waits until it is not.
 Source: memcached 1.6.18 and 1.8.1, ep-engine 1.8.1, observed. Not as there: what is too large (03)
-leaves the item as it was. The commands that end in M (e0 to e3) are our own: what meta commands of
-the text protocol need.
+leaves the item as it was. The commands from e0 on are our own: what meta commands of the text
+protocol need; what they make of items is in `replication.bucket.change`. Extras of GATM, which may
+set the expiry, and GETR: u32 the RECACHE time, u32 the expiry of what is created, u32 bits RETIME,
+FIRST_RETIME, RECACHE and CREATE, u32 the expiry.
 
 TAP_MUTATION and its like do to the bucket what a consumer does with them, whoever sends them:
 unconditional; the CAS of the producer is kept where it is given. Any vbucket that is here and not
@@ -50,6 +55,7 @@ from logweir.errors import DecodeError
 from logweir.limits import TAP_KEY_BYTES, TAP_VALUE_BYTES
 from logweir.replication.bucket.change import BURY, TAKE, TAKEN
 from logweir.replication.bucket.item import (
+    MARK_STALE,
     Item,
     ItemStore,
     VbucketState,
@@ -102,6 +108,7 @@ READS: Final = frozenset(
         Opcode.GETK,
         Opcode.GETKQ,
         Opcode.GETM,
+        Opcode.PEEKM,
         Opcode.STAT,
         Opcode.NOOP,
         Opcode.GET_VBUCKET,
@@ -109,14 +116,18 @@ READS: Final = frozenset(
 )
 """Commands that change nothing."""
 
-_WITH_KEY: Final = frozenset((Opcode.GETK, Opcode.GATK, Opcode.GETM, Opcode.GATM))
+_WITH_EXPIRY: Final = frozenset((Opcode.GETM, Opcode.GATM, Opcode.GETR, Opcode.PEEKM))
+_WITH_KEY: Final = _WITH_EXPIRY | {Opcode.GETK, Opcode.GATK}
 _READING: Final = _WITH_KEY | {Opcode.GET, Opcode.GAT}
 _ITEMS: Final = (
     *(Opcode.GET, Opcode.GETK, Opcode.SET, Opcode.ADD, Opcode.REPLACE, Opcode.DELETE),
     *(Opcode.INCREMENT, Opcode.DECREMENT, Opcode.APPEND, Opcode.PREPEND),
     *(Opcode.TOUCH, Opcode.GAT, Opcode.GATK),
-    *(Opcode.GETM, Opcode.GATM, Opcode.INCREMENTM, Opcode.DECREMENTM),
+    *(*_WITH_EXPIRY, Opcode.INCREMENTM, Opcode.DECREMENTM, Opcode.MARKM, Opcode.SETM),
 )
+WON: Final = 4
+"""Beside the marks of an item: this client is told to make another value."""
+
 TAP_OPCODES: Final = range(Opcode.TAP_MUTATION, Opcode.TAP_CHECKPOINT_END + 1)
 
 # (allowed sizes of the extras, needs a key, may have a value)
@@ -141,9 +152,13 @@ _SHAPES: Final = {
     Opcode.VERBOSITY: ((4,), False, False),
     Opcode.SASL_LIST_MECHS: ((0,), False, False),
     Opcode.GETM: ((0,), True, False),
-    Opcode.GATM: ((4,), True, False),
+    Opcode.GATM: ((16,), True, False),
     Opcode.INCREMENTM: ((20,), True, False),
     Opcode.DECREMENTM: ((20,), True, False),
+    Opcode.GETR: ((16,), True, False),
+    Opcode.MARKM: ((4,), True, False),
+    Opcode.SETM: ((8,), True, True),
+    Opcode.PEEKM: ((0,), True, False),
 }
 
 
@@ -389,16 +404,20 @@ def item_of(message: TapMessage) -> Item:
     )
 
 
-def item_answer(request: Packet, item: Item) -> bytes:
-    """The answer to GET, GAT or TOUCH where there is an item."""
+def item_answer(request: Packet, item: Item, *, won: bool = False) -> bytes:
+    """The answer to GET, GAT or TOUCH where there is an item. `won`: it tells to make another
+    value."""
     with_key = plain_opcode(request.opcode) in _WITH_KEY
-    with_expiry = request.opcode in (Opcode.GETM, Opcode.GATM)
+    with_expiry = request.opcode in _WITH_EXPIRY
     is_touch = request.opcode == Opcode.TOUCH
+    datatype = 0 if is_touch else item.datatype
+    if with_expiry:
+        datatype = item.marks & MARK_STALE | WON if won else item.marks
     return encode_answer(
         request,
         extras=item.flags.to_bytes(4, "big") + (item.expiry.to_bytes(4, "big") * with_expiry),
         key=item.key if with_key else b"",
         value=b"" if is_touch else item.value,
         cas=item.cas,
-        datatype=0 if is_touch else item.datatype,
+        datatype=datatype,
     )

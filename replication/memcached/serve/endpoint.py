@@ -133,7 +133,7 @@ class TapService:
 
     def begin(self, link: Link) -> Conversation:
         """See `logweir.replication.listener.Service`."""
-        self.statistics.opened()
+        self.statistics.opened(link)
         return Conversation(self, link)
 
     def refusal(self, reason: str) -> bytes:
@@ -277,8 +277,8 @@ class _Run(Part):
 
     __slots__ = ("answers", "bucket", "conversation", "event", "may_take_over")
 
-    def __init__(self, conversation: Conversation, event: Commands) -> None:
-        super().__init__(event.requests)
+    def __init__(self, conversation: Conversation, event: Commands, *, may_change: bool) -> None:
+        super().__init__(event.requests, may_change=may_change)
         self.conversation = conversation
         self.event = event
         self.bucket = conversation.bucket
@@ -377,7 +377,7 @@ class Conversation:
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
         self._waiting.clear()
-        self.service.statistics.closed()
+        self.service.statistics.closed(self.link)
         self.service.wait_no_more(self)
         if self.streaming is not None:
             self.streaming.closed(reason)
@@ -439,24 +439,25 @@ class Conversation:
     # --- commands ---------------------------------------------------------------------------------
 
     def _run(self, event: Commands) -> None:
-        wanted = (Privilege.READ, Privilege.WRITE) if event.changes else (Privilege.READ,)
-        if self.space or (event.changes and self.service.shared.options.read_only):
+        may_write = self.may(Privilege.READ, Privilege.WRITE)
+        is_read_only = self.service.shared.options.read_only
+        if self.space or (event.changes and is_read_only):
             self._refuse(event, Status.NOT_SUPPORTED)
-        elif not self.may(*wanted):
+        elif not (may_write or (not event.changes and self.may(Privilege.READ))):
             self._refuse(event, Status.AUTH_ERROR)
         else:
-            self._submit(event)
+            self._submit(event, may_change=may_write and not is_read_only)
 
     def _refuse(self, event: Commands, status: Status) -> None:
         self.session.answer(event.slot, b"".join(refusals(event.requests, status)))
 
-    def _submit(self, event: Commands) -> None:
+    def _submit(self, event: Commands, *, may_change: bool) -> None:
         if self._is_looking:
             self.service.look_now()  # else what comes behind could overtake it
         self._is_looking = not (event.changes or self._unfinished)
         self._unfinished += 1
         self._unanswered.add(event.size_bytes)
-        run = _Run(self, event)
+        run = _Run(self, event, may_change=may_change)
         if self._is_looking:
             self.service.look(run)
         else:
@@ -550,7 +551,7 @@ class Conversation:
             raise Failed(Status.AUTH_ERROR)
         streams = self.service.connected() + self.service.away()
         own = [one for one in streams if one["of"] == self.place]
-        return self.service.statistics.tell(group, self.bucket, own)
+        return self.service.statistics.tell(group, self.bucket, own, self.link)
 
     # --- streams ----------------------------------------------------------------------------------
 

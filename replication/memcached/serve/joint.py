@@ -11,11 +11,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Final, TypeVar
 
 from logweir.limits import TAP_ANSWERS_BYTES, TURN_SECONDS
 from logweir.replication.bucket.batch import Changes, Looks, Paused, Said
+from logweir.replication.bucket.change import WINS_HALT, WINS_MAKE, WINS_NONE
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.memcached.serve.pending import Pending
 from logweir.replication.memcached.serve.runs import RUN_MAX, RequestRun
@@ -26,7 +26,7 @@ __all__ = ["Part", "change_all", "look_all"]
 
 P = TypeVar("P", bound="Part")
 Requests = Sequence[Packet | RequestRun]
-Batch = Callable[[RequestRun, Callable[[int], Said]], Changes | Looks]
+Batch = Callable[[RequestRun, Callable[[int], Said], bool], Changes | Looks]
 
 _JOB_SECONDS: Final = 5 * TURN_SECONDS  # a job may cost a sync: that is to be worth while
 
@@ -34,12 +34,14 @@ _JOB_SECONDS: Final = 5 * TURN_SECONDS  # a job may cost a sync: that is to be w
 class Part:
     """What one client asks for in a job. `rest`: the requests that are not answered; `fresh`: the
     answers that this job has made, of `fresh_bytes`; `left`: the requests that it leaves for a
-    later one; `is_held`: the first of these waits for another state of its vbucket."""
+    later one; `is_held`: the first of these waits for another state of its vbucket, or for a job
+    that may change something; `may_change`: the client may write."""
 
-    __slots__ = ("fresh", "fresh_bytes", "is_held", "left", "rest")
+    __slots__ = ("fresh", "fresh_bytes", "is_held", "left", "may_change", "rest")
 
-    def __init__(self, rest: Requests) -> None:
+    def __init__(self, rest: Requests, *, may_change: bool = True) -> None:
         self.rest = rest
+        self.may_change = may_change
         self.begin()
 
     def begin(self) -> None:
@@ -84,8 +86,11 @@ def change_all(
     Behind answers of `limits.TAP_ANSWERS_BYTES` to a client the rest of what it asks for is left,
     also behind a request that waits, and, but for the first, when the job has taken long.
     """
-    batch = partial(Changes, items=items, now=now, group=group)
-    _answer_all(parts, lambda run, one: batch(run, ordinary=one), ordinary, _JOB_SECONDS)
+
+    def batch(run: RequestRun, one: Callable[[int], Said], may_change: bool) -> Changes:
+        return Changes(run, items, now, group, one, WINS_MAKE if may_change else WINS_NONE)
+
+    _answer_all(parts, batch, ordinary, _JOB_SECONDS)
 
 
 def look_all(
@@ -97,8 +102,12 @@ def look_all(
     expired: list[tuple[bytes, int]],
 ) -> None:
     """As `change_all`, of what changes nothing, as of what is published. `expired`: see `Looks`."""
-    batch = partial(Looks, buckets=buckets, bucket=bucket, now=now, expired=expired)
-    _answer_all(parts, lambda run, one: batch(run, ordinary=one), ordinary, TURN_SECONDS)
+
+    def batch(run: RequestRun, one: Callable[[int], Said], may_change: bool) -> Looks:
+        wins = WINS_HALT if may_change else WINS_NONE
+        return Looks(run, buckets, bucket, now, expired, one, wins)
+
+    _answer_all(parts, batch, ordinary, TURN_SECONDS)
 
 
 def _answer_all(
@@ -139,6 +148,8 @@ def _answer(
             break
         if runs and (count + request.count > RUN_MAX or part is parts[-1]):
             break
+        if runs and part.may_change != parts[0].may_change:
+            break
         parts.append(part)
         runs.append(request)
         count += request.count
@@ -152,7 +163,7 @@ def _answer(
             raise Paused([], at, is_held=True) from None
 
     try:
-        said, at, is_held = batch(run, one).answer(), run.stop, False
+        said, at, is_held = batch(run, one, parts[0].may_change).answer(), run.stop, False
     except Paused as paused:
         said, at, is_held = paused.said, paused.at, paused.is_held
     for place, data in said:

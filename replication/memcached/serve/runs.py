@@ -151,7 +151,8 @@ class RequestRun:
                 packet, numbers[kernel.AT] = self.packet(at)
                 old, end, new, new_end = results[number * kernel.RESULTS + 4 :][:4]
                 data = made[old:end] if end else made[new:new_end]
-                answer = item_answer(packet, unpack_item(data))
+                won = results[number * kernel.RESULTS + 3] > 0
+                answer = item_answer(packet, unpack_item(data), won=won)
                 out = bytearray(memoryview(out)[:used]) + answer + bytearray(room)
                 numbers[kernel.USED] = used + len(answer)
                 numbers[kernel.COUNT] = number + 1

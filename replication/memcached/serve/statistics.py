@@ -14,6 +14,8 @@ vbucket    vb_N: active, replica, pending or dead
 tap        ep_tap_count, and of each stream, those whose consumer is away too, eq_tapq:NAME:type,
            connected, registered (ours), ack_log_size (packets that are not acknowledged),
            rec_fetched (packets sent)
+conns      of each connection of the listener, by its number: addr, listen_addr, state
+           (conn_parse_cmd: who asks; else conn_read) and secs_since_last_cmd
 =========  =========================================================================================
 
 Any other group: 01. Requests are counted when they are answered. Names and what they count:
@@ -31,6 +33,7 @@ from typing import Any, Final
 
 from logweir.limits import CONNECTIONS, TAP_VALUE_BYTES
 from logweir.replication.bucket.store import Bucket, ViewItems
+from logweir.replication.link import UNIX_PEER, Link
 from logweir.replication.memcached.serve.runs import RequestRun
 from logweir.replication.memcached.wire import kernel
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
@@ -41,8 +44,8 @@ __all__ = ["Statistics", "Stats"]
 Stats = list[tuple[bytes, bytes]]
 """Names and texts."""
 
-_GETS: Final = (Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ, Opcode.GETM)
-_SETS: Final = (Opcode.SET, Opcode.SETQ)
+_GETS: Final = (*(Opcode.GET, Opcode.GETQ, Opcode.GETK, Opcode.GETKQ, Opcode.GETM, Opcode.GETR),)
+_SETS: Final = (Opcode.SET, Opcode.SETQ, Opcode.SETM)
 _STORES: Final = (
     *_SETS,
     *(Opcode.ADD, Opcode.ADDQ, Opcode.REPLACE, Opcode.REPLACEQ),
@@ -70,20 +73,22 @@ class Statistics:
         self._version = version
         self._clock = clock
         self._started_at = clock()
-        self._connections = 0
+        self._links: dict[Link, int] = {}
+        self._numbers_given = 0
         self._connections_made = 0
         self._logins = 0
         self._failed_logins = 0
         self._counts = _nothing()
 
-    def opened(self) -> None:
+    def opened(self, link: Link) -> None:
         """A client has come."""
-        self._connections += 1
         self._connections_made += 1
+        self._numbers_given += 1
+        self._links[link] = self._numbers_given
 
-    def closed(self) -> None:
+    def closed(self, link: Link) -> None:
         """A client has gone."""
-        self._connections -= 1
+        self._links.pop(link, None)
 
     def login(self, *, failed: bool) -> None:
         """Somebody said who it is."""
@@ -103,10 +108,10 @@ class Statistics:
         kernel.tally(answers, 0, len(answers), counts)
 
     def tell(
-        self, group: bytes, bucket: Bucket, streams: Sequence[Mapping[str, Any]]
+        self, group: bytes, bucket: Bucket, streams: Sequence[Mapping[str, Any]], link: Link
     ) -> Stats | None:
-        """The statistics of that group; None: there is no such group. `bucket`: of the client;
-        `streams`: out of it, as `TapService.status` has them."""
+        """The statistics of that group; None: there is no such group. `bucket`, `link`: of the
+        client; `streams`: out of it, as `TapService.status` has them."""
         match group:
             case b"":
                 return [
@@ -128,6 +133,8 @@ class Statistics:
                 return self._of_vbuckets(bucket)
             case b"tap":
                 return _of_streams(streams)
+            case b"conns":
+                return self._of_connections(link)
             case b"detail on" | b"detail off" | b"detail dump":
                 return []
         return None
@@ -175,7 +182,7 @@ class Statistics:
             (b"rusage_system", b"%.6f" % used.ru_stime),
             *_numbers(
                 max_connections=CONNECTIONS,
-                curr_connections=self._connections,
+                curr_connections=len(self._links),
                 total_connections=self._connections_made,
                 cmd_get=gets,
                 cmd_set=self._asked(_STORES),
@@ -205,6 +212,19 @@ class Statistics:
             ),
         ]
 
+    def _of_connections(self, asking: Link) -> Stats:
+        found: Stats = []
+        for link, number in tuple(self._links.items()):
+            ours = _address(link.reached_at)
+            told = {
+                "addr": ours if link.peer.startswith(UNIX_PEER) else _address(link.peer),
+                "listen_addr": ours,
+                "state": "conn_parse_cmd" if link is asking else "conn_read",
+                "secs_since_last_cmd": str(int(link.time() - link.last_received)),
+            }
+            found += [(f"{number}:{name}".encode(), text.encode()) for name, text in told.items()]
+        return found
+
     def _of(self, opcode: Opcode, column: int) -> int:
         return self._counts[opcode * kernel.TALLY_WIDTH + column]
 
@@ -220,6 +240,12 @@ class Statistics:
         failures = range(kernel.TALLY_ANSWERS + 1, kernel.TALLY_WIDTH)
         failed = sum(self._of(opcode, column) for opcode in opcodes for column in failures)
         return self._asked(opcodes) - failed
+
+
+def _address(text: str) -> str:
+    """As memcached writes it."""
+    is_file = text.startswith(UNIX_PEER)
+    return f"unix:{text.removeprefix(UNIX_PEER)}" if is_file else f"tcp:{text}"
 
 
 def _numbers(**counts: int) -> Stats:

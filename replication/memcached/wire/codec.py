@@ -147,6 +147,10 @@ class Opcode(IntEnum):
     GATM = 0xE1
     INCREMENTM = 0xE2
     DECREMENTM = 0xE3
+    GETR = 0xE4
+    MARKM = 0xE5
+    SETM = 0xE6
+    PEEKM = 0xE7
 
 
 class Status(IntEnum):

@@ -12,8 +12,8 @@ cdef Py_ssize_t _AT, _USED, _COUNT, _NOW
 cdef Py_ssize_t _TALLY_REQUESTS, _TALLY_CAS, _TALLY_ANSWERS, _TALLY_OTHER, _TALLY_WIDTH, _REQUEST
 cdef Py_ssize_t _DONE, _NEED_STATE, _NO_ROOM, _ODD
 cdef Py_ssize_t _GET, _SET, _ADD, _REPLACE, _DELETE, _APPEND, _PREPEND, _INCREMENT, _DECREMENT
-cdef Py_ssize_t _TOUCH, _NOOP
-cdef u64 _NO_CREATE, _RETIME, _NEVER, _COMPUTED, _ROW_REPLACE, _ROW_DELETE, _REFUSED
+cdef Py_ssize_t _TOUCH, _NOOP, _FETCH, _MARK, _VISIT, _SETM, _WON
+cdef u64 _NO_CREATE, _RETIME, _OLDER, _SAYS, _NEVER, _COMPUTED, _ROW_REPLACE, _ROW_DELETE, _REFUSED
 cdef Py_ssize_t _WIDTH, _RESULTS, _KIND, _FIRST, _FIRST_END, _LAST, _EXPECT, _FIELD, _VALUE
 cdef Py_ssize_t _STATUS, _CODE, _TOLD, _NUMBER, _OLD, _OLD_END, _NEW, _NEW_END
 cdef Py_ssize_t _HEADER, _OWN, _KEY_MAX, _STATES, _ACTIVE, _MISSING, _INTERNAL
@@ -21,7 +21,7 @@ cdef Py_ssize_t _TEXT_ROOM, _ITEM_BYTES
 cdef Py_ssize_t _VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE
 cdef Py_ssize_t _KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END
 cdef Py_ssize_t _FLAGS_AT, _FLAGS_END, _TAIL_AT, _META_AT, _META_END, _TTL
-cdef Py_ssize_t _COMPRESSION, _DATE_AT
+cdef Py_ssize_t _COMPRESSION, _DATE_AT, _MARKS
 cdef bytes _kinds, _quiets, _gets, _texts
 cdef Source KINDS, QUIETS, GETS, SAID
 
@@ -51,7 +51,10 @@ cdef Py_ssize_t put_missing(
 
 @cython.locals(head=Py_ssize_t, key_bytes=u64, extras_bytes=Py_ssize_t, body=u64)
 cdef Py_ssize_t put_item(
-    Target out, Py_ssize_t at, Py_ssize_t opcode, u64 opaque, Source item, u64* fields) noexcept
+    Target out, Py_ssize_t at, Py_ssize_t opcode, u64 opaque, Source item, u64* fields,
+    bint won) noexcept
+
+cdef u64 absolute(u64 expiry, u64 now) noexcept
 
 @cython.locals(extras_bytes=Py_ssize_t, key_at=Py_ssize_t, flags=u64, expiry=u64)
 cdef Py_ssize_t put_given(
@@ -63,13 +66,14 @@ cdef Py_ssize_t put_number(u64 number, Target out, Py_ssize_t used) noexcept
 
 @cython.locals(raw=Source, to=Target, known=Target, at=Py_ssize_t, used=Py_ssize_t,
                count=Py_ssize_t, now=u64, room=Py_ssize_t, how=Py_ssize_t, kind=Py_ssize_t,
-               body=Py_ssize_t, key_bytes=Py_ssize_t, vbucket=Py_ssize_t, row=Py_ssize_t)
+               body=Py_ssize_t, key_bytes=Py_ssize_t, vbucket=Py_ssize_t, row=Py_ssize_t,
+               place=Py_ssize_t)
 cpdef Py_ssize_t statements(
     bytes data, Py_ssize_t stop, Py_ssize_t most, u64[::1] numbers, bytearray states,
     bytearray out, u64[::1] columns) except? -2
 
-@cython.locals(raw=Source, to=Target, tuples=Source, fields="unsigned long long[18]",
-               at=Py_ssize_t, said=Py_ssize_t, number=Py_ssize_t, room=Py_ssize_t, end=u64,
+@cython.locals(raw=Source, to=Target, tuples=Source, fields="unsigned long long[19]",
+               at=Py_ssize_t, won=bint, said=Py_ssize_t, number=Py_ssize_t, room=Py_ssize_t, end=u64,
                total=Py_ssize_t, how=Py_ssize_t, opcode=Py_ssize_t, kind=Py_ssize_t,
                body=Py_ssize_t, key_bytes=Py_ssize_t, opaque=u64, wanted=Py_ssize_t,
                row=Py_ssize_t, status=u64, code=Py_ssize_t, key_at=Py_ssize_t, place=Py_ssize_t,

@@ -61,13 +61,17 @@ _TALLY_REQUESTS, _TALLY_CAS, _TALLY_ANSWERS, _TALLY_OTHER = 0, 1, 2, 8
 _TALLY_WIDTH = TALLY_WIDTH
 _WIDTH, _RESULTS = WIDTH, RESULTS
 
-# Kinds of requests: but for the last those of replication.bucketchange.
+# Kinds of requests: but for NOOP and the last those of replication.bucket.change.
 _GET, _SET, _ADD, _REPLACE, _DELETE, _APPEND, _PREPEND, _INCREMENT, _DECREMENT, _TOUCH = range(
     1, 11
 )
-_NOOP = 12
+_NOOP, _FETCH, _MARK, _VISIT = range(12, 16)  # a visit is a FETCH that says more
 _NO_CREATE = 0x100
 _RETIME = 0x800
+_OLDER = 0x8000
+_SAYS = 0x7800  # what a visit may say: RETIME, FIRST_RETIME, RECACHE, CREATE
+_SETM = 0xE6
+_WON = 4  # beside the marks of an item
 _OWN = 0xE0  # opcodes from here on also tell when the item expires
 _NEVER = 0xFFFF_FFFF  # expiry of a counter that is not to be made
 
@@ -90,8 +94,9 @@ for _opcode, _quiet, _kind in (
     *((0x03, 0x13, _REPLACE), (0x04, 0x14, _DELETE), (0x0A, 0x0A, _NOOP)),
     *((0x05, 0x15, _INCREMENT), (0x06, 0x16, _DECREMENT), (0x0E, 0x19, _APPEND)),
     *((0x0F, 0x1A, _PREPEND), (0x1C, 0x1C, _TOUCH), (0x1D, 0x1E, _TOUCH), (0x23, 0x24, _TOUCH)),
-    *((0xE0, 0xE0, _GET), (0xE1, 0xE1, _TOUCH)),
+    *((0xE0, 0xE0, _FETCH), (0xE1, 0xE1, _VISIT), (0xE4, 0xE4, _VISIT), (0xE7, 0xE7, _GET)),
     *((0xE2, 0xE2, _INCREMENT), (0xE3, 0xE3, _DECREMENT)),
+    *((0xE5, 0xE5, _MARK), (0xE6, 0xE6, _SET)),
 ):
     _kind_of[_opcode] = _kind_of[_quiet] = _kind
     if _quiet != _opcode:
@@ -99,7 +104,7 @@ for _opcode, _quiet, _kind in (
 _gets_of = bytearray(256)  # 1: the answer holds an item, 2: with its key
 for _opcode in (0x00, 0x09, 0x1D, 0x1E):
     _gets_of[_opcode] = 1
-for _opcode in (0x0C, 0x0D, 0x23, 0x24, 0xE0, 0xE1):
+for _opcode in (0x0C, 0x0D, 0x23, 0x24, 0xE0, 0xE1, 0xE4, 0xE7):
     _gets_of[_opcode] = 2
 _kinds = bytes(_kind_of)
 _quiets = bytes(_quiet_of)
@@ -119,7 +124,7 @@ SAID = _texts
 (_VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE) = range(5)
 (_KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END) = range(5, 10)
 (_FLAGS_AT, _FLAGS_END, _TAIL_AT, _META_AT, _META_END, _TTL) = range(10, 16)
-(_COMPRESSION, _DATE_AT) = (16, 17)
+(_COMPRESSION, _DATE_AT, _MARKS) = (16, 17, 18)
 
 
 def extras_of(kind: int) -> int:
@@ -128,7 +133,9 @@ def extras_of(kind: int) -> int:
         return 8
     if kind in (_INCREMENT, _DECREMENT):
         return 20
-    return 4 if kind == _TOUCH else 0
+    if kind == _VISIT:
+        return 16
+    return 4 if kind in (_TOUCH, _MARK) else 0
 
 
 def holds_value(kind: int) -> bool:
@@ -163,7 +170,7 @@ def take_run(data: bytes, at: int, most: int, value_max: int, found: Table) -> i
                 break
             if extras_bytes != extras_of(kind) or (value_bytes and not holds_value(kind)):
                 break
-            if kind != _GET:
+            if kind not in (_GET, _FETCH):
                 changes += 1
         at += _HEADER + body
         count += 1
@@ -209,9 +216,10 @@ def put_missing(
 
 
 def put_item(
-    out: bytearray, at: int, opcode: int, opaque: int, item: bytes, fields: list[int]
+    out: bytearray, at: int, opcode: int, opaque: int, item: bytes, fields: list[int], won: int
 ) -> int:
-    """Write the answer to GET or GAT that holds an item. Unchecked."""
+    """Write the answer to GET or GAT that holds an item. `won`: whether it tells to make another
+    value. Unchecked."""
     head = at
     key_bytes = 0
     extras_bytes = 8 if opcode >= _OWN else 4
@@ -224,10 +232,16 @@ def put_item(
     out[head + 5] = fields[_DATATYPE]
     at = bucket.put4(out, at, fields[_FLAGS])
     if extras_bytes == 8:
+        out[head + 5] = fields[_MARKS] & 1 | _WON if won else fields[_MARKS]
         at = bucket.put4(out, at, fields[_EXPIRY])
     if key_bytes:
         at = rows.copy(item, fields[_KEY_AT], fields[_KEY_END], out, at)
     return rows.copy(item, fields[_VALUE_AT], fields[_VALUE_END], out, at)
+
+
+def absolute(expiry: int, now: int) -> int:
+    """The Unix time of a client's expiry; 0 for never."""
+    return expiry + now if 0 < expiry <= 2592000 else expiry  # bucket.RELATIVE_SECONDS
 
 
 def put_given(
@@ -239,9 +253,7 @@ def put_given(
     key_at = at + _HEADER + extras_bytes
     flags = expiry = 0
     if extras_bytes:
-        expiry = bucket.load4(data, key_at - 4)
-        if 0 < expiry <= 2592000:  # bucket.RELATIVE_SECONDS
-            expiry += now
+        expiry = absolute(bucket.load4(data, key_at - 4), now)
     if extras_bytes == 8:
         flags = bucket.load4(data, at + _HEADER)
     out[used] = 0x9A
@@ -337,7 +349,17 @@ def statements(
         columns[row + _LAST] = 1
         columns[row + _EXPECT] = _COMPUTED
         columns[row + _FIELD] = kind
-        if kind in (_INCREMENT, _DECREMENT):
+        if kind == _VISIT:
+            place = at + _HEADER
+            columns[row + _FIELD] = _FETCH | bucket.load4(raw, place + 8) & _SAYS
+            columns[row + _VALUE] = absolute(bucket.load4(raw, place + 4), now)
+            columns[row + _VALUE] = columns[row + _VALUE] << 32
+            columns[row + _VALUE] |= absolute(bucket.load4(raw, place), now)
+        elif kind == _MARK and raw[at + 5] & 1:
+            columns[row + _FIELD] = kind | _RETIME
+        elif raw[at + 1] == _SETM:
+            columns[row + _FIELD] = kind | _OLDER
+        elif kind in (_INCREMENT, _DECREMENT):
             columns[row + _VALUE] = rows.load(raw, at + _HEADER, 8)
             if bucket.load4(raw, at + _HEADER + 16) == _NEVER:
                 columns[row + _FIELD] = kind | _NO_CREATE
@@ -375,7 +397,7 @@ def answers(
     statement. `results`: of all that were executed; `made`: the bytes in which they point.
     """
     raw, to, tuples = data, out, made
-    fields = [0] * 18
+    fields = [0] * 19
     if len(numbers) <= _COUNT:
         raise IndexError("answers: a table is too short")
     at = numbers[_AT]
@@ -418,8 +440,8 @@ def answers(
                 said = put_missing(raw, key_at, key_bytes, opcode, opaque, to, said)
             else:
                 said = put_refusal(to, said, opcode, code, opaque)
-        elif kind in (_GET, _TOUCH):
-            place = row + (_OLD if kind == _GET else _NEW)
+        elif kind in (_GET, _TOUCH, _FETCH, _VISIT):
+            place = row + (_NEW if results[row + _NEW_END] else _OLD)
             start, close = results[place], results[place + 1]
             if start > close or close > end:
                 raise IndexError("answers: a tuple beyond its buffer")
@@ -430,7 +452,8 @@ def answers(
                 how = _NO_ROOM
                 break
             if GETS[opcode]:
-                said = put_item(to, said, opcode, opaque, tuples, fields)
+                won = results[row + _NUMBER]
+                said = put_item(to, said, opcode, opaque, tuples, fields, won)
             else:
                 head = said
                 said = put_answer(to, said, opcode, 0, opaque, fields[_ITEM_CAS], 4)
@@ -438,7 +461,7 @@ def answers(
                 said = bucket.put4(to, said, fields[_FLAGS])
         elif not QUIETS[opcode]:
             cas = 0 if kind == _DELETE else results[row + _TOLD]
-            if opcode >= _OWN:
+            if opcode >= _OWN and kind in (_INCREMENT, _DECREMENT):
                 start, close = results[row + _NEW], results[row + _NEW_END]
                 if start > close or close > end:
                     raise IndexError("answers: a tuple beyond its buffer")

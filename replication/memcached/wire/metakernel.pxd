@@ -9,7 +9,9 @@ ctypedef const unsigned char* Source
 ctypedef unsigned char* Target
 
 cdef Py_ssize_t _FIELDS, _BITS, _KEY_TOLD, _EXPIRY, _HAS_EXPIRY, _FIRST_EXPIRY, _CREATES, _FLAGS
-cdef Py_ssize_t _CAS, _HAS_CAS, _DELTA, _INITIAL, _MODE, _SIZE
+cdef Py_ssize_t _CAS, _HAS_CAS, _DELTA, _INITIAL, _MODE, _SIZE, _RECACHE, _SAYS
+cdef Py_ssize_t _GETR, _MARKM, _SETM, _PEEKM
+cdef u64 _RETIME, _FIRST_RETIME, _RECACHES, _CREATE, _IS_STALE, _VISITS
 cdef Py_ssize_t _QUIET_BIT, _VALUE_BIT, _BINARY_BIT, _KEY_MAX, _FLAGS_MAX, _OPAQUE_MAX
 cdef u64 _ALL, _LOW, _LONGEST
 cdef Py_ssize_t _GETM, _GATM, _INCREMENTM, _DECREMENTM, _DELETE

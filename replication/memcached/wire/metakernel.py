@@ -26,7 +26,7 @@ COMPILED = not __file__.endswith(".py")
 # What flags say. Of numbers that are wanted: what they are, and whether they were given.
 _FIELDS = 16
 (_BITS, _KEY_TOLD, _EXPIRY, _HAS_EXPIRY, _FIRST_EXPIRY, _CREATES, _FLAGS) = range(7)
-(_CAS, _HAS_CAS, _DELTA, _INITIAL, _MODE, _SIZE) = range(7, 13)
+(_CAS, _HAS_CAS, _DELTA, _INITIAL, _MODE, _SIZE, _RECACHE, _SAYS) = range(7, 15)
 
 _QUIET_BIT, _VALUE_BIT, _BINARY_BIT = 1, 2, 4
 _KEY_MAX = 250  # limits.TAP_KEY_BYTES
@@ -36,6 +36,10 @@ _ALL = 0xFFFF_FFFF_FFFF_FFFF  # the CAS of no item
 _LOW = 0xFFFF_FFFF
 _LONGEST = 0x7FFF_FFFF - 2
 _GETM, _GATM, _INCREMENTM, _DECREMENTM, _DELETE = 0xE0, 0xE1, 0xE2, 0xE3, 4
+_GETR, _MARKM, _SETM, _PEEKM = 0xE4, 0xE5, 0xE6, 0xE7
+# Bits of `_SAYS`: those of a visit (`kernel`), and I.
+_RETIME, _FIRST_RETIME, _RECACHES, _CREATE, _IS_STALE = 0x800, 0x1000, 0x2000, 0x4000, 0x8000
+_VISITS = 0x7800
 _SET, _ADD, _REPLACE, _APPEND, _PREPEND = 1, 2, 3, 0x0E, 0x0F
 _META_GET, _META_SET, _META_DELETE = forms.META_GET, forms.META_SET, forms.META_DELETE
 _META_COUNT, _META_DEBUG = forms.META_COUNT, forms.META_DEBUG
@@ -56,10 +60,9 @@ _BAD_OPAQUE = forms.line_number(b"CLIENT_ERROR opaque token too long")
 _NO_SET_MODE = forms.line_number(b"CLIENT_ERROR invalid mode for ms M token")
 _NO_COUNT_MODE = forms.line_number(b"CLIENT_ERROR invalid mode for ma M token")
 
-# By letter: 1 a flag that is known, 2 one that is told. Not known: I and R, and N of `mg`; nothing
-# is kept of an item that they could be about.
+# By letter: 1 a flag that is known, 2 one that is told.
 _kind_of = bytearray(128)
-for _letter in bytearray(b"bNTlOPLkstcfvhuqFCMJD"):
+for _letter in bytearray(b"bNTRlOPLkstcfvhuqFCMJDI"):
     _kind_of[_letter] = 1
 for _letter in bytearray(b"lOkstcfh"):
     _kind_of[_letter] = 2
@@ -110,15 +113,26 @@ def read_flag(raw: bytes, at: int, stop: int, fields: list[int]) -> int:
     with it, 0: nothing. Unchecked."""
     found = [0, 0]
     letter = raw[at]
-    if letter in (0x4E, 0x54):  # N T
+    if letter in (0x4E, 0x52, 0x54):  # N R T
         if not words_of.read_expiry(raw, at + 1, stop, found):
             return _BAD_TOKEN
         if letter == 0x54:
             fields[_EXPIRY] = found[0]
             fields[_HAS_EXPIRY] = 1
+            if fields[_CREATES]:
+                fields[_FIRST_EXPIRY] = found[0]  # the later one counts
+            if fields[_SAYS] & _RECACHES == 0:
+                fields[_SAYS] |= _FIRST_RETIME
+            fields[_SAYS] |= _RETIME
+        elif letter == 0x52:
+            fields[_RECACHE] = found[0]
+            fields[_SAYS] |= _RECACHES
         else:
             fields[_FIRST_EXPIRY] = found[0]
             fields[_CREATES] = 1
+            fields[_SAYS] |= _CREATE
+    elif letter == 0x49:  # I
+        fields[_SAYS] |= _IS_STALE
     elif letter == 0x46:  # F
         if not words_of.read_long(raw, at + 1, stop, found):
             return _BAD_FORMAT
@@ -262,8 +276,6 @@ def check(raw: bytes, letter: int, words: list[int], count: int, fields: list[in
     fields[_SIZE] = size
     if wrong and letter in (0x64, 0x61) and wrong != _BAD_OPAQUE:  # d a
         return _BAD_FLAG
-    if wrong == 0 and letter == 0x67 and fields[_CREATES]:
-        return _UNKNOWN
     if wrong in (0, _BAD_OPAQUE) and mode_of(letter, fields[_MODE]) == 0:
         return _NO_SET_MODE if letter == 0x73 else _NO_COUNT_MODE
     return wrong
@@ -299,11 +311,13 @@ def put_meta(
     if letter in (0x67, 0x65):  # g e
         cas = 0
         if letter == 0x65:
-            form = _META_DEBUG
-        elif fields[_HAS_EXPIRY]:
-            opcode, extras = _GATM, 4
+            opcode, form = _PEEKM, _META_DEBUG
+        elif fields[_SAYS] & _VISITS:
+            opcode, extras = _GATM if fields[_HAS_EXPIRY] else _GETR, 16
     elif letter == 0x64:
         opcode, form = _DELETE, _META_DELETE
+        if fields[_SAYS] & _IS_STALE:
+            opcode, extras = _MARKM, 4
     elif letter == 0x61:
         opcode, form, extras = mode_of(letter, fields[_MODE]), _META_COUNT, 20
     else:
@@ -313,6 +327,8 @@ def put_meta(
             extras = 8
         if opcode == _REPLACE and fields[_HAS_CAS]:
             opcode = _SET
+        if opcode == _SET and fields[_HAS_CAS] and fields[_SAYS] & _IS_STALE:
+            opcode = _SETM
         elif opcode == _ADD:
             cas = 0
         elif extras == 0:
@@ -331,6 +347,12 @@ def put_meta(
     elif extras:
         if extras == 8:
             used = bucket.put4(out, used, fields[_FLAGS])
+        elif extras == 16:
+            used = bucket.put4(out, used, fields[_RECACHE])
+            used = bucket.put4(out, used, fields[_FIRST_EXPIRY])
+            used = bucket.put4(out, used, fields[_SAYS] & _VISITS)
+        elif opcode == _MARKM:
+            out[head + 5] = fields[_HAS_EXPIRY]
         used = bucket.put4(out, used, fields[_EXPIRY])
     key_at = used
     used = put_key(raw, words, fields, extras + value_bytes, out, head, used)

@@ -55,7 +55,7 @@ def mutations(
     all of them but the last. `ends`: takes where each packet ends and the number of its item.
     """
     to, chosen = out, wanted
-    fields = [0] * 18
+    fields = [0] * 19
     room = len(out)
     if len(numbers) < 5 or len(wanted) < _STATES:
         raise IndexError("mutations: a table is too short")
@@ -125,7 +125,7 @@ def touched(items: list[bytes], wanted: bytes, table: bytearray) -> int:
     """Set the byte in `table` of each vbucket of which `mutations` would send an item. Returns how
     many items were looked at: all, or those before the first that is odd."""
     chosen, to = wanted, table
-    fields = [0] * 18
+    fields = [0] * 19
     count = len(items)
     row = 0
     if len(table) < _STATES or len(wanted) < _STATES:

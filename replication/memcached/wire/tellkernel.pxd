@@ -13,8 +13,8 @@ cdef Py_ssize_t _COUNT, _STAT, _VERSION, _SLOT, _FORMS, _EXISTS, _TOO_BIG, _NOT_
 cdef Py_ssize_t _ADD, _REPLACE, _APPEND, _PREPEND, _QUIET_BIT, _VALUE_BIT, _BINARY_BIT
 cdef Py_ssize_t _META_GET, _META_SET, _META_DELETE, _META_COUNT, _META_DEBUG
 cdef Py_ssize_t _HD, _VA, _EN, _NF, _EX, _NS, _ME
-cdef bytes _lines, _refusals, _told, _words, _codes, _debug
-cdef Source LINES, REFUSALS, SAID, WORDS, CODES, DEBUG
+cdef bytes _lines, _refusals, _told, _words, _codes, _debug, _marks
+cdef Source LINES, REFUSALS, SAID, WORDS, CODES, DEBUG, MARKS
 
 @cython.locals(size=Py_ssize_t)
 cdef Py_ssize_t digits_of(u64 value) noexcept
@@ -38,6 +38,9 @@ cdef Py_ssize_t code_of(
     Py_ssize_t form, Py_ssize_t opcode, Py_ssize_t status, bint has_value) noexcept
 
 cdef Py_ssize_t put_left(u64 expiry, u64 now, Target out, Py_ssize_t at) noexcept
+
+@cython.locals(i=Py_ssize_t)
+cdef Py_ssize_t put_marks(Py_ssize_t marks, Target out, Py_ssize_t at) noexcept
 
 @cython.locals(size=u64)
 cdef Py_ssize_t put_debug(

@@ -61,9 +61,11 @@ SAID = _told
 _words = b"VALUE STAT VERSION "
 _codes = b"HDVAENNFEXNSME"
 _debug = b" exp= la=0 cas= fetch=no cls=1 size="
+_marks = b"\2Z\1X\4W"  # bits (`kernel`) and letters
 WORDS = _words
 CODES = _codes
 DEBUG = _debug
+MARKS = _marks
 _HD, _VA, _EN, _NF, _EX, _NS, _ME = range(0, 14, 2)
 
 
@@ -226,7 +228,17 @@ def put_flags(
             used = put_decimal(size, out, used)
         else:  # h l: it is not kept when an item was asked for
             used = put_decimal(0, out, used)
-    return used
+    return put_marks(raw[at + 5], out, used) if status == 0 and form == _META_GET else used
+
+
+def put_marks(marks: int, out: bytearray, at: int) -> int:
+    """Write what is told of an item's marks: Z, X and W. Unchecked."""
+    for i in range(3):
+        if marks & MARKS[2 * i]:
+            out[at] = 0x20
+            out[at + 1] = MARKS[2 * i + 1]
+            at += 2
+    return at
 
 
 def put_meta(
