@@ -97,6 +97,37 @@ def test_snapshot_then_changes(tmp_path: Path) -> None:
         assert tell(client.push()) == ("truncate", "default")
 
 
+def test_a_stream_begins_behind_what_there_is(tmp_path: Path) -> None:
+    """At the position that its answer tells; what comes then is given once."""
+    with serve(tmp_path / "s") as server, RawClient(server.port) as client:
+        client.ask(mutation(b"old", b"1"))
+        opened = open_stream(client, now=True)
+        position, instance = messages.decode_opened(opened.payload)
+        assert position == server.log.vclock.without_local()
+        assert take(client, CAUGHT_UP) == [CAUGHT_UP]
+        client.ask(mutation(b"new", b"2"))
+        assert tell(client.push()) == ("set", b"new", b"2")
+        for wrong in ({"snapshot": True}, {"start": position}):
+            assert open_stream(client, name=b"2", now=True, **wrong).status == (
+                Status.INVALID_ARGUMENTS
+            )
+        again = open_stream(client, name=b"2", start=position, instance=instance)
+        assert again.status == Status.SUCCESS
+
+
+def test_the_position_of_another_log_is_refused(tmp_path: Path) -> None:
+    """By the server, also where its own log is further than that position."""
+    with serve(tmp_path / "one") as server, RawClient(server.port) as client:
+        position, instance = messages.decode_opened(open_stream(client, now=True).payload)
+    with serve(tmp_path / "other") as server, RawClient(server.port) as client:
+        for number in range(20):
+            client.ask(mutation(b"k", b"%d" % number))
+        assert server.log.vclock.covers(position)
+        refused = open_stream(client, start=position, instance=instance)
+        assert refused.status == Status.ROLLBACK
+        assert open_stream(client, snapshot=True, instance=instance).status == Status.SUCCESS
+
+
 def test_a_tap_client_s_changes_are_streamed_and_the_reverse(tmp_path: Path) -> None:
     """A set, a removal and a flush by memcached's protocol; a document read back by it."""
     with serve(tmp_path / "s") as server, RawClient(server.port) as client:

@@ -68,6 +68,7 @@ ROUND_TRIPS = [
     (MutationAnswer(2**64 - 1, 13, 5, 7), MutationAnswer.decode),
     (MutationAnswer(0, 0, 0, 0), MutationAnswer.decode),
     (StreamOpen(VClock({1: 5, 31: 2**60}), True, ("a", "b"), 9, False, 0), StreamOpen.decode),
+    (StreamOpen(instance="6f1c", now=True), StreamOpen.decode),
     (StreamOpen(), StreamOpen.decode),
     (Mark(3, VClock({2: 1}), 123456789), Mark.decode),
 ]

@@ -292,11 +292,14 @@ class Client(Reconnecting[Connection]):
         window_bytes: int = 1024 * 1024,
         follow: bool = True,
         heartbeat_seconds: int = 10,
+        instance: str = "",
+        now: bool = False,
     ) -> AsyncIterator[Steps]:
         """A change stream under a name that this connection does not use.
 
-        `start`: a position of an earlier step of the same server; `buckets`: all unless named.
-        Raises `PeerRefused`, with Rollback or PositionGone where only a snapshot helps.
+        `start`: a position of an earlier step of the same server; `instance`: the UUID of that
+        one, "": it is not looked at; `now`: begin behind what there is; `buckets`: all unless
+        named. Raises `PeerRefused`, with Rollback or PositionGone where only a snapshot helps.
         """
         asked = StreamOpen(
             VClock() if start is None else start,
@@ -305,6 +308,8 @@ class Client(Reconnecting[Connection]):
             window_bytes,
             follow,
             heartbeat_seconds,
+            instance,
+            now,
         )
         stream = await (await self.connection()).stream(name, asked)
         try:

@@ -530,8 +530,10 @@ class Conversation:
         if status != Status.SUCCESS:
             self._finish(batch, [(status, b"")])
             return
-        instance = str(self.service.shared.log.instance)
         position = self.service.shared.log.applied.without_local()
+        if asked.now:
+            asked = replace(asked, start=position)
+        instance = str(self.service.shared.log.instance)
         loud = replace(frame, flags=frame.flags & ~Flag.QUIET)
         self.session.answer(loud, payload=encode_opened(position, instance))
         self._done(batch)
@@ -542,6 +544,8 @@ class Conversation:
 
     def _may_open(self, name: bytes, asked: StreamOpen) -> Status:
         if not 0 < len(name) <= GREENSTACK_STREAM_NAME_BYTES:
+            return Status.INVALID_ARGUMENTS
+        if asked.now and (asked.snapshot or asked.start):
             return Status.INVALID_ARGUMENTS
         if name in self.streams:
             return Status.STREAM_EXISTS
@@ -554,11 +558,12 @@ class Conversation:
                 return Status.NO_BUCKET
             if not definitions.may(self.user_id, feed, Privilege.READ):
                 return Status.NO_ACCESS
-        return Status.SUCCESS if asked.snapshot else self._has_position(asked.start)
+        is_anew = asked.snapshot or asked.now
+        return Status.SUCCESS if is_anew else self._has_position(asked.start, asked.instance)
 
-    def _has_position(self, start: VClock) -> Status:
+    def _has_position(self, start: VClock, instance: str) -> Status:
         log = self.service.shared.log
-        if not log.applied.covers(start):
+        if instance not in ("", str(log.instance)) or not log.applied.covers(start):
             return Status.ROLLBACK
         if not start.covers(log.oldest_position.without_local()):
             return Status.POSITION_GONE

@@ -24,7 +24,7 @@ Document                info DocumentInfo, value bytes
 DocumentInfo            id text, flags u32 [0], expiration text, compression i8 [0]: Snappy 1, Gzip
                         2, Bzip 3; datatype i8 [0]: JSON 1; cas u64 [0]
 *StreamOpen*            start Positions, snapshot bool [false], buckets texts, window u32 [1048576],
-                        follow bool [true], heartbeat u16 [10]
+                        follow bool [true], heartbeat u16 [10], instance text, now bool [false]
 *StreamOpened*          position Positions, instance text
 *StreamClose*           status u16 [0], reason text
 *Remove*                id text req, cas u64 [0]
@@ -233,6 +233,8 @@ _OPEN: Final = Table(
         Slot("window", Kind.U32, 1024 * 1024),
         Slot("follow", Kind.BOOL, True),
         Slot("heartbeat", Kind.U16, 10),
+        _text("instance"),
+        Slot("now", Kind.BOOL, False),
     ),
 )
 _OPENED: Final = Table("StreamOpened", (_positions("position"), _text("instance")))
@@ -474,7 +476,8 @@ encode_get, decode_get = _get.encode, _get.decode
 @dataclass(frozen=True, slots=True)
 class StreamOpen(_Payload):
     """What a client asks of a stream. `buckets`: () for all that it may read; `window_bytes`: see
-    `stream`; `heartbeat_seconds`: 0 for none."""
+    `stream`; `heartbeat_seconds`: 0 for none; `instance`: the UUID that was told with `start`, "":
+    any; `now`: begin behind what there is, in the place of `start`."""
 
     table = _OPEN
     start: VClock = VClock()  # noqa: RUF009 - it cannot be changed
@@ -483,6 +486,8 @@ class StreamOpen(_Payload):
     window_bytes: int = 1024 * 1024
     follow: bool = True
     heartbeat_seconds: int = 10
+    instance: str = ""
+    now: bool = False
 
 
 def encode_opened(position: VClock, instance: str) -> bytes:
