@@ -75,6 +75,7 @@ class Checkpoints(OfProcess):
         self._log = log
         self.options = options
         self._busy = threading.Lock()  # one checkpoint at a time
+        self._removing = threading.Lock()  # one removal at a time, which waits for commits
         self._guard = threading.Lock()  # of what follows
         self._pins: dict[int, frozenset[Path]] = {}
         self._kept_since: dict[Path, float] = {}  # by a lease alone
@@ -89,7 +90,8 @@ class Checkpoints(OfProcess):
         self._belong()
 
     def _left_behind(self) -> None:
-        self._busy, self._guard = threading.Lock(), threading.Lock()
+        self._busy, self._removing = threading.Lock(), threading.Lock()
+        self._guard = threading.Lock()
 
     # --- making -----------------------------------------------------------------------------------
 
@@ -167,6 +169,10 @@ class Checkpoints(OfProcess):
 
     def collect(self) -> list[Path]:
         """Remove what nobody needs any more. Returns the files removed."""
+        with self._removing:  # else one takes into the state from a file that another one removed
+            return self._collect()
+
+    def _collect(self) -> list[Path]:
         with self._guard:
             superfluous = self._superfluous()
         # Not under the guard: who has it never waits for a commit.
