@@ -1,7 +1,9 @@
-"""What the tests of the pipeline share: logs to read, and checkpoints to spoil."""
+"""What the tests of the pipeline share: logs to read, checkpoints to spoil, and what a kill would
+leave."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import logweir
@@ -22,3 +24,9 @@ def forget_last_commit(checkpoint: Path) -> None:
     newest = max(commits.glob("[0-9]*"), key=lambda path: int(path.name))
     newest.unlink()
     (commits / f".{newest.name}.crc").unlink(missing_ok=True)
+
+
+def thaw(kept: Path, folder: Path) -> None:
+    """Put what was frozen back into its place."""
+    shutil.rmtree(folder)
+    shutil.copytree(kept, folder)

@@ -15,7 +15,7 @@ from pyspark import SparkFiles
 from pyspark.errors import StreamingQueryException
 from spark.driver_job import follow_upstream
 from spark.feeding import forget_last_commit
-from spark.test_spark_kill import below, killed
+from spark.test_spark_kill import JOB, below, killed
 
 import logweir
 from interop.tapserver import TapServer
@@ -175,8 +175,9 @@ def test_a_driver_killed_between_spool_and_checkpoint(spark: SparkSession, tmp_p
     """Rows are on disk in the spool, and no offset says so: the next driver has every row once, and
     nothing of the first one holds the spool."""
     with bucket_server(tmp_path / "up", "tap", 60) as (server, url):
-        words = [url, str(tmp_path / "to"), str(tmp_path / "checkpoint"), str(tmp_path / "spool")]
-        killed(words, tmp_path, "spool.before_offset")
+        places = (tmp_path / name for name in ("to", "checkpoint", "spool"))
+        words = [url, *map(str, places)]
+        killed([str(JOB), *words], tmp_path, "spool.before_offset")
         assert not (tmp_path / "to").exists()
         assert list((tmp_path / "spool").glob("*.xlog"))
         assert not list((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"))
