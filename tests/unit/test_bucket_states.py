@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import logweir
-from logweir.replication.bucket.batch import WHOLE, Looks, Paused
+from logweir.replication.bucket.batch import WHOLE, Looks, Paused, Said
 from logweir.replication.bucket.change import SET
 from logweir.replication.bucket.item import Item, VbucketState
 from logweir.replication.bucket.store import STATES_SPACE, Bucket, Buckets, GroupItems
@@ -118,10 +118,13 @@ def test_a_look_is_made_again_when_a_state_changes_meanwhile(tmp_path: Path) -> 
         found = take_run(encode_request(Packet(Opcode.GET, b"k")))
         assert found is not None
 
+        def odd(at: int) -> Said:
+            raise Paused([], at)
+
         def look(meddle: Callable[[], object]) -> bytes:
             run = Meddled(found.data, found.start, found.stop, found.count, found.changes)
             run.meddle = meddle
-            ((_, said),) = Looks(run, buckets, bucket, 0.0, []).answer()
+            ((_, said),) = Looks(run, buckets, bucket, 0.0, [], odd).answer()
             return said
 
         assert look(lambda: None).endswith(b"v")

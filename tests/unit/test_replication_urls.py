@@ -128,7 +128,7 @@ def test_listener_is_on_loopback_unless_told() -> None:
         ("tarantool://h?tls=1", "no option 'tls'", "--tls-certificate"),
         ("tank://h?value=2", "no option 'value'", "it has from, topics"),
         ("synapse://h?http.p1=b:2", "no option 'http.p1'", "it has auth_file, dialect, from"),
-        ("greenstack://h?value=2", "no option 'value'", "it has from, plain"),
+        ("greenstack://h?dialect=2", "no option 'dialect'", "it has from, plain"),
         ("synapse+redis://h/s", "cannot be listened on", "tarantool, tank, tap, memcached"),
         ("127.0.0.1:3301", "does not begin with a scheme", "write tarantool://127.0.0.1:3301,"),
         ("", "does not begin with a scheme", "write tarantool://host,"),
