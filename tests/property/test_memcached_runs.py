@@ -17,6 +17,7 @@ from support.tapcommands import Model, StoredItems
 
 import logweir
 from logweir.limits import TAP_VALUE_BYTES
+from logweir.replication.bucket import store
 from logweir.replication.bucket.feed import Puts
 from logweir.replication.bucket.item import Item, VbucketState, pack_item, unpack_item
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
@@ -127,8 +128,9 @@ class Side:
         self.runs = self.buckets = 0
 
     def begin(self) -> None:
-        """Begin anew, with another bucket."""
+        """Begin anew, with another bucket, and with CAS values that know of no later time."""
         self.now = NOW
+        store._clocks.pop(self.log, None)
         self.buckets += 1
         self.all = Buckets(self.log, lambda: self.now)
         self.bucket: Bucket = self.all.make(f"b{self.buckets}")
