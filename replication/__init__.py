@@ -6,6 +6,7 @@ module          holds
 `urls`          addresses of upstreams and listeners
 `session`       the contract of a protocol's state machine: bytes and clock readings in, events and
                 bytes out; no socket, no clock
+`packing`       numbers of a fixed width, as protocols write them
 `link`          one TCP connection under one session: timers, back-pressure, closing with a reason
 `listener`      accepting links on several addresses; `arrival`, `addresses`, `logins`: who comes in
 `dialer`        a client that connects when it is needed, and again

@@ -11,12 +11,11 @@ event          when
 Pending        a request is to be run and answered, or only answered, in its turn; or a run of
                GETs or MUTATIONs is (`runs`), of which each is quiet or not
 Greeted        a HELLO was taken; its features are in force
-Authenticated  what comes behind it is asked by that user
+Authenticated  what comes after it is asked by that user
 LoginFailed    it is not that user
 Acknowledged   a stream's client has taken so many bytes
-Closed         a client wants no more of a stream; the `Pending` for its answer follows
-Failed         a pushed frame was answered with a failure
-Starved        the client of a stream gives no credit for too long
+StreamOver     a client wants no more of a stream, and the `Pending` for its answer follows; it
+               refused a row; or it gives no credit for too long
 =============  =====================================================================================
 
 SASL: a request with a mechanism begins, one without goes on. A challenge of the server has status
@@ -26,7 +25,7 @@ have no last hyphen. A failed HELLO or SASL_AUTH is answered with a table nevert
 libraries insist.
 
 KEEPALIVE: Success, then a quiet NOOP of ours so often; 0 minutes end that. A response to nothing is
-passed over and counted. Ends: what breaks `codec`, after a NOTICE where those were asked for; a
+passed over and counted. Ends: what breaks `codec`, after a NOTICE if those were asked for; a
 frame that does not go on for `limits.FRAME_SECONDS`. Source: the reference libraries and daemon;
 what they left open is logweir's choice.
 """
@@ -82,13 +81,11 @@ from logweir.wal.vclock import VClock
 
 __all__ = [
     "Acknowledged",
-    "Closed",
     "Event",
-    "Failed",
     "Greeted",
     "ServerSession",
     "Settings",
-    "Starved",
+    "StreamOver",
 ]
 
 _ALWAYS: Final = frozenset((Opcode.HELLO, Opcode.SASL_AUTH, Opcode.LIST_BUCKETS))
@@ -124,6 +121,15 @@ class Greeted:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamOver:
+    """A stream is over. `status`, `reason`: what its client is told; None: it ended it itself."""
+
+    stream: bytes
+    status: Status | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Acknowledged:
     """`credit_bytes`: of the frames of that stream that were taken."""
 
@@ -132,37 +138,13 @@ class Acknowledged:
     credit_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """The client ends a stream."""
-
-    stream: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A frame of that stream was refused."""
-
-    stream: bytes
-    status: int
-
-
-@dataclass(frozen=True, slots=True)
-class Starved:
-    """See `stream`."""
-
-    stream: bytes
-
-
-Event: TypeAlias = (
-    Pending | Greeted | Authenticated | LoginFailed | Acknowledged | Closed | Failed | Starved
-)
+Event: TypeAlias = Pending | Greeted | Authenticated | LoginFailed | Acknowledged | StreamOver
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`credentials`: who may come in; `plain`: whether SASL PLAIN is offered; `random`: gives that
-    many random bytes; `clock`: Unix seconds; `agent`, `version`: what HELLO is answered;
+    """`credentials`: who may come in; `plain`: whether SASL PLAIN is offered; `random`: returns
+    that many random bytes; `clock`: Unix seconds; `agent`, `version`: what HELLO is answered;
     `features`: those that there are; `credit_seconds`: see `stream`."""
 
     credentials: Credentials
@@ -262,7 +244,7 @@ class ServerSession(BaseSession[Event]):
         starved: list[Event] = []
         for name, stream in self.streams.items():
             if stream.is_starved(now):
-                starved.append(Starved(name))
+                starved.append(StreamOver(name, Status.TOO_BUSY, "no credit came for too long"))
             else:
                 stream.heartbeat(now, self.time_us())
         return starved
@@ -386,7 +368,7 @@ class ServerSession(BaseSession[Event]):
         elif opcode == Opcode.STREAM_ACK:
             self._acknowledge(frame, events)
         elif opcode == Opcode.STREAM_CLOSE:
-            events.append(Closed(frame.flex.get(FlexKey.DCP_ID, b"")))
+            events.append(StreamOver(frame.flex.get(FlexKey.DCP_ID, b"")))
             self._answered(frame, Status.SUCCESS, b"", events)
         else:
             events.append(Pending(frame))
@@ -494,4 +476,5 @@ class ServerSession(BaseSession[Event]):
             self.unawaited += 1
         is_push = frame.opcode in (Opcode.MUTATION, Opcode.REMOVE, Opcode.TRUNCATE)
         if stream is not None and is_push and frame.status:
-            events.append(Failed(stream, frame.status))
+            reason = f"the client refused a row with status {frame.status:#06x}"
+            events.append(StreamOver(stream, Status.INVALID_STATE, reason))

@@ -1,13 +1,13 @@
 """A server's side of one Synapse connection. Keeps the contract of `logweir.replication.session`.
 
-SERVER and PING go out at once. Events are what a follower asks for:
+SERVER and PING go out at once. Events are the commands of a follower that its owner acts on:
 
 =====================  ========================================================================
 it sends               event, or what happens
 =====================  ========================================================================
-REPLICATE              `Subscribe`
-FEDERATION_ACK         `Acknowledged`
-REMOTE_SERVER_UP       `PeerUp`
+REPLICATE              itself; of all streams if the dialect knows no others
+FEDERATION_ACK         itself
+REMOTE_SERVER_UP       itself
 NAME                   remembered
 PING                   arms the timeout; answered by nothing
 ERROR                  remembered; the follower closes
@@ -31,7 +31,6 @@ word are taken here in every dialect; USER_IP is forgotten at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from logweir.errors import DecodeError
 from logweir.limits import SYNAPSE_PING_SECONDS, SYNAPSE_TIMEOUT_SECONDS
@@ -52,33 +51,9 @@ from logweir.replication.synapse.wire.codec import (
     text_of,
 )
 
-__all__ = ["Acknowledged", "PeerUp", "ServerSession", "Subscribe"]
+__all__ = ["Event", "ServerSession"]
 
-
-@dataclass(frozen=True, slots=True)
-class Subscribe:
-    """A stream is asked for. `stream`: its name, or ALL; `after`: a token, None for NOW."""
-
-    stream: str
-    after: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
-    """The follower has everything up to `token`."""
-
-    instance: str
-    token: int
-
-
-@dataclass(frozen=True, slots=True)
-class PeerUp:
-    """Another homeserver is reachable again, says the follower."""
-
-    server: str
-
-
-Event = Subscribe | Acknowledged | PeerUp
+Event = Replicate | FederationAck | Plain
 
 
 class ServerSession(BaseSession[Event]):
@@ -176,12 +151,10 @@ class ServerSession(BaseSession[Event]):
 
     def _act(self, command: Command, now: float, events: list[Event]) -> None:
         match command:
-            case Replicate(stream, token):
-                events.append(Subscribe(stream if self.dialect is Dialect.D1 else ALL, token))
-            case FederationAck(instance, token):
-                events.append(Acknowledged(instance, token))
-            case Plain("REMOTE_SERVER_UP", name):
-                events.append(PeerUp(name))
+            case Replicate() if self.dialect is not Dialect.D1:
+                events.append(Replicate(ALL))
+            case Replicate() | FederationAck() | Plain("REMOTE_SERVER_UP"):
+                events.append(command)
             case Plain("PING"):
                 self._armed = True
             case Plain("NAME", text):

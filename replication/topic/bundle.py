@@ -9,7 +9,7 @@ flags                   u8      always
 message count           varint  if the count in the flags is 0
 first number            u64     sparse only
 last - first - 1        varint  sparse and more than one message
-message set             bytes   the rest; one raw Snappy block where the codec is 1
+message set             bytes   the rest; one raw Snappy block if the codec is 1
 ======================  ======  ==================================================
 
 Flags: bits 0-1 codec (0 none, 1 Snappy, others unassigned), bits 2-5 count 1…15 (0: a varint
@@ -35,20 +35,20 @@ A varint has at most 5 bytes, low 7 bits first, and is below 2^32. Numbers are 1
 
 Source: Tank 4.0 (broker, tank-cli), the Java client 0.6 and a Go client, observed.
 
-Written here: the count stands in the flags where it fits, varints are shortest, bit 7 is never set,
-a time is explicit where it changes, and a sparse bundle is not compressed unless asked for (the Go
+Written here: the count stands in the flags if it fits, varints are shortest, bit 7 is never set,
+a time is explicit if it changes, and a sparse bundle is not compressed unless asked for (the Go
 client cannot read such a one).
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from logweir.errors import ConfigError, DecodeError, LimitExceeded, LocalProtocolError
 from logweir.limits import TANK_BUNDLE_RAW_BYTES
+from logweir.replication.packing import U64_LOW
 from logweir.replication.topic import kernel
 
 __all__ = [
@@ -87,7 +87,6 @@ _COMPRESS_MESSAGES: Final = 512
 _COMPRESS_BYTES: Final = 1024
 _VARINT_LIMIT: Final = 2**32
 _SNAPPY_RATIO: Final = 22  # an element of 3 bytes makes at most 64
-_U64: Final = struct.Struct("<Q")
 _REASONS: Final = {
     kernel.TRUNCATED: "a message runs past the end of its bundle",
     kernel.BAD_VARINT: "a number of more than 32 bits in a message",
@@ -138,7 +137,7 @@ def encode_varint(value: int) -> bytes:
 def read_varint(data: Buffer, offset: int) -> tuple[int, int]:
     """The varint at `offset` and the byte after it.
 
-    Raises `DecodeError` where it is cut, has more than 5 bytes or is 2^32 or above.
+    Raises `DecodeError` if it is cut, has more than 5 bytes or is 2^32 or above.
     """
     value = 0
     for index in range(5):
@@ -171,7 +170,7 @@ def read_head(data: Buffer) -> BundleHead:
         return BundleHead(codec, count, False, 0, 0, position)
     if len(data) - position < 8:
         raise DecodeError("the first number of a sparse bundle is cut", offset=position)
-    first = int(_U64.unpack_from(data, position)[0])
+    first = int(U64_LOW.unpack_from(data, position)[0])
     last = first
     at = position
     position += 8
@@ -306,7 +305,7 @@ def _message_set_of(messages: Sequence[Message], sparse: bool) -> bytes:
         out += delta
         if message.time_ms != time_ms:
             time_ms = message.time_ms
-            out += _U64.pack(time_ms)
+            out += U64_LOW.pack(time_ms)
         if message.key:
             out.append(len(message.key))
             out += message.key
@@ -351,7 +350,7 @@ def _head_bytes(codec: int, count: int, numbers: tuple[int, int] | None) -> byte
     if count > _COUNT_MASK:
         out += encode_varint(count)
     if numbers is not None:
-        out += _U64.pack(numbers[0])
+        out += U64_LOW.pack(numbers[0])
         if count > 1:
             out += encode_varint(numbers[1] - numbers[0] - 1)
     return bytes(out)
@@ -370,7 +369,7 @@ def make_sparse(data: Buffer, first: int) -> Buffer:
 def split_chunk(chunk: Buffer) -> tuple[list[bytes], int]:
     """The whole bundles of a chunk (varint length, bundle, …) and the bytes they take.
 
-    What is behind them is the start of a cut bundle: nothing, from a Tank 2 broker or a newer one.
+    What is after them is the start of a cut bundle: nothing, from a Tank 2 broker or a newer one.
     """
     view = memoryview(chunk)
     out: list[bytes] = []

@@ -20,11 +20,11 @@ from logweir.replication.greenstack.push.pushing import (
     interpreted_kernel,
     lsns_of,
 )
-from logweir.replication.greenstack.push.stream import Outgoing, PushedRow
+from logweir.replication.greenstack.push.stream import Outgoing
 from logweir.replication.greenstack.wire import messages
 from logweir.replication.greenstack.wire import pushkernel as kernel
 from logweir.replication.greenstack.wire.codec import Flag, Frame, FrameBuffer, Opcode, encode_frame
-from logweir.replication.greenstack.wire.messages import StreamOpen
+from logweir.replication.greenstack.wire.messages import StreamOpen, StreamRow
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import pack
 from logweir.wal.xrow import Row, RowType, encode_rows
@@ -147,7 +147,7 @@ def put_one_by_one(
     for space_id, name in BUCKETS.items():
         after = dict(reached)
         for one in transaction_changes(columns, first, last, after, space_id):
-            row = PushedRow(name, one.item, one.is_removal, one.lsn, one.origin, one.timestamp)
+            row = StreamRow(name, one.item, one.is_removal, one.lsn, one.origin, one.timestamp)
             rows.append((one.signature, row))
     reached.update(after)
     rows.sort(key=lambda pair: pair[0])
@@ -363,11 +363,11 @@ def test_documents_are_pushed_as_one_by_one(items: list[Item], mangled: bool) ->
         if pushed.how == PushedHow.ODD:
             item = unpack_item(tuples[row])
             if item.compression < 128 and wanted[item.vbucket] and not item.is_expired(NOW):
-                fast.row(PushedRow("default", item), 0.0, has_more=False)
+                fast.row(StreamRow("default", item), 0.0, has_more=False)
             row += 1
     for item in items:
         if wanted[item.vbucket] and not item.is_expired(NOW):
-            slow.row(PushedRow("default", item), 0.0, has_more=False)
+            slow.row(StreamRow("default", item), 0.0, has_more=False)
     assert sink.data == other.data
     assert fast.owed_bytes == slow.owed_bytes == len(sink.data)
 

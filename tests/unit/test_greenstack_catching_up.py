@@ -14,7 +14,6 @@ from logweir.replication.bucket.item import Item
 from logweir.replication.greenstack.follow.incoming import (
     Alive,
     CaughtUp,
-    Change,
     Ended,
     Rows,
     SnapshotBegins,
@@ -22,6 +21,7 @@ from logweir.replication.greenstack.follow.incoming import (
     Step,
 )
 from logweir.replication.greenstack.follow.source import GreenstackSource, _Following
+from logweir.replication.greenstack.wire.messages import StreamRow
 from logweir.replication.protocols import parse_url
 from logweir.replication.runner import SourceState
 from logweir.replication.server import Server, ServerOptions
@@ -69,7 +69,7 @@ class Told:
 def row(number: int, position: VClock | None) -> Rows:
     """One document."""
     item = Item(b"k%d" % number, 0, b"v", cas=number)
-    return Rows((Change("b", item, lsn=number, origin=1),), position, 50)
+    return Rows((StreamRow("b", item, lsn=number, origin=1),), position, 50)
 
 
 def told_of(folder: Path, opened_at: int, *steps: Step) -> list[object]:

@@ -57,7 +57,7 @@ def removal(lsn: int, flags: int = 0) -> Frame:
 def test_a_row_at_the_position_is_refused() -> None:
     """It is here already; the one behind it is taken."""
     for lsn in (4, 5):
-        with pytest.raises(DecodeError, match="does not come behind"):
+        with pytest.raises(DecodeError, match="does not come after"):
             Incoming(VClock({1: 5})).take(removal(lsn))
     assert isinstance(Incoming(VClock({1: 5})).take(removal(6)), Rows)
 

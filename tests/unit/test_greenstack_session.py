@@ -10,8 +10,7 @@ import pytest
 from support.gsmodel import Server, frames, malformed
 
 from logweir.replication.bucket.item import Item
-from logweir.replication.greenstack.push.stream import PushedRow
-from logweir.replication.greenstack.server_session import Failed, Starved
+from logweir.replication.greenstack.server_session import StreamOver
 from logweir.replication.greenstack.wire import messages
 from logweir.replication.greenstack.wire.codec import (
     Flag,
@@ -30,6 +29,7 @@ from logweir.replication.greenstack.wire.messages import (
     NoticeCode,
     Operation,
     StreamOpen,
+    StreamRow,
 )
 from logweir.replication.service.sasl import Authenticated
 from logweir.wal.vclock import VClock
@@ -244,7 +244,7 @@ def test_a_heartbeat_waits_for_the_end_of_a_transaction() -> None:
     """A client takes nothing but rows between a row with `more` and the last one."""
     session = Server().session
     stream = session.open_stream(b"s", None, StreamOpen(), 0.0)
-    row = PushedRow("b", Item(b"k", cas=9), False, 5, 1, 2.5)
+    row = StreamRow("b", Item(b"k", cas=9), False, 5, 1, 2.5)
     stream.row(row, 1.0, has_more=True)
     session.data_to_send()
     assert stream.next_deadline() is None
@@ -263,7 +263,7 @@ def test_times_that_are_none_are_told_as_0() -> None:
     session = Server().session
     stream = session.open_stream(b"s", None, StreamOpen(), 0.0)
     for time in (float("nan"), float("inf"), -1.0, 1e300):
-        stream.row(PushedRow("b", Item(b"k"), False, 5, 1, time), 1.0, has_more=False)
+        stream.row(StreamRow("b", Item(b"k"), False, 5, 1, time), 1.0, has_more=False)
     pushed = frames(session.data_to_send())
     assert [frame.number(FlexKey.TIME) for frame in pushed] == [0] * 4
 
@@ -274,7 +274,7 @@ def test_streams_count_credit_and_show_that_they_live() -> None:
     session = server.session
     stream = session.open_stream(b"s", b"lane", StreamOpen(window_bytes=1), 0.0)
     assert stream.window_bytes == 4096
-    row = PushedRow("b", Item(b"k", 3, bytes(3000), cas=9), False, 5, 1, 2.5)
+    row = StreamRow("b", Item(b"k", 3, bytes(3000), cas=9), False, 5, 1, 2.5)
     stream.row(row, 1.0, has_more=True)
     assert stream.has_room
     stream.row(row, 1.0, has_more=False)
@@ -295,12 +295,15 @@ def test_streams_count_credit_and_show_that_they_live() -> None:
     session.deadline_passed(11.0)
     (mark,) = frames(session.data_to_send())
     assert messages.Mark.decode(mark.payload).kind == MarkKind.HEARTBEAT
-    assert session.deadline_passed(301.0) == [Starved(b"s")]
+    assert session.deadline_passed(301.0) == [
+        StreamOver(b"s", Status.TOO_BUSY, "no credit came for too long")
+    ]
     stream.credit(stream.owed_bytes, 301.0)
     assert stream.has_room
     assert not stream.is_starved(10_000.0)
     server.feed(encode_frame(Frame(Opcode.MUTATION, 0x80000002, status=Status.UNKNOWN_COMMAND)))
-    assert Failed(b"s", Status.UNKNOWN_COMMAND) in server.events
+    reason = f"the client refused a row with status {Status.UNKNOWN_COMMAND:#06x}"
+    assert StreamOver(b"s", Status.INVALID_STATE, reason) in server.events
     stream.mark(MarkKind.CAUGHT_UP, VClock({1: 5}), 302.0, 1)
     server.feed(encode_frame(Frame(Opcode.MUTATION, 0x99999999, status=1)))
     assert session.unawaited == 1

@@ -5,13 +5,8 @@ from __future__ import annotations
 import pytest
 
 from interop.synapsemodel import captures, wire
-from logweir.replication.synapse.server_session import (
-    Acknowledged,
-    PeerUp,
-    ServerSession,
-    Subscribe,
-)
-from logweir.replication.synapse.wire.codec import Dialect, Rdata
+from logweir.replication.synapse.server_session import ServerSession
+from logweir.replication.synapse.wire.codec import Dialect, FederationAck, Plain, Rdata, Replicate
 
 
 def session(dialect: Dialect = Dialect.D1) -> ServerSession:
@@ -65,20 +60,20 @@ def test_subscriptions_and_acknowledgements_become_events() -> None:
     made = session()
     lines = b"REPLICATE events 5\nREPLICATE ALL NOW\nREPLICATE typing now\nREPLICATE s -5\n"
     assert made.receive_data(lines, 1.0) == [
-        Subscribe("events", 5),
-        Subscribe("ALL", None),
-        Subscribe("typing", None),
-        Subscribe("s", -5),
+        Replicate("events", 5),
+        Replicate("ALL", None),
+        Replicate("typing", None),
+        Replicate("s", -5),
     ]
     assert made.receive_data(b"FEDERATION_ACK 9\nREMOTE_SERVER_UP x.y\n", 1.0) == [
-        Acknowledged("master", 9),
-        PeerUp("x.y"),
+        FederationAck("master", 9),
+        Plain("REMOTE_SERVER_UP", "x.y"),
     ]
     newer = session(Dialect.D3)
     assert newer.receive_data(b"REPLICATE \nREPLICATE events 1\nFEDERATION_ACK w 9\n", 1.0) == [
-        Subscribe("ALL", None),
-        Subscribe("ALL", None),
-        Acknowledged("w", 9),
+        Replicate("ALL", None),
+        Replicate("ALL", None),
+        FederationAck("w", 9),
     ]
 
 

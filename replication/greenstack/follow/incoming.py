@@ -6,7 +6,7 @@ given              when
 SnapshotBegins     what was held of the stream's buckets is to be forgotten once the snapshot ends;
                    may come again, which makes void what came since the last one
 Rows               one transaction, or one document of a snapshot; `position`: where the log stands
-                   behind it, None in a snapshot
+                   after it, None in a snapshot
 SnapshotEnds       what came since SnapshotBegins is what there is at `position`
 CaughtUp           nothing was left at that moment
 Alive              a heartbeat; rows that are no one's here moved the position
@@ -32,6 +32,7 @@ from logweir.replication.greenstack.wire.messages import (
     Mark,
     MarkKind,
     Operation,
+    StreamRow,
     decode_bucket,
     decode_close,
     decode_mutation,
@@ -42,7 +43,6 @@ from logweir.wal.vclock import VClock
 __all__ = [
     "Alive",
     "CaughtUp",
-    "Change",
     "Ended",
     "Incoming",
     "Rows",
@@ -55,23 +55,10 @@ _MICROSECONDS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """One row. `item`: the document, of a removal only key, vbucket and CAS; None: the bucket was
-    emptied. `lsn`, `origin`: its place in the server's log, 0 in a snapshot."""
-
-    bucket: str
-    item: Item | None
-    is_removal: bool = False
-    lsn: int = 0
-    origin: int = 0
-    timestamp: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Rows:
     """See the module's text."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[StreamRow, ...]
     position: VClock | None
     size_bytes: int
 
@@ -116,7 +103,7 @@ class Incoming:
     def __init__(self, start: VClock) -> None:
         self.position = start
         self.is_snapshot = False
-        self._open: list[Change] = []
+        self._open: list[StreamRow] = []
         self._open_bytes = 0
         self._reached = start
 
@@ -161,7 +148,7 @@ class Incoming:
         is_next = is_same or change.lsn > self._reached.lsn(change.origin)
         if not 0 < change.origin < 32 or not is_next:
             raise DecodeError(
-                f"row {change.lsn} of origin {change.origin} does not come behind {self._reached}"
+                f"row {change.lsn} of origin {change.origin} does not come after {self._reached}"
             )
         self._reached = self._reached.with_lsn(change.origin, change.lsn)
         self._open.append(change)
@@ -176,7 +163,7 @@ class Incoming:
         return rows
 
 
-def _change(frame: Frame) -> Change:
+def _change(frame: Frame) -> StreamRow:
     if frame.wrong_key() is not None:
         raise DecodeError("a flex key with a value of the wrong length")
     bucket = frame.flex.get(FlexKey.BUCKET, b"").decode("utf-8", "replace")
@@ -192,7 +179,7 @@ def _change(frame: Frame) -> Change:
         item = Item(key, vbucket, cas=cas)
     else:
         bucket = decode_bucket(frame.payload)
-    return Change(
+    return StreamRow(
         bucket,
         item,
         frame.opcode != Opcode.MUTATION,

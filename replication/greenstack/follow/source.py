@@ -1,11 +1,11 @@
 """Following another logweir by Greenstack: a change stream of one bucket, applied here.
 
-The first time, or when the server no longer has what comes behind our position (or is another
+The first time, or when the server no longer has what comes after our position (or is another
 instance than it was), a snapshot is taken: documents are stored as they come and their keys noted
 (8 bytes each); at its end what was not among them is removed here, and the position is kept in the
 same transaction. A snapshot that breaks off removes nothing and is taken anew.
 
-From then on what comes in one step is applied as one transaction together with the position behind
+From then on what comes in one step is applied as one transaction together with the position after
 it (`logweir_position`: stream "greenstack", the bucket's name, a map from origin id to lsn and the
 server's UUID), and acknowledged when that is durable: each change is taken once. A document that is
 here already as it comes makes no row, so two servers may follow one another. CAS, flags, datatype
@@ -30,7 +30,6 @@ from logweir.replication.greenstack.client.connection import Connection, Stream,
 from logweir.replication.greenstack.follow.incoming import (
     Alive,
     CaughtUp,
-    Change,
     Ended,
     Rows,
     SnapshotBegins,
@@ -38,7 +37,7 @@ from logweir.replication.greenstack.follow.incoming import (
     Step,
 )
 from logweir.replication.greenstack.wire.codec import Status
-from logweir.replication.greenstack.wire.messages import Feature, StreamOpen
+from logweir.replication.greenstack.wire.messages import Feature, StreamOpen, StreamRow
 from logweir.replication.logs import get_logger
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.service.names import local_name
@@ -184,7 +183,7 @@ class _Following:
         return Unreachable(self._source.url, text, hint="see the server's log")
 
     async def _rows(self, first: Rows) -> None:
-        """Apply a step and what has come behind it."""
+        """Apply a step and what has come after it."""
         steps: list[Step] = [first]
         changes = list(first.changes)
         position, size = first.position, first.size_bytes
@@ -209,7 +208,9 @@ class _Following:
             self._follows = True
             self._progress.state(SourceState.FOLLOWING)
 
-    async def _apply(self, changes: Sequence[Change], position: VClock | None, size: int) -> None:
+    async def _apply(
+        self, changes: Sequence[StreamRow], position: VClock | None, size: int
+    ) -> None:
         seen = self._seen
 
         def work(items: GroupItems, group: Group) -> None:
@@ -248,7 +249,7 @@ class _Following:
 
     async def _reach(self, position: VClock) -> None:
         """Everything up to here was taken; rows of other buckets are behind us. Kept now and then:
-        where two follow one another each note would be news to the other."""
+        if two follow one another each note would be news to the other."""
         if self._seen is not None or position.signature < self._noted.signature + _NOTE_ROWS:
             return
         _, instance = self._source.tokens(self._bucket.name)
@@ -269,7 +270,7 @@ def _place(position: VClock | None) -> str:
     return " ".join(f"{origin}:{lsn}" for origin, lsn in sorted(position.items()))
 
 
-def _apply(items: GroupItems, change: Change) -> None:
+def _apply(items: GroupItems, change: StreamRow) -> None:
     """Make one change, unless it is made already."""
     item = change.item
     if item is None:

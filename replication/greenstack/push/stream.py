@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from logweir.limits import (
@@ -24,7 +23,6 @@ from logweir.limits import (
     GREENSTACK_WINDOW_MAX_BYTES,
     GREENSTACK_WINDOW_MIN_BYTES,
 )
-from logweir.replication.bucket.item import Item
 from logweir.replication.greenstack.push.pushing import (
     Names,
     Pushed,
@@ -39,6 +37,7 @@ from logweir.replication.greenstack.wire.messages import (
     Mark,
     MarkKind,
     StreamOpen,
+    StreamRow,
     encode_bucket,
     encode_close,
     encode_remove,
@@ -46,7 +45,7 @@ from logweir.replication.greenstack.wire.messages import (
 from logweir.wal.reader import Taker
 from logweir.wal.vclock import VClock
 
-__all__ = ["Outgoing", "PushedRow", "Pusher"]
+__all__ = ["Outgoing", "Pusher"]
 
 _MICROSECONDS: Final = 1_000_000
 _TIME_END: Final = 9e12
@@ -74,21 +73,6 @@ class Pusher(Protocol):
     def push_all(self, data: bytes, count: int) -> None:
         """Send `count` frames whose opaques follow one another."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class PushedRow:
-    """One row. `item`: as it is now, of a removal its tombstone; None: the bucket was emptied.
-
-    `lsn`, `origin`: 0 in a snapshot; `timestamp`: Unix seconds.
-    """
-
-    bucket: str
-    item: Item | None
-    is_removal: bool = False
-    lsn: int = 0
-    origin: int = 0
-    timestamp: float = 0.0
 
 
 class Outgoing:
@@ -128,7 +112,7 @@ class Outgoing:
         """Whether another transaction may be pushed."""
         return self.owed_bytes < self.window_bytes
 
-    def row(self, row: PushedRow, now: float, *, has_more: bool) -> None:
+    def row(self, row: StreamRow, now: float, *, has_more: bool) -> None:
         """Push one row. `has_more`: its transaction goes on. Raises `DecodeError` for an item that
         is no document."""
         flex = {**self._flex, FlexKey.BUCKET: row.bucket.encode()}
@@ -158,7 +142,7 @@ class Outgoing:
 
     def put_packed(self, pack: Callable[[Taker], bool], names: Names, now: float) -> bool:
         """Push what `pack` adds, whole blocks for which there is room. Returns what it returns;
-        False at once where there is little room."""
+        False at once if there is little room."""
         if self.window_bytes - self.owed_bytes < STEP_BYTES:
             return False
         made = self._pushes(lsns_of(()), names, self.window_bytes)
@@ -236,7 +220,7 @@ class Outgoing:
         return min(deadlines, default=None)
 
     def heartbeat(self, now: float, time_us: int) -> None:
-        """Send a sign of life where one is due; a transaction once begun is finished first."""
+        """Send a sign of life if one is due; a transaction once begun is finished first."""
         is_due = now >= self._last_sent + self._heartbeat_seconds
         if self._heartbeat_seconds and is_due and not self._is_inside:
             self.mark(MarkKind.HEARTBEAT, self.position, now, time_us)

@@ -3,8 +3,8 @@
 ==============  ====================================================================================
 asked           given
 ==============  ====================================================================================
-no snapshot     every change behind the position; 0402 Rollback where our log does not have it,
-                0c00 PositionGone where it has no more what comes behind it
+no snapshot     every change after the position; 0402 Rollback if our log does not have it,
+                0c00 PositionGone if it has no more what comes after it
 snapshot        mark 1, what exists, mark 2 with the position for which it stands; then changes
 follow = false  mark 3 once nothing is left, then STREAM_CLOSE with Success
 ==============  ====================================================================================
@@ -34,9 +34,9 @@ from logweir.errors import LogweirError, PositionUnavailable
 from logweir.replication.bucket.feed import Backfill, Change, Chunks, Feed
 from logweir.replication.bucket.item import VbucketState, unpack_item
 from logweir.replication.greenstack.push.pushing import Names, PushedHow, lsns_of
-from logweir.replication.greenstack.push.stream import STEP_BYTES, Outgoing, PushedRow
+from logweir.replication.greenstack.push.stream import STEP_BYTES, Outgoing
 from logweir.replication.greenstack.wire.codec import Status
-from logweir.replication.greenstack.wire.messages import MarkKind, StreamOpen
+from logweir.replication.greenstack.wire.messages import MarkKind, StreamOpen, StreamRow
 from logweir.replication.service.access import Privilege
 from logweir.replication.stream.hub import Reader, Window
 from logweir.wal.columns import RowColumns
@@ -193,7 +193,7 @@ class Streaming:
                     await self._put_tuples(feed, fill.take_tuples(), fill.wanted)
                 else:
                     for item in fill.take():
-                        await self._put(PushedRow(feed.name, item), has_more=False)
+                        await self._put(StreamRow(feed.name, item), has_more=False)
             end = end.merge(fill.end)
         assert self._reader is not None
         while not self._reader.vclock.covers(end):
@@ -210,7 +210,7 @@ class Streaming:
                     return True
                 row = self._row(feed, change)
                 if row is not None:
-                    await self._put(PushedRow(row.bucket, row.item, row.is_removal), has_more=False)
+                    await self._put(StreamRow(row.bucket, row.item, row.is_removal), has_more=False)
         self._unpin()
         self._mark(MarkKind.SNAPSHOT_ENDS, self._reader.vclock.without_local())
         return False
@@ -229,7 +229,7 @@ class Streaming:
                 row += 1
                 is_wanted = item.vbucket >= len(wanted) or wanted[item.vbucket]
                 if is_wanted and not item.is_expired(clock):
-                    await self._put(PushedRow(bucket.name, item), has_more=False)
+                    await self._put(StreamRow(bucket.name, item), has_more=False)
             await self._pause()
 
     def _unpin(self) -> None:
@@ -263,7 +263,7 @@ class Streaming:
         return [(feed, feed.changes(window)) for feed in self._feeds()]
 
     async def _put_ahead(self, reader: Reader) -> bool:
-        """Give whole blocks as far as the log was read already. False, and nothing given, where
+        """Give whole blocks as far as the log was read already. False, and nothing given, if
         they have to be taken as a window."""
         if not reader.is_ahead:
             return False
@@ -302,7 +302,7 @@ class Streaming:
         """Give the transaction that begins at byte `at` of a block. Returns where it ends."""
         first = bisect_left(columns.row_offset, at)
         last = next(end for end in columns.transaction_ends() if end > first)
-        rows: list[tuple[int, PushedRow | None]] = []
+        rows: list[tuple[int, StreamRow | None]] = []
         for feed in feeds:
             reached = dict(enumerate(lsns))
             for change in feed.transaction(columns, first, last, reached):
@@ -317,10 +317,10 @@ class Streaming:
             lsns[replica_id] = lsn
         return int(columns.end_offset[last - 1])
 
-    def _row(self, feed: Feed, change: Change) -> PushedRow | None:
+    def _row(self, feed: Feed, change: Change) -> StreamRow | None:
         """A change as a row; None: it is followed by its removal."""
         for one in feed.resolved((change,))[0]:
-            return PushedRow(
+            return StreamRow(
                 feed.name, one.item, one.is_removal, one.lsn, one.origin, one.timestamp
             )
         return None
@@ -330,7 +330,7 @@ class Streaming:
     def _mark(self, kind: MarkKind, position: VClock) -> None:
         self.outgoing.mark(kind, position, self._link.time(), self._conversation.session.time_us())
 
-    async def _put(self, row: PushedRow, *, has_more: bool) -> None:
+    async def _put(self, row: StreamRow, *, has_more: bool) -> None:
         if not row.lsn:
             await self._takes()
         self.outgoing.row(row, self._link.time(), has_more=has_more)

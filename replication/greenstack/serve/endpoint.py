@@ -1,13 +1,13 @@
 """Serving Greenstack clients: sessions, lanes, connections and buckets together.
 
 A batch of a lane's requests is one job of the commit queue, in which each is a transaction of its
-own, or all together where `more` binds them; it is answered once durable, turn by turn where it has
-many. A batch of GETs behind nothing unfinished in its lane is answered at once, from a view of what
+own, or all together if `more` binds them; it is answered once durable, turn by turn if it has
+many. A batch of GETs after nothing unfinished in its lane is answered at once, from a view of what
 is durable.
 
 Nobody may do more than the grants of the user say: SASL makes one out of guest. A guest can select
 no bucket but `default`, unless guests may do everything. On a read-only server changes get
-NoAccess, or ReadOnly where the client has asked for one of our features.
+NoAccess, or ReadOnly if the client has asked for one of our features.
 """
 
 from __future__ import annotations
@@ -54,13 +54,11 @@ from logweir.replication.greenstack.serve.statements import (
 )
 from logweir.replication.greenstack.server_session import (
     Acknowledged,
-    Closed,
     Event,
-    Failed,
     Greeted,
     ServerSession,
     Settings,
-    Starved,
+    StreamOver,
 )
 from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Frame, Opcode, Status
 from logweir.replication.greenstack.wire.messages import (
@@ -213,15 +211,11 @@ class Conversation:
                 case Authenticated():
                     self.link.know()
                     self.user_id = self.service.shared.user(event.user).id
-                case Closed():
-                    if event.stream in self.streams:
-                        self.streams[event.stream].close()
-                        self.stream_over(event.stream)
-                case Failed():
-                    reason = f"the client refused a row with status {event.status:#06x}"
-                    self._end_stream(event.stream, Status.INVALID_STATE, reason)
-                case Starved():
-                    self._end_stream(event.stream, Status.TOO_BUSY, "no credit came for too long")
+                case StreamOver(name, Status() as status, reason):
+                    self._end_stream(name, status, reason)
+                case StreamOver(name) if name in self.streams:
+                    self.streams[name].close()
+                    self.stream_over(name)
         if self.session.is_inside_frame and self.lanes.are_several:
             self._pump_later()
         else:
@@ -319,7 +313,7 @@ class Conversation:
 
     def _pump_later(self) -> None:
         """`_pump`, once the rest of a frame had the time to come that it needs if it is there: a
-        request of another lane behind it goes together with what was read, and does not have to
+        request of another lane after it goes together with what was read, and does not have to
         wait until that is synced."""
         if not self._is_put_off:
             self._is_put_off = True

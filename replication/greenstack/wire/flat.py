@@ -4,14 +4,14 @@ A payload begins with a u32: where its root table is. All numbers are little-end
 
 ==========  ========================================================================================
 table       i32 how far before it its vtable is; then fields, where the vtable says
-vtable      u16 its size, u16 size of the table, then a u16 per slot: the field's place behind the
+vtable      u16 its size, u16 size of the table, then a u16 per slot: the field's place after the
             table's begin, 0 for a field that is left out and has its default
 reference   u32, how far behind itself the value is
 text        u32 length, bytes, a NUL
 vector      u32 count, elements: u8, u16, or references to texts or tables
 ==========  ========================================================================================
 
-`Table` declares the slots of one table; `read` gives their values, `write` makes the bytes of a
+`Table` declares the slots of one table; `read` returns their values, `write` makes the bytes of a
 payload whose root it is. What is read is inside the payload, or `DecodeError` is raised. Each slot
 is looked at once and tables nest at most `_DEPTH` deep, so a payload that refers to itself or has
 its values overlap costs no more than one that does not; vectors of references are bounded by the
@@ -32,13 +32,11 @@ from enum import IntEnum
 from typing import Any, Final
 
 from logweir.errors import DecodeError
+from logweir.replication.packing import I32_LOW, U16_LOW, U32_LOW, U64_LOW
 
 __all__ = ["Kind", "Slot", "Table", "read", "write"]
 
 _DEPTH: Final = 4
-_U16: Final = struct.Struct("<H")
-_U32: Final = struct.Struct("<I")
-_I32: Final = struct.Struct("<i")
 
 
 class Kind(IntEnum):
@@ -60,15 +58,15 @@ class Kind(IntEnum):
 _SCALARS: Final = {
     Kind.BOOL: struct.Struct("<B"),
     Kind.I8: struct.Struct("<b"),
-    Kind.U16: _U16,
-    Kind.U32: _U32,
-    Kind.U64: struct.Struct("<Q"),
+    Kind.U16: U16_LOW,
+    Kind.U32: U32_LOW,
+    Kind.U64: U64_LOW,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One field. `default`: what it has where it is left out; `limit`: most elements of a vector
+    """One field. `default`: what it has if it is left out; `limit`: most elements of a vector
     of references; `table`: of a TABLE or of each of TABLES; `shown`, `kept`: make the value that is
     given of the one that is written, and the reverse; also of the default."""
 
@@ -108,7 +106,7 @@ class _Reader:
 
     def span(self, at: int, width: int) -> tuple[int, int]:
         """Begin and end of a vector's elements."""
-        count = self.number(_U32, at)
+        count = self.number(U32_LOW, at)
         end = at + 4 + count * width
         if end > self.size:
             raise DecodeError(f"a vector of {count} elements passes the payload's end", offset=at)
@@ -123,14 +121,14 @@ class _Reader:
     def table(self, table: Table, at: int, depth: int) -> tuple[Any, ...]:
         if depth > _DEPTH:
             raise DecodeError("tables that are nested too deep", offset=at)
-        vtable = at - self.number(_I32, at)
-        size = self.number(_U16, vtable)
-        self.number(_U16, vtable + 2)
+        vtable = at - self.number(I32_LOW, at)
+        size = self.number(U16_LOW, vtable)
+        self.number(U16_LOW, vtable + 2)
         if size < 4 or size & 1 or vtable + size > self.size:
             raise DecodeError(f"a vtable of {size} bytes", offset=vtable)
         values = []
         for i, slot in enumerate(table.slots):
-            place = self.number(_U16, vtable + 4 + 2 * i) if 4 + 2 * i < size else 0
+            place = self.number(U16_LOW, vtable + 4 + 2 * i) if 4 + 2 * i < size else 0
             if not place and slot.required:
                 raise DecodeError(f"{table.name} without {slot.name}", offset=at)
             value = self.value(slot, at + place, depth) if place else slot.default
@@ -142,7 +140,7 @@ class _Reader:
         if form is not None:
             number = self.number(form, at)
             return bool(number) if slot.kind is Kind.BOOL else number
-        at += self.number(_U32, at)
+        at += self.number(U32_LOW, at)
         match slot.kind:
             case Kind.TEXT:
                 return self.text(at)
@@ -163,7 +161,7 @@ class _Reader:
             raise DecodeError(f"more than {slot.limit} elements in {slot.name}", offset=at)
         values: list[Any] = []
         for place in range(begin, end, 4):
-            target = place + self.number(_U32, place)
+            target = place + self.number(U32_LOW, place)
             if slot.kind is Kind.TEXTS:
                 text = self.text(target)
                 self.left -= len(text)
@@ -177,12 +175,12 @@ class _Reader:
 
 
 def read(table: Table, payload: bytes) -> tuple[Any, ...]:
-    """The values of the root table's slots. Bytes behind the tables are not looked at.
+    """The values of the root table's slots. Bytes after the tables are not looked at.
 
     Raises `DecodeError`.
     """
     reader = _Reader(payload)
-    return reader.table(table, reader.number(_U32, 0), 0)
+    return reader.table(table, reader.number(U32_LOW, 0), 0)
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -191,7 +189,7 @@ def read(table: Table, payload: bytes) -> tuple[Any, ...]:
 def write(table: Table, values: Sequence[Any]) -> bytes:
     """The payload whose root is a `table` with those values; a None, and a default, is left out."""
     out = bytearray(4)
-    _U32.pack_into(out, 0, _put_table(out, table, values))
+    U32_LOW.pack_into(out, 0, _put_table(out, table, values))
     return bytes(out)
 
 
@@ -220,14 +218,14 @@ def _put_table(out: bytearray, table: Table, values: Sequence[Any]) -> int:
     out += struct.pack(f"<{count + 2}H", head, size, *vtable)
     at = len(out)
     out += bytes(size)
-    _I32.pack_into(out, at, head)
+    I32_LOW.pack_into(out, at, head)
     for i, slot, value in kept:
         place = at + vtable[i]
         form = _SCALARS.get(slot.kind)
         if form is not None:
             form.pack_into(out, place, value)
         else:
-            _U32.pack_into(out, place, _put_value(out, slot, value) - place)
+            U32_LOW.pack_into(out, place, _put_value(out, slot, value) - place)
     return at
 
 
@@ -242,7 +240,7 @@ def _put_value(out: bytearray, slot: Slot, value: Any) -> int:
         return _put_table(out, slot.table, value)
     _pad(out, 4)
     at = len(out)
-    out += _U32.pack(len(value))
+    out += U32_LOW.pack(len(value))
     if slot.kind is Kind.TEXT:
         out += value
         out += b"\0"
@@ -260,5 +258,5 @@ def _put_value(out: bytearray, slot: Slot, value: Any) -> int:
             else:
                 assert slot.table is not None
                 target = _put_table(out, slot.table, one)
-            _U32.pack_into(out, place, target - place)
+            U32_LOW.pack_into(out, place, target - place)
     return at

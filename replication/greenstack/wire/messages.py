@@ -1,6 +1,6 @@
 """The payloads of Greenstack's frames: FlatBuffers ↔ values.
 
-Slots are numbered from 0 in the order in which they stand here; `req`: the payload is refused where
+Slots are numbered from 0 in the order in which they stand here; `req`: the payload is refused if
 it is missing; in brackets what a slot has that was left out.
 
 ======================  ============================================================================
@@ -49,6 +49,7 @@ from typing import Any, ClassVar, Final, Generic, Self, TypeVar, TypeVarTuple
 
 from logweir.errors import DecodeError
 from logweir.limits import GREENSTACK_BUCKETS, VCLOCK_COMPONENTS
+from logweir.replication.bucket.item import Item
 from logweir.replication.greenstack.wire.flat import Kind, Slot, Table, read, write
 from logweir.wal.vclock import VClock
 
@@ -63,6 +64,7 @@ __all__ = [
     "NoticeCode",
     "Operation",
     "StreamOpen",
+    "StreamRow",
 ]
 
 
@@ -255,6 +257,22 @@ TABLES: Final = (
 """All of them."""
 
 
+@dataclass(frozen=True, slots=True)
+class StreamRow:
+    """One row of a stream. `item`: as it is now, of a removal its tombstone, of which a follower
+    gets key, vbucket and CAS; None: the bucket was emptied.
+
+    `lsn`, `origin`: its place in the server's log, 0 in a snapshot; `timestamp`: Unix seconds.
+    """
+
+    bucket: str
+    item: Item | None
+    is_removal: bool = False
+    lsn: int = 0
+    origin: int = 0
+    timestamp: float = 0.0
+
+
 class _Payload:
     """A payload with a class of its own, whose fields are the slots of `table`, in their order."""
 
@@ -329,10 +347,10 @@ def encode_sasl(mechanism: str, challenge: bytes) -> bytes:
 
 
 decode_sasl = _Form[str, bytes](_SASL).decode
-"""Mechanism and challenge; "" and b"" also where they are missing."""
+"""Mechanism and challenge; "" and b"" also if they are missing."""
 
 decode_sasl_answer = _Single[bytes](_SASL_ANSWER).decode
-"""The challenge; b"" where there is none."""
+"""The challenge; b"" if there is none."""
 
 
 def encode_sasl_answer(challenge: bytes | None = None) -> bytes:
@@ -376,7 +394,7 @@ encode_role, decode_role = _role.encode, _role.decode
 
 
 # The three tables of a document with all slots, as `write` could lay them out, for speed: what is
-# pushed most. Root at 16, Document at 32, DocumentInfo at 60, the id behind it at 88.
+# pushed most. Root at 16, Document at 32, DocumentInfo at 60, the id after it at 88.
 _FIXED: Final = struct.Struct("<I6x3HiI4HiII8HiQIIIbb2x")
 _FIXED_ROOT: Final = (16, 6, 8, 4, 6, 12, 8, 12, 4, 8, 8, 24)
 _FIXED_INFO: Final = (16, 28, 12, 16, 20, 24, 25, 4, 16)
@@ -477,7 +495,7 @@ encode_get, decode_get = _get.encode, _get.decode
 class StreamOpen(_Payload):
     """What a client asks of a stream. `buckets`: () for all that it may read; `window_bytes`: see
     `stream`; `heartbeat_seconds`: 0 for none; `instance`: the UUID that was told with `start`, "":
-    any; `now`: begin behind what there is, in the place of `start`."""
+    any; `now`: begin after what there is, in the place of `start`."""
 
     table = _OPEN
     start: VClock = VClock()  # noqa: RUF009 - it cannot be changed

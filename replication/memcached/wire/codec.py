@@ -65,14 +65,13 @@ from typing import Any, Final
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import TAP_BODY_BYTES, TAP_BODY_MAX_BYTES
+from logweir.replication.packing import U16_HIGH, U32_HIGH
 from logweir.replication.session import InputBuffer
 
 __all__ = [
     "HEADER",
     "HEADER_BYTES",
     "REQUEST",
-    "U16",
-    "U32",
     "Opcode",
     "Packet",
     "PacketBuffer",
@@ -86,8 +85,6 @@ HEADER_BYTES: Final = 24
 REQUEST: Final = 0x80
 RESPONSE: Final = 0x81
 HEADER: Final = struct.Struct(">BBHBBHIIQ")
-U16: Final = struct.Struct(">H")
-U32: Final = struct.Struct(">I")
 
 
 class Opcode(IntEnum):
@@ -230,7 +227,7 @@ class PacketBuffer:
         return self._kept.size_bytes + self._skip_bytes
 
     def feed(self, data: bytes) -> tuple[list[Packet], DecodeError | LimitExceeded | None]:
-        """The packets that are whole now, and what ends the connection behind them, if anything.
+        """The packets that are whole now, and what ends the connection after them, if anything.
 
         After a problem there is nothing more to be found.
         """
@@ -259,7 +256,7 @@ class PacketBuffer:
         if at < len(data) and not self._skip_bytes:
             needed = HEADER_BYTES
             if len(data) - at >= HEADER_BYTES:
-                needed += U32.unpack_from(data, at + 8)[0]
+                needed += U32_HIGH.unpack_from(data, at + 8)[0]
             self._kept.keep(data[at:], needed)
         return found, None
 
@@ -312,7 +309,7 @@ class PacketBuffer:
             extras = data[start:key_at]
             private = b""
             if 0x41 <= opcode <= 0x47 and not is_response and extras_bytes >= 2:
-                private_bytes = U16.unpack_from(extras)[0]
+                private_bytes = U16_HIGH.unpack_from(extras)[0]
                 if key_at + private_bytes + key_bytes > stop:
                     raise DecodeError(
                         f"{private_bytes} private bytes do not fit a body of {body}", offset=at

@@ -14,13 +14,12 @@ from logweir.errors import DecodeError, RemoteProtocolError
 from logweir.replication.memcached.wire.codec import (
     HEADER,
     REQUEST,
-    U16,
-    U32,
     Opcode,
     Packet,
     Status,
     encode_request,
 )
+from logweir.replication.packing import U16_HIGH, U32_HIGH, U64_HIGH
 
 __all__ = [
     "NO_OPTIONS",
@@ -39,7 +38,6 @@ __all__ = [
 TTL_MAX: Final = 255
 _TAP: Final = struct.Struct(">HHBxxx")
 _TAP_ITEM: Final = struct.Struct(">HHBxxxII")
-_U64: Final = struct.Struct(">Q")
 _PAIR: Final = struct.Struct(">HQ")
 
 
@@ -85,7 +83,7 @@ class Connect:
     """What a consumer asks for.
 
     `backfill`: date, with option BACKFILL; `vbuckets`: () for all; `checkpoints`: (vbucket, id);
-    `closed_only`: of a registered client, None where it did not say.
+    `closed_only`: of a registered client, None if it did not say.
     """
 
     name: bytes = b""
@@ -102,12 +100,12 @@ def encode_connect(connect: Connect) -> bytes:
     body = b""
     options = connect.options
     if options & Option.BACKFILL:
-        body += _U64.pack(connect.backfill)
+        body += U64_HIGH.pack(connect.backfill)
     if options & Option.LIST_VBUCKETS:
-        body += U16.pack(len(connect.vbuckets))
-        body += b"".join(U16.pack(vbucket) for vbucket in connect.vbuckets)
+        body += U16_HIGH.pack(len(connect.vbuckets))
+        body += b"".join(U16_HIGH.pack(vbucket) for vbucket in connect.vbuckets)
     if options & Option.CHECKPOINT and connect.checkpoints:
-        body += U16.pack(len(connect.checkpoints))
+        body += U16_HIGH.pack(len(connect.checkpoints))
         body += b"".join(_PAIR.pack(*pair) for pair in connect.checkpoints)
     if options & Option.REGISTERED_CLIENT and connect.closed_only is not None:
         body += bytes((connect.closed_only,))
@@ -116,7 +114,7 @@ def encode_connect(connect: Connect) -> bytes:
             Opcode.TAP_CONNECT,
             connect.name,
             body,
-            U32.pack(options),
+            U32_HIGH.pack(options),
             opaque=connect.opaque,
         )
     )
@@ -126,13 +124,13 @@ def decode_connect(packet: Packet) -> Connect:
     """Read TAP_CONNECT.
 
     Raises `RemoteProtocolError`, whose `reply_hint` is the status to answer before closing, or
-    None where a real server closes without an answer.
+    None if a real server closes without an answer.
     """
     if len(packet.extras) not in (0, 4):
         raise RemoteProtocolError(
             f"TAP_CONNECT with {len(packet.extras)} bytes of extras", reply_hint=Status.INVALID
         )
-    options = Option(U32.unpack(packet.extras)[0] if packet.extras else 0)
+    options = Option(U32_HIGH.unpack(packet.extras)[0] if packet.extras else 0)
     value, at = packet.value, 0
     backfill = 0
     vbuckets: tuple[int, ...] = ()
@@ -141,7 +139,7 @@ def decode_connect(packet: Packet) -> Connect:
     if options & Option.BACKFILL:
         if len(value) < 8:
             raise RemoteProtocolError("TAP_CONNECT without the date that it announces")
-        (backfill,) = _U64.unpack_from(value)
+        (backfill,) = U64_HIGH.unpack_from(value)
         at = 8
     if options & Option.LIST_VBUCKETS:
         count, at = _count(value, at, 2)
@@ -174,7 +172,7 @@ def decode_filter(packet: Packet) -> tuple[tuple[int, int], ...]:
 def _count(value: bytes, at: int, item_bytes: int) -> tuple[int, int]:
     """The count of a list at `at`, whose items are all there, and where they begin."""
     if len(value) - at >= 2:
-        count: int = U16.unpack_from(value, at)[0]
+        count: int = U16_HIGH.unpack_from(value, at)[0]
         if len(value) - at - 2 >= count * item_bytes:
             return count, at + 2
     raise RemoteProtocolError(
@@ -189,7 +187,7 @@ class TapMessage:
 
     `item_flags`: as the writing client gave them; `number`: subtype of OPAQUE (None: sign of life),
     state of VBUCKET_SET, id of a checkpoint; `private`: what else stood there; `has_value`: False
-    where the value was left out.
+    if the value was left out.
     """
 
     opcode: int
@@ -279,11 +277,11 @@ def encode_tap(message: TapMessage, *, fix_flags: bool = False) -> bytes:
         bits |= PacketFlag.NO_VALUE
         value = b""
     if opcode in (Opcode.TAP_OPAQUE, Opcode.TAP_VBUCKET_SET):
-        private = b"" if message.number is None else U32.pack(message.number)
+        private = b"" if message.number is None else U32_HIGH.pack(message.number)
         extras = _TAP.pack(len(private), bits, message.ttl)
     elif opcode in (Opcode.TAP_CHECKPOINT_START, Opcode.TAP_CHECKPOINT_END):
         assert message.number is not None
-        value = _U64.pack(message.number)
+        value = U64_HIGH.pack(message.number)
         extras = _TAP_ITEM.pack(len(private), bits, message.ttl, 0, 0)
     elif opcode == Opcode.TAP_MUTATION:
         item_flags = message.item_flags

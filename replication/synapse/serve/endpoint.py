@@ -1,18 +1,18 @@
 """Serving Synapse's line protocol: one task per follower reads the store at the follower's pace.
 
-A follower of a stream gets what is stored behind its token, page by page, then POSITION, then what
+A follower of a stream gets what is stored after its token, page by page, then POSITION, then what
 is committed. Nothing is queued for a follower: what it has not taken yet is read from the state or
 the log when it takes it, and rows at the end of the log are read and written out once for all
 (`logweir.replication.stream.hub`, `streams.Streams`); so are the pages of those who catch up at the
 same
 time. One that takes nothing for `limits.SYNAPSE_STALL_SECONDS`, or that is still at a place of the
-log when that is removed, gets `ERROR Failed to keep up` behind what is on its way to it.
+log when that is removed, gets `ERROR Failed to keep up` after what is on its way to it.
 
 ====================================  ==============================================================
 asked for                             gets
 ====================================  ==============================================================
 NOW, or the token where it stands     POSITION
-a token below                         the units behind it, `batch` but for the last row, POSITION
+a token below                         the units after it, `batch` but for the last row, POSITION
 a token above                         POSITION, which is lower
 a space, below the oldest row kept    ERROR token too old; with 0 all that is in the space as
                                       `replace` rows in one unit, then POSITION
@@ -30,7 +30,7 @@ long: <stream> <token>`, or with `on_long_row="skip"` its unit is left out and a
 sent; each is counted.
 
 With `keep`, FEDERATION_ACK of a follower that has said its NAME means that it has the log up to
-that signature: the files behind it are kept for it, over restarts of both, until it acknowledges
+that signature: the files after it are kept for it, over restarts of both, until it acknowledges
 more, or gives its place up with a token below 0. It is told as `synapse:<name>` among those who
 keep files. One acknowledgement is noted at a time, of each name the newest.
 
@@ -69,14 +69,8 @@ from logweir.replication.synapse.push import OWN_INSTANCE, Delivery, Stream, Str
 from logweir.replication.synapse.serve.options import Options
 from logweir.replication.synapse.serve.shown import Shown
 from logweir.replication.synapse.serve.updates import Failed, UpdatesService
-from logweir.replication.synapse.server_session import (
-    Acknowledged,
-    Event,
-    PeerUp,
-    ServerSession,
-    Subscribe,
-)
-from logweir.replication.synapse.wire.codec import ALL, Dialect, Plain
+from logweir.replication.synapse.server_session import Event, ServerSession
+from logweir.replication.synapse.wire.codec import ALL, Dialect, FederationAck, Plain, Replicate
 from logweir.replication.urls import Url
 from logweir.store import Log
 from logweir.store.view import ReadView
@@ -125,7 +119,7 @@ class SynapseService:
         )
 
     async def keep(self, name: str, token: int) -> None:
-        """A follower has everything up to `token`: keep the log behind it; below 0: no longer."""
+        """A follower has everything up to `token`: keep the log after it; below 0: no longer."""
         label = f"synapse:{name}"
         async with self._keeping:
             if token < 0:
@@ -260,24 +254,22 @@ class Conversation:
     def handle(self, events: Sequence[Event]) -> None:
         """See `Conversation` of `logweir.replication.link`."""
         for event in events:
-            if isinstance(event, Subscribe):
+            if isinstance(event, Replicate):
                 self._ask(event)
-            elif isinstance(event, Acknowledged):
+            elif isinstance(event, FederationAck):
                 if refusal := self._shown.refusal_of_all:
                     self._refuse(refusal)
                 elif self.service.options.keep and self.session.name:
                     self._acknowledge(self.session.name, event.token)
-            elif self._shown.refusal_of_all:
-                continue
-            elif isinstance(event, PeerUp) and self.service.options.relay_up:
+            elif self.service.options.relay_up and not self._shown.refusal_of_all:
                 for other in self.service.conversations - {self}:
-                    other.pass_on(Plain("REMOTE_SERVER_UP", event.server))
+                    other.pass_on(event)
 
-    def _ask(self, event: Subscribe) -> None:
+    def _ask(self, event: Replicate) -> None:
         if refusal := self._shown.refusal_of_all:
             self._refuse(refusal)
             return
-        after = event.after
+        after = event.token
         if event.stream in self._asked:
             known = self._asked[event.stream]
             after = known if after is None else after if known is None else min(known, after)
@@ -491,7 +483,7 @@ class Conversation:
             await self._drained()
 
     async def _catch_up_relayed(self, stream: Stream, after: int | None) -> None:
-        """Send what is stored behind `after`, then POSITION."""
+        """Send what is stored after `after`, then POSITION."""
         streams = self.service.streams
         while True:
             with self.service.log.read_view() as view:
@@ -571,7 +563,7 @@ class Conversation:
     async def _send_state(self, stream: Stream) -> int:
         """Everything that is in a space, as one unit. Returns its token.
 
-        It is read page by page; what changes meanwhile comes again behind it.
+        It is read page by page; what changes meanwhile comes again after it.
         """
         log, streams = self.service.log, self.service.streams
         token = log.applied.signature

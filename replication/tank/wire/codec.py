@@ -34,7 +34,7 @@ type  answer, each beginning with the request id u32
       u8 and 00: base u64, high water mark u64, chunk length u32 · fe: high water mark, chunk
       length · 01: 0 u64, high water mark u64, 0 u32, first available u64 · fb, fd, ff: nothing ·
       fc: IPv4, port. The chunks follow the header in the same order
-06    topic, count u16 (0: unknown topic), per partition: first u64, last u64 and, where both are
+06    topic, count u16 (0: unknown topic), per partition: first u64, last u64 and, if both are
       2^64-1, a reason fb, fd or fc with IPv4 and port
 07    topic, error u8
 08    topic, partition u16, error u8
@@ -57,12 +57,10 @@ from typing import Final
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import TANK_FRAME_BYTES
+from logweir.replication.packing import U16_LOW, U32_LOW, U64_LOW
 from logweir.replication.tank.wire.framing import (
     ADDRESS,
     FRAME,
-    U16,
-    U32,
-    U64,
     VIEWED_BYTES,
     Buffer,
     Reader,
@@ -177,7 +175,7 @@ def _decode_fetch(reader: Reader) -> Fetch:
 def _decode_partitions(reader: Reader) -> Partitions:
     request_id, topic = reader.u32(), reader.text()
     data = reader.take(reader.left() // 2 * 2)
-    return Partitions(request_id, topic, tuple(item[0] for item in U16.iter_unpack(data)))
+    return Partitions(request_id, topic, tuple(item[0] for item in U16_LOW.iter_unpack(data)))
 
 
 def decode_request(kind: int, payload: Buffer) -> Request:
@@ -213,27 +211,27 @@ def decode_request(kind: int, payload: Buffer) -> Request:
 
 
 def _encode_publish(request: Publish) -> bytes:
-    out = bytearray(U16.pack(request.version) + U32.pack(request.request_id))
+    out = bytearray(U16_LOW.pack(request.version) + U32_LOW.pack(request.request_id))
     out += _text(request.client)
     out.append(request.acks)
-    out += U32.pack(request.ack_timeout_ms)
+    out += U32_LOW.pack(request.ack_timeout_ms)
     out.append(len(request.topics))
     for name, parts in request.topics:
         out += _text(name)
         out.append(len(parts))
         for part in parts:
-            out += U16.pack(part.partition)
+            out += U16_LOW.pack(part.partition)
             out += encode_varint(len(part.bundle))
             if request.at_numbers:
-                out += U64.pack(part.first or 0)
+                out += U64_LOW.pack(part.first or 0)
             out += part.bundle
     return bytes(out)
 
 
 def _encode_fetch(request: Fetch) -> bytes:
-    out = bytearray(U16.pack(request.version) + U32.pack(request.request_id))
+    out = bytearray(U16_LOW.pack(request.version) + U32_LOW.pack(request.request_id))
     out += _text(request.client)
-    out += U64.pack(request.max_wait_ms) + U32.pack(request.min_bytes)
+    out += U64_LOW.pack(request.max_wait_ms) + U32_LOW.pack(request.min_bytes)
     if request.version >= _VERSION_WITH_FLAGS:
         out.append(request.flags)
     out.append(len(request.topics))
@@ -246,7 +244,7 @@ def _encode_fetch(request: Fetch) -> bytes:
 
 
 def encode_request(request: Request) -> bytes:
-    """The frame of a request. Raises `LimitExceeded` where a count or length does not fit."""
+    """The frame of a request. Raises `LimitExceeded` if a count or length does not fit."""
     match request:
         case Publish():
             kind = MessageType.PUBLISH_AT if request.at_numbers else MessageType.PUBLISH
@@ -255,17 +253,17 @@ def encode_request(request: Request) -> bytes:
             return _frame(MessageType.FETCH, _encode_fetch(request))
         case Ping():
             return PING
-    head = U32.pack(request.request_id)
+    head = U32_LOW.pack(request.request_id)
     match request:
         case Partitions():
-            chosen = b"".join(map(U16.pack, request.chosen))
+            chosen = b"".join(map(U16_LOW.pack, request.chosen))
             return _frame(MessageType.PARTITIONS, head + _text(request.topic) + chosen)
         case Create():
-            body = _text(request.topic) + U16.pack(request.partitions)
+            body = _text(request.topic) + U16_LOW.pack(request.partitions)
             body += encode_varint(len(request.config)) + request.config
             return _frame(MessageType.CREATE, head + body)
         case Reload():
-            body = _text(request.topic) + U16.pack(request.partition)
+            body = _text(request.topic) + U16_LOW.pack(request.partition)
             return _frame(MessageType.RELOAD, head + body)
         case Status():
             return _frame(MessageType.STATUS, head)
@@ -278,15 +276,15 @@ def encode_request(request: Request) -> bytes:
 def _encode_fetched(part: FetchedPart, chunk_bytes: int) -> bytes:
     if part.status is None or part.partition is None:
         return _NO_TOPIC
-    head = U16.pack(part.partition) + bytes((part.status,))
-    mark = U64.pack(part.high_water_mark)
+    head = U16_LOW.pack(part.partition) + bytes((part.status,))
+    mark = U64_LOW.pack(part.high_water_mark)
     match part.status:
         case FetchStatus.FINE:
-            return head + U64.pack(part.base) + mark + U32.pack(chunk_bytes)
+            return head + U64_LOW.pack(part.base) + mark + U32_LOW.pack(chunk_bytes)
         case FetchStatus.SPARSE:
-            return head + mark + U32.pack(chunk_bytes)
+            return head + mark + U32_LOW.pack(chunk_bytes)
         case FetchStatus.BOUNDARY:
-            return head + bytes(8) + mark + bytes(4) + U64.pack(part.first_available)
+            return head + bytes(8) + mark + bytes(4) + U64_LOW.pack(part.first_available)
         case FetchStatus.OTHER_LEADER:
             return head + _address(part.leader)
         case _:
@@ -299,9 +297,9 @@ def encode_fetch_header(
     """Frame head and header of a fetch answer, to be written in one piece before the chunks.
 
     `parts`: one per partition asked, in order, a topic that is unknown being one part for all of
-    them; `chunk_bytes`: the length of the chunk of each, 0 where it has none.
+    them; `chunk_bytes`: the length of the chunk of each, 0 if it has none.
     """
-    body = bytearray(U32.pack(request.request_id))
+    body = bytearray(U32_LOW.pack(request.request_id))
     body.append(len(request.topics))
     index = 0
     for name, asked in request.topics:
@@ -314,28 +312,28 @@ def encode_fetch_header(
         for _ in asked:
             body += _encode_fetched(parts[index], chunk_bytes[index])
             index += 1
-    size = U32.size + len(body) + sum(chunk_bytes)
+    size = U32_LOW.size + len(body) + sum(chunk_bytes)
     if size > TANK_FRAME_BYTES:
         raise LimitExceeded("TANK_FRAME_BYTES", TANK_FRAME_BYTES, size)
-    return FRAME.pack(MessageType.FETCH, size) + U32.pack(len(body)) + bytes(body)
+    return FRAME.pack(MessageType.FETCH, size) + U32_LOW.pack(len(body)) + bytes(body)
 
 
 def encode_published(request_id: int, raw: bytes) -> bytes:
     """The frame of a `PublishAnswer` of at most 255 * 255 results."""
-    return _PUBLISHED.pack(_PUBLISH, U32.size + len(raw), request_id) + raw
+    return _PUBLISHED.pack(_PUBLISH, U32_LOW.size + len(raw), request_id) + raw
 
 
 def encode_answer(answer: Answer) -> bytes:
     """The frame of an answer that is not a `FetchAnswer` (see `encode_fetch_header`)."""
-    head = U32.pack(answer.request_id)
+    head = U32_LOW.pack(answer.request_id)
     match answer:
         case PublishAnswer():
             return encode_published(answer.request_id, answer.raw)
         case PartitionsAnswer():
-            body = bytearray(_text(answer.topic) + U16.pack(len(answer.partitions)))
+            body = bytearray(_text(answer.topic) + U16_LOW.pack(len(answer.partitions)))
             for state in answer.partitions:
                 if state.reason is None:
-                    body += U64.pack(state.first) + U64.pack(state.last)
+                    body += U64_LOW.pack(state.first) + U64_LOW.pack(state.last)
                     continue
                 body += b"\xff" * 16
                 body.append(state.reason)
@@ -345,7 +343,7 @@ def encode_answer(answer: Answer) -> bytes:
         case CreateAnswer():
             return _frame(MessageType.CREATE, head + _text(answer.topic) + bytes((answer.error,)))
         case ReloadAnswer():
-            payload = head + _text(answer.topic) + U16.pack(answer.partition)
+            payload = head + _text(answer.topic) + U16_LOW.pack(answer.partition)
             return _frame(MessageType.RELOAD, payload + bytes((answer.error,)))
         case StatusAnswer():
             fields = _STATUS.pack(
@@ -360,12 +358,12 @@ def encode_answer(answer: Answer) -> bytes:
             )
             return _frame(MessageType.STATUS, head + fields)
         case TopicsAnswer():
-            body = bytearray(U32.pack(len(answer.topics)) + b"\0")
+            body = bytearray(U32_LOW.pack(len(answer.topics)) + b"\0")
             for name, enabled, partitions in answer.topics:
-                body += _text(name) + bytes((enabled,)) + U16.pack(partitions)
+                body += _text(name) + bytes((enabled,)) + U16_LOW.pack(partitions)
             return _frame(MessageType.TOPICS, head + bytes(body))
         case TopologyAnswer():
-            return _frame(MessageType.TOPOLOGY, head + U16.pack(_NO_CLUSTER))
+            return _frame(MessageType.TOPOLOGY, head + U16_LOW.pack(_NO_CLUSTER))
         case FetchAnswer():
             raise TypeError("a fetch answer is written by encode_fetch_header and its chunks")
 
@@ -393,9 +391,9 @@ def _decode_fetched(reader: Reader, topic: str) -> tuple[FetchedPart, int]:
 
 def _decode_fetch_answer(payload: Buffer) -> FetchAnswer:
     header_bytes = Reader(payload).u32()
-    if U32.size + header_bytes > len(payload):
+    if U32_LOW.size + header_bytes > len(payload):
         raise DecodeError("the header of a fetch answer runs past its frame")
-    reader = Reader(payload[: U32.size + header_bytes], U32.size)
+    reader = Reader(payload[: U32_LOW.size + header_bytes], U32_LOW.size)
     request_id = reader.u32()
     found: list[tuple[FetchedPart, int]] = []
     for _ in range(reader.u8()):
@@ -406,7 +404,7 @@ def _decode_fetch_answer(payload: Buffer) -> FetchAnswer:
             continue
         found += [_decode_fetched(reader, topic) for _ in range(count)]
     reader.finish()
-    chunks = Reader(payload, U32.size + header_bytes)
+    chunks = Reader(payload, U32_LOW.size + header_bytes)
     parts = []
     for part, size in found:
         if size:
@@ -458,7 +456,7 @@ def decode_answer(kind: int, payload: Buffer) -> Answer | Ping:
     request_id = reader.u32()
     match kind:
         case MessageType.PUBLISH:
-            return PublishAnswer(request_id, bytes(payload[U32.size :]))
+            return PublishAnswer(request_id, bytes(payload[U32_LOW.size :]))
         case MessageType.PARTITIONS:
             topic = reader.text()
             states = tuple(_decode_state(reader) for _ in range(reader.u16()))
@@ -491,7 +489,7 @@ def publish_results(
     """The results of `answer` per topic, whose numbers of partitions are `topics`.
 
     A result that stands for a whole topic is repeated for each of its partitions. Raises
-    `DecodeError` where the bytes do not fit.
+    `DecodeError` if the bytes do not fit.
     """
     reader = Reader(answer.raw)
     out: list[tuple[PublishResult, ...]] = []

@@ -13,15 +13,13 @@ from typing import Any, Final, TypeVar
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import TANK_FRAME_BYTES
+from logweir.replication.packing import U16_LOW, U32_LOW, U64_LOW
 from logweir.replication.topic import kernel
 from logweir.replication.topic.bundle import read_varint
 
 __all__ = [
     "ADDRESS",
     "FRAME",
-    "U16",
-    "U32",
-    "U64",
     "VIEWED_BYTES",
     "Buffer",
     "FrameBuffer",
@@ -32,16 +30,13 @@ FRAME: Final = struct.Struct("<BI")
 """Head of a frame: type and bytes of the payload."""
 
 Buffer = bytes | memoryview
-U16: Final = struct.Struct("<H")
-U32: Final = struct.Struct("<I")
-U64: Final = struct.Struct("<Q")
 ADDRESS: Final = struct.Struct("<4sH")
 Table = TypeVar("Table", bound=IntEnum)
 
 
 VIEWED_BYTES: Final = 16 * 1024  # smaller bundles are copied: a view keeps all that came with it
 _SCRATCH_BYTES: Final = 64 * 1024  # what is received at a time where no large frame is under way
-_HEAD_BYTES: Final = 4 * 1024  # the same behind a large frame: another one may follow
+_HEAD_BYTES: Final = 4 * 1024  # the same after a large frame: another one may follow
 _OWN_BYTES: Final = 256 * 1024  # of a buffer that large frames stay in, twice as much for a client
 _OWN_MOST_BYTES: Final = 1024 * 1024  # that fills it, up to this
 _BUFFERS_KEPT_BYTES: Final = 8 * 1024 * 1024  # of each size
@@ -86,9 +81,9 @@ _buffers: Final = _Buffers()
 class FrameBuffer:
     """Bytes as they arrive → frames. Keeps at most one frame that is not complete.
 
-    Two ways in: `feed` takes what has arrived; or `room` gives the place to receive into and
+    Two ways in: `feed` takes what has arrived; or `room` returns the place to receive into and
     `received` is told how much came. With the second a large frame is received into a buffer of
-    its own, where it stays: frames behind it follow in the same buffer. A payload that lies whole
+    its own, where it stays: frames after it follow in the same buffer. A payload that lies whole
     in one buffer is a view of it; another one is joined once, when its last byte is there.
     """
 
@@ -112,7 +107,7 @@ class FrameBuffer:
         return self._size_bytes if self._own is None else len(self._own)
 
     def feed(self, data: Buffer) -> tuple[list[tuple[int, memoryview]], LimitExceeded | None]:
-        """(type, payload) of each frame that is complete now, and what is wrong behind them.
+        """(type, payload) of each frame that is complete now, and what is wrong after them.
 
         `data` must not change any more. A frame that is too long is seen at its header, before its
         bytes are kept.
@@ -222,7 +217,7 @@ class FrameBuffer:
 
 
 class Reader:
-    """Fields of one payload, in order. Raises `DecodeError` where one is cut."""
+    """Fields of one payload, in order. Raises `DecodeError` if one is cut."""
 
     __slots__ = ("data", "position")
 
@@ -256,13 +251,13 @@ class Reader:
         return self.data[self.position - 1]
 
     def u16(self) -> int:
-        return int(self.unpack(U16)[0])
+        return int(self.unpack(U16_LOW)[0])
 
     def u32(self) -> int:
-        return int(self.unpack(U32)[0])
+        return int(self.unpack(U32_LOW)[0])
 
     def u64(self) -> int:
-        return int(self.unpack(U64)[0])
+        return int(self.unpack(U64_LOW)[0])
 
     def varint(self) -> int:
         value, self.position = read_varint(self.data, self.position)
