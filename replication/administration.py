@@ -58,7 +58,7 @@ class Administration:
     """The calls on one open store. Each runs in a thread of its own.
 
     `forget`: makes a server forget a follower, before its logs are given up; `refused`: why
-    nothing may be changed here, "" where it may.
+    nothing may be changed here, "" if it may.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ from logweir.replication.link import Link, peer_text
 
 __all__ = ["Reception", "SecureServer"]
 
-_PAUSE_SECONDS: Final = 0.1  # where nothing can be accepted: no more files may be open, say
+_PAUSE_SECONDS: Final = 0.1  # if nothing can be accepted: no more files may be open, say
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ slow disk slows its clients down instead of filling the memory.
 A `Budget` is for all connections of a server together. They hold
 
 =========  =========================================================================================
-kind       what, and what is done where it is too much
+kind       what, and what is done if it is too much
 =========  =========================================================================================
 frames     messages whose rest has not come. Who holds most of them is closed; those who have not
            said who they are have a small part of the budget for this, and are closed among
@@ -15,7 +15,7 @@ frames     messages whose rest has not come. Who holds most of them is closed; t
 requests   what is `Unanswered`. A connection with more of it than the budget has left is not read,
            until half of it is gone
 answers    what the peer has not taken. For a connection with more of it than the budget has left
-           nothing more is made; where the budget is passed all the same, who holds most is closed
+           nothing more is made; if the budget is passed all the same, who holds most is closed
 =========  =========================================================================================
 
 So a connection has always as much as is left for another one, whoever came first, and one that

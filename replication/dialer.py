@@ -84,7 +84,7 @@ class Asking(ABC, Generic[S, A]):
             waiting.exception()  # who waits is told; who does not has chosen not to
 
     async def _ready_link(self) -> Link:
-        """The link, once it takes more. Raises `Unreachable` where it is closed."""
+        """The link, once it takes more. Raises `Unreachable` if it is closed."""
         link = self._link
         if link is None or not link.is_open:
             raise Unreachable(str(self.url), "the connection is closed")
@@ -103,7 +103,7 @@ class Asking(ABC, Generic[S, A]):
             waiting.set_result(answer)
 
     async def _in_time(self, waiting: asyncio.Future[A], timeout_seconds: float) -> A:
-        """An answer. Raises `Unreachable`, and closes the connection, where none comes in time."""
+        """An answer. Raises `Unreachable`, and closes the connection, if none comes in time."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 return await waiting
@@ -141,7 +141,7 @@ class Reconnecting(Closing, Generic[C]):
 
     @abstractmethod
     async def _connect(self) -> C:
-        """Make a connection. Raises `Unreachable`, and `PeerRefused` where the server may refuse
+        """Make a connection. Raises `Unreachable`, and `PeerRefused` if the server may refuse
         us."""
 
     async def connection(self) -> C:

@@ -24,7 +24,7 @@ class Answer(NamedTuple):
 
 
 class HttpConversation:
-    """See the module's text. `respond`: the answer to a request, None where it has been given to
+    """See the module's text. `respond`: the answer to a request, None if it has been given to
     the session itself."""
 
     def __init__(self, link: Link, respond: Callable[[Request], Awaitable[Answer | None]]) -> None:

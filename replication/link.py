@@ -166,7 +166,7 @@ class Link(asyncio.BaseProtocol):
         await self._room.wait()
 
     def write(self, data: bytes | bytearray) -> None:
-        """Send bytes as they are, behind what the session had to send; nobody changes them."""
+        """Send bytes as they are, after what the session had to send; nobody changes them."""
         self.flush()
         self.send(data)
 
@@ -213,7 +213,7 @@ class Link(asyncio.BaseProtocol):
 
     def deafen(self, seconds: float, heard: Callable[[], None]) -> bool:
         """Take nothing of the peer for so long, then call `heard`; at the beginning of a connection
-        from its first byte on. Returns False, and does nothing, where that is so already."""
+        from its first byte on. Returns False, and does nothing, if that is so already."""
         if self._unheard is not None or self._deafness is not None:
             return False
         self._deafness = (seconds, heard)
@@ -247,8 +247,8 @@ class Link(asyncio.BaseProtocol):
             self.spawn(self._go_on())
 
     def in_turns(self, work: Generator[None, None, None], then: Callable[[], None]) -> bool:
-        """Do `work`, a request that may be long: all in this turn, where True is returned, else in
-        later ones, with `then` behind it; nothing is read until then."""
+        """Do `work`, a request that may be long: all in this turn, if True is returned, else in
+        later ones, with `then` after it; nothing is read until then."""
         if advance(work):
             return True
         self.hold_reading()
@@ -271,7 +271,7 @@ class Link(asyncio.BaseProtocol):
             self.flush()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run `work` beside the connection; it is cancelled when the connection is gone, also where
+        """Run `work` beside the connection; it is cancelled when the connection is gone, also if
         that was before.
 
         An error of the tree in `logweir.errors`, or of the socket, closes the connection.
@@ -464,7 +464,7 @@ class Link(asyncio.BaseProtocol):
     # --- inside -----------------------------------------------------------------------------------
 
     def send(self, data: bytes | bytearray) -> None:
-        """`write` where the session has nothing to send."""
+        """`write` if the session has nothing to send."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return

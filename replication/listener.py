@@ -55,7 +55,7 @@ _log = get_logger("logweir.replication")
 _STOPPED: Final = Parting("the server stops")
 
 EXPOSURE_HINT: Final = (
-    "listen on 127.0.0.1, allow guests nothing, write ?from=NETWORKS behind the address, or give "
+    "listen on 127.0.0.1, allow guests nothing, write ?from=NETWORKS after the address, or give "
     "--tls-certificate and --tls-client-ca"
 )
 

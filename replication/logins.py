@@ -76,7 +76,7 @@ class Logins:
         return link.failed_logins >= LOGIN_TRIES or not self.slow(link)
 
     def slow(self, link: Link) -> bool:
-        """Do not hear a connection for as long as its address has deserved. Returns False where too
+        """Do not hear a connection for as long as its address has deserved. Returns False if too
         many of that address wait already."""
         known = self._known.get(_place(link.address))
         seconds = 0.0 if known is None else _delay(self._left(known))

@@ -37,7 +37,7 @@ def _prepare_process() -> None:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run an event loop: uvloop's where that is installed."""
+    """Run an event loop: uvloop's if that is installed."""
     _prepare_process()
     try:
         import uvloop

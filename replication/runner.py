@@ -10,7 +10,7 @@ States::
 `limits.BACKOFF_FIRST_SECONDS`, each next one twice as long up to `limits.BACKOFF_MAX_SECONDS`, and
 each is multiplied with a random number from 0.5 to 1, so that many followers of one master do not
 come back together. It starts anew once an attempt reached FOLLOWING. `STOPPED` is final: only an
-operator can mend what is named in `last_error`, or, where that is "", all that was to be taken was.
+operator can mend what is named in `last_error`, or, if that is "", all that was to be taken was.
 
 An attempt that shows no life (`Progress.alive`) for `stall_seconds` is ended as stalled. A runner
 that is to follow *once* ends when FOLLOWING is reached.
@@ -65,13 +65,13 @@ class SourceStatus:
 
     @property
     def told(self) -> str:
-        """The state, and why where the source waits or has stopped: while it connects or copies,
+        """The state, and why if the source waits or has stopped: while it connects or copies,
         the last error is that of an earlier attempt."""
         failed = self.state in (SourceState.WAITING, SourceState.STOPPED) and self.last_error
         return f"{self.state}: {self.last_error}" if failed else f"{self.state}"
 
     def behind(self, lag_seconds: float) -> str:
-        """What it has not caught up with, "" where it has, but for `lag_seconds` at most, or where
+        """What it has not caught up with, "" if it has, but for `lag_seconds` at most, or if
         all that was to be taken was. A part that is not followed any more does not count."""
         if self.state == SourceState.STOPPED and not self.last_error:
             return ""
@@ -137,8 +137,8 @@ class Source(Protocol):
     async def attempt(self, progress: Progress) -> None:
         """Connect and follow until the connection ends.
 
-        Raises `SourceStopped` where another attempt cannot help, any other `LogweirError` or
-        `OSError` where it may.
+        Raises `SourceStopped` if another attempt cannot help, any other `LogweirError` or
+        `OSError` if it may.
         """
         ...
 

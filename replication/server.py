@@ -65,7 +65,7 @@ class ServerOptions:
     `replication.budget`; `ready_lag_seconds`: how far behind an upstream this server may be and be
     ready.
 
-    Raises `ConfigError` where two upstreams would fill the same; see `replication.service.names`.
+    Raises `ConfigError` if two upstreams would fill the same; see `replication.service.names`.
     """
 
     listen: Sequence[Url] = ()
@@ -171,7 +171,7 @@ class Server:
     async def start(self) -> Sequence[Url]:
         """Listen and follow. Returns the addresses with their real ports. Raises `ConfigError`."""
         self.log.inner.check_process()
-        end = self.log.inner.durable_end  # looked at first: what is committed then lies behind it
+        end = self.log.inner.durable_end  # looked at first: what is committed then lies after it
         self.places.note(self.log.vclock, *end)
         self._stop_listening = self.log.on_commit(self._committed)
         self.recent.begin()
@@ -219,7 +219,7 @@ class Server:
 
     @property
     def page_url(self) -> str:
-        """Where a browser finds the page, "" where there is none or at a unix socket."""
+        """Where a browser finds the page, "" if there is none or at a unix socket."""
         for told in self.listener.status():
             url = str(told["url"])
             if url.startswith("web://") and not url.startswith("web://unix/:"):

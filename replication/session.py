@@ -1,7 +1,7 @@
 """The contract that the state machine of every protocol keeps. No I/O, no clock.
 
 A session is fed with what came from the peer and with clock readings (seconds of any monotonic
-clock, always the same one), and gives back *events*: values of the protocol's own event types, in
+clock, always the same one), and returns *events*: values of the protocol's own event types, in
 the order in which they happened. What it wants to send it keeps until it is fetched::
 
     events = session.receive_data(data, now)     # or receive_eof(now), or deadline_passed(now)
@@ -67,7 +67,7 @@ class SendsParts(Protocol):
     """A session whose answers are large: its owner may spare joining them."""
 
     def parts_to_send(self) -> list[bytes | memoryview]:
-        """`data_to_send` in several buffers, to be sent one behind the other."""
+        """`data_to_send` in several buffers, to be sent one after the other."""
         ...
 
 
@@ -94,7 +94,7 @@ class Outbox:
         self.size_bytes = 0
 
     def put(self, data: bytes | memoryview) -> None:
-        """Add `data` behind what waits; it must not change until it was taken."""
+        """Add `data` after what waits; it must not change until it was taken."""
         self._parts.append(data)
         self.size_bytes += len(data)
 
@@ -138,7 +138,7 @@ class InputBuffer:
         return self.size_bytes
 
     def join(self, data: bytes) -> bytes:
-        """What was kept with `data` behind it; b"" while less than is needed is there."""
+        """What was kept with `data` after it; b"" while less than is needed is there."""
         if not self._parts:
             return data
         self._parts.append(data)
@@ -150,7 +150,7 @@ class InputBuffer:
     def keep(self, rest: bytes, needed_bytes: int = 0) -> None:
         """Keep `rest`. `needed_bytes`: how long it must get before it is worth a look.
 
-        Raises `LimitExceeded` where either is over the limit.
+        Raises `LimitExceeded` if either is over the limit.
         """
         size = max(len(rest), needed_bytes)
         if size > self.limit_bytes:
@@ -160,7 +160,7 @@ class InputBuffer:
         self._needed_bytes = needed_bytes
 
     def add(self, data: bytes) -> None:
-        """Keep `data` behind what is kept, without a look at it. Raises `LimitExceeded`."""
+        """Keep `data` after what is kept, without a look at it. Raises `LimitExceeded`."""
         if self.size_bytes + len(data) > self.limit_bytes:
             raise LimitExceeded(self.limit_name, self.limit_bytes, self.size_bytes + len(data))
         self._parts.append(data)
@@ -211,7 +211,7 @@ class BaseSession(Generic[Event]):
         take: Callable[[Unit, list[Event]], None],
     ) -> list[Event]:
         """The events that `take` makes of whole messages, until the session ends. One for which it
-        raises an error of the tree is malformed, and so is what `problem` says stands behind them.
+        raises an error of the tree is malformed, and so is what `problem` says stands after them.
         """
         events: list[Event] = []
         for each in units:

@@ -8,8 +8,8 @@ should take `limits.TURN_SECONDS` at most. Cheap bytes, such as those of large v
 handled as they come, and expensive ones in small portions.
 
 What a small request asks for may be large. So who answers requests that have been read looks at the
-`Turn`, and leaves the rest for the next one behind `limits.TURN_ANSWER_BYTES` of answers, or
-`limits.TURN_SECONDS`. A single request that takes longer is an iterator that stops behind each
+`Turn`, and leaves the rest for the next one after `limits.TURN_ANSWER_BYTES` of answers, or
+`limits.TURN_SECONDS`. A single request that takes longer is an iterator that stops after each
 step, and of which each turn does some (`advance`; `Link.in_turns`).
 """
 

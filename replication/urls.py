@@ -16,7 +16,7 @@ given up), `password_file=FILE` (its first line is the password, which then stan
 processes; it is read anew for every connection); of every listener: `from`
 (`logweir.replication.addresses`).
 
-The second form, behind its scheme the one in which Tarantool writes them, means a unix socket. TLS
+The second form, after its scheme the one in which Tarantool writes them, means a unix socket. TLS
 is not spoken there, and networks have no meaning; a listener has `mode` instead of `from`
 (`logweir.replication.unixsocket`). A colon in the file's name is written `%3A`. The third form is
 that of schemes whose addresses are files that say where the upstream is (`Scheme.is_file`).
@@ -87,7 +87,7 @@ class Url:
         return f"{self.scheme}://{who}{host}:{self.port}{path}{query}"
 
     def secret(self) -> str:
-        """The password, as it stands in its file now; the one that was read first where the file
+        """The password, as it stands in its file now; the one that was read first if the file
         cannot be read any more, as on another machine. "" for none."""
         if not self.password_file:
             return self.password
@@ -97,7 +97,7 @@ class Url:
             return self.password
 
     def option(self, name: str) -> str:
-        """The value of one option; "" where it is not given."""
+        """The value of one option; "" if it is not given."""
         return dict(self.options).get(name, "")
 
     def flag(self, name: str) -> bool:
@@ -178,7 +178,7 @@ def _refuse(text: str, origin: str, message: str, hint: str) -> ConfigError:
 
 
 def _scheme(text: str, schemes: Schemes, origin: str, is_listener: bool) -> Scheme:
-    """The scheme of an address. Raises `ConfigError` where it has none, or an unsuitable one."""
+    """The scheme of an address. Raises `ConfigError` if it has none, or an unsuitable one."""
     name, separator, _ = text.partition("://")
     fitting = [one for one in schemes.values() if (one.listens if is_listener else one.follows)]
     known = ", ".join(one.name for one in fitting)
@@ -288,7 +288,7 @@ def read_url(text: str, schemes: Schemes, *, origin: str = "argument") -> Url:
 
 
 def _first_line(file: str) -> str:
-    """Raises `OSError`; `ValueError` where it is not text."""
+    """Raises `OSError`; `ValueError` if it is not text."""
     with open(file, encoding="utf-8") as opened:
         return opened.readline().rstrip("\r\n")
 
@@ -312,7 +312,7 @@ def _with_password(url: Url, text: str, origin: str) -> Url:
 
 
 def read_listen_url(text: str, schemes: Schemes, *, origin: str = "argument") -> Url:
-    """Read the address of a listener: no user; a path only where `Scheme.listens_with_path`; host
+    """Read the address of a listener: no user; a path only if `Scheme.listens_with_path`; host
     127.0.0.1 unless given; port 0: any.
 
     Raises `ConfigError`.

@@ -1,7 +1,7 @@
 """Requests about items, executed as batches of statements: the same for every protocol of buckets.
 
 A protocol says its requests in columns of statements, and makes answers of what came of those
-(`Requests`). `Changes` executes them in a group of the commit queue; where an expired item or one
+(`Requests`). `Changes` executes them in a group of the commit queue; if an expired item or one
 of another vbucket is in the way of one, that one by itself, and the batch goes on. `Looks`
 does so with what is published, where nothing may be changed: an expired item is not there, and
 noted for who removes it.
@@ -62,7 +62,7 @@ _ZERO: Final = array("Q", (0,))
 
 
 Said = tuple[int, bytes]
-"""The place behind some requests, and the answers to them."""
+"""The place after some requests, and the answers to them."""
 
 
 class Requests(Protocol):
@@ -94,7 +94,7 @@ class Requests(Protocol):
         a vbucket whose state is not known, without room, or before one that is odd.
 
         `numbers`: the place of the next request; bytes used of `given`; statements made so far; the
-        time, in whole Unix seconds. `states`: see `Bucket.known_states`. `columns`: zeros behind
+        time, in whole Unix seconds. `states`: see `Bucket.known_states`. `columns`: zeros after
         the statements that there are.
         """
         ...
@@ -146,7 +146,7 @@ class _Batches:
         self._said_bytes = 0
 
     def answer(self) -> list[Said]:
-        """Run all requests. Returns their answers, in pieces. Raises `Paused`, also behind answers
+        """Run all requests. Returns their answers, in pieces. Raises `Paused`, also after answers
         of `limits.TAP_ANSWERS_BYTES`."""
         numbers, stop = self._numbers, self._requests.stop
         while numbers[AT] < stop:
@@ -173,7 +173,7 @@ class _Batches:
     def _say(
         self, at: int, reached: int, first: int, results: array[int], made: bytes, lsn: int
     ) -> None:
-        """Answer what was executed; the next request is the one behind that."""
+        """Answer what was executed; the next request is the one after that."""
         self._tell(self._requests.answers(at, reached, first, results, made, lsn))
 
     def _tell(self, said: list[Said]) -> None:
@@ -245,7 +245,7 @@ class Changes(_Batches):
             self._execute_alone()
 
     def _execute_alone(self) -> None:
-        """Execute the next request, behind the removal of what is in its way, and answer it."""
+        """Execute the next request, after the removal of what is in its way, and answer it."""
         begin, self._most = self._numbers[AT], 1
         _, vbucket = self._requests.name(begin)
         given, columns, _ = self._statements(1)
@@ -261,7 +261,7 @@ class Changes(_Batches):
         lsn = self._group.last_lsn - (new is not None)
         self._group.end_transaction()
         results = array("Q", (status, *told, 0, len(old or b""), 0, len(new or b""), 0, 0))
-        results += _ZERO * (len(columns) // COLUMNS - 1) * RESULTS  # of a DELETE behind it
+        results += _ZERO * (len(columns) // COLUMNS - 1) * RESULTS  # of a DELETE after it
         self._say(begin, self._numbers[AT], 0, results, old or new or b"", lsn)
 
 

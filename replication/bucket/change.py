@@ -13,15 +13,15 @@ SET         the given item                                        01 not there, 
 ADD         the given item                                        01 as SET; 02 it is there, no CAS
 REPLACE     the given item                                        01 it is not there
 BURY        the tombstone of what is there, with the given TTL;   01 it is not there
-            who asks puts a DELETE behind it
-APPEND      the value behind, PREPEND: before what is there       05 not there; 03 too long
+            who asks puts a DELETE after it
+APPEND      the value after, PREPEND: before what is there        05 not there; 03 too long
 INCREMENT   the number that its text says, VALUE more, as text    06 it is no number; 01 not there,
 DECREMENT   of the old length at least, modulo 2^64; less VALUE,  with NO_CREATE. Without it the
             0 at least; with RETIME the given expiry              given item is made
 TOUCH       the old item and its CAS, with the given expiry       01 it is not there
 TAKE        the given item and its CAS, also where there is an    nothing is changed where there is
             expired one                                           the same, whatever its TTL; with
-                                                                  NO_REPLACE, where there is any
+                                                                  NO_REPLACE, if there is any
 PATCH       what the given value, a patch, makes of the JSON      01 it is not there; 04 it is no
             that is there (`replication.bucket.patch`)            patch; 05 a step of it failed; 03;
                                                                   83 there is no JSON, or packed
@@ -32,15 +32,15 @@ MARK        the old item, marked as stale and nothing else; with  01 it is not t
             RETIME with the given expiry
 ==========  ====================================================  ==================================
 
-Another CAS than the condition's, where the item is there: 02; LOOK, TOUCH and TAKE have none. With
+Another CAS than the condition's, if the item is there: 02; LOOK, TOUCH and TAKE have none. With
 TAKEN a BURY has the given CAS for its tombstone, and also an expired item is there. All else that
 is made gets a new CAS and the TTL of what was written here. Halted, with the tuple that is in the
 way: an expired item, which is to be removed, and what is to be put where one of another vbucket is.
 
-FETCH tells who asks to make another value, B is 1, where nobody was told: of a stale item; with
+FETCH tells who asks to make another value, B is 1, if nobody was told: of a stale item; with
 RECACHE of one that expires before the low half of VALUE, a Unix time; of one that it creates, whose
 expiry is the high half of VALUE. It keeps the CAS. Who may not be told (`wins`, of the computer)
-gets the old tuple. SET with OLDER is done, too, where its CAS is lower than the item's: what is
+gets the old tuple. SET with OLDER is done, too, if its CAS is lower than the item's: what is
 made is stale, told as before, and expires as before. What is made of an item has none of its marks,
 but of TOUCH, and of a counter's text that fits into the old one.
 

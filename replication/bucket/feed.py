@@ -3,7 +3,7 @@
 `Changes` reads the changes of a bucket out of the log's windows, once for all followers at the same
 place. `Backfill` reads what is there in chunks, each in its own short read view, so that a slow
 follower pins nothing: a chunk has the position of its view, and a change of the log that is not
-behind the position of the chunk in which its key falls was seen already (`was_seen`). Once the log
+after the position of the chunk in which its key falls was seen already (`was_seen`). Once the log
 was followed from `start` to `end`, what was given is exactly the bucket as it was at `end`.
 """
 
@@ -49,7 +49,7 @@ class Change:
     """One change of a bucket. `item`: as it is now; of a removal its tombstone; None: the whole
     bucket was emptied. `partial`: only its key is known, the change was made by operations.
 
-    `position`: the log's behind the whole transaction, on its last change; `signature`: of the row;
+    `position`: the log's after the whole transaction, on its last change; `signature`: of the row;
     `timestamp`: Unix seconds; `origin`, `lsn`: replica id and lsn of the row.
     """
 
@@ -74,7 +74,7 @@ class Puts:
     lsns: array[int]
 
     def places(self, numbers: Sequence[int]) -> Callable[[int], VClock]:
-        """The log's positions behind the tuples of these numbers, which rise: what is returned is
+        """The log's positions after the tuples of these numbers, which rise: what is returned is
         called with a place in `numbers`, and keeps little more than that takes."""
         origin, start = self.origins[0], self.start
         if self.origins.count(origin) == len(self.origins):
@@ -109,7 +109,7 @@ class Changes:
         return made
 
     def puts_of(self, window: Window, bucket: Bucket) -> Puts | None:
-        """What a window puts into one bucket; None where it does anything else to it."""
+        """What a window puts into one bucket; None if it does anything else to it."""
         key = (id(window), bucket.space_id)
         known = self._puts.get(key)
         if known is not None and known[0] is window:
@@ -319,7 +319,7 @@ class Feed(Protocol):
 
     def resolved(self, changes: Sequence[Change]) -> tuple[Sequence[Change], VClock | None]:
         """The same changes with what stands now under the keys of those of which only that is
-        known, all of one view, and its position; None where nothing had to be looked up. What is
+        known, all of one view, and its position; None if nothing had to be looked up. What is
         gone is left out: its removal follows."""
         ...
 

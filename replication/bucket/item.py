@@ -18,7 +18,7 @@ meta         varbinary  private bytes of TAP, else ""
 (ttl)        unsigned   servers that an item which came by TAP may still go through, as its packet
                         said, less one; not in the format; absent in what was written here: 255
 (marks)      unsigned   1 stale: somebody said that the value is no longer right; 2 somebody was
-                        told to make another; not in the format; absent where there is none
+                        told to make another; not in the format; absent if there is none
 ===========  =========  ==========================================================================
 
 In the log an item that is removed is one transaction of two rows: a REPLACE by its *tombstone*, the
@@ -207,7 +207,7 @@ class CasClock:
         return self._last
 
     def next(self) -> int:
-        """The CAS from which on none was given: for whoever gives several one behind the other,
+        """The CAS from which on none was given: for whoever gives several one after the other,
         and then says so with `reach`."""
         return max(self._last + 1, int(self._clock() * 1_000_000))
 

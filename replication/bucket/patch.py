@@ -3,7 +3,7 @@
 A patch that is a JSON array is a JSON Patch (RFC 6902: add, remove, replace, move, copy, test, all
 or none); anything else is a JSON Merge Patch (RFC 7396: members of objects are set one by one, null
 removes). The result is written without blanks, in UTF-8, members in their order. Numbers with a
-fraction or exponent are kept as 64 bit floats; NaN and infinities are refused. `PatchFailed` where
+fraction or exponent are kept as 64 bit floats; NaN and infinities are refused. `PatchFailed` if
 a step cannot be done, `DecodeError` for what is no JSON or no patch.
 """
 

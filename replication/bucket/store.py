@@ -120,9 +120,9 @@ class Buckets:
         return [bucket for bucket in found if bucket is not None]
 
     def make(self, name: str) -> Bucket:
-        """The bucket of that name, made with vbucket 0 active where it is not there.
+        """The bucket of that name, made with vbucket 0 active if it is not there.
 
-        Raises `ConfigError` where a space of that name is no bucket.
+        Raises `ConfigError` if a space of that name is no bucket.
         """
         log = self.log
         log.create_space(
@@ -199,7 +199,7 @@ class _Reader:
         return {row[1]: VbucketState(row[2]) for row in rows}
 
     def ordered(self, after: tuple[int, bytes]) -> Iterator[bytes]:
-        """The tuples in the order of vbucket and key, behind `after`."""
+        """The tuples in the order of vbucket and key, after `after`."""
         schema = self._engine.schema
         wanted = Select.of(schema, self._space.id, list(after), iterator="GT", index=1)
         return select(self._engine, wanted)
@@ -207,7 +207,7 @@ class _Reader:
     def by_key(
         self, after: bytes | None, limit_items: int, limit_bytes: int
     ) -> tuple[list[bytes], bool]:
-        """Tuples in the order of their keys, behind that of `after`, and whether these were the
+        """Tuples in the order of their keys, after that of `after`, and whether these were the
         last; so many, or soon after so many bytes."""
         tree = self._engine.txn.tree(self._space.id, 0)
         if tree is None:
@@ -237,7 +237,7 @@ class GroupItems(_Reader):
         self.divides = True
 
     def known_states(self) -> bytearray:
-        """See `Bucket`: those of this group, where it, or what it stands on, has changed any."""
+        """See `Bucket`: those of this group, if it, or what it stands on, has changed any."""
         if not self._group.txn.has_changed(self.bucket.states_id):
             return self.bucket.known_states()
         if self._own_states is None:
@@ -257,7 +257,7 @@ class GroupItems(_Reader):
         return Changed(told[0], told[1], new or old)
 
     def compute(self, kind: int, given: bytes, vbucket: int, number: int) -> Answer:
-        """`Group.compute` of a given tuple, which is of that vbucket, behind the removal of what is
+        """`Group.compute` of a given tuple, which is of that vbucket, after the removal of what is
         in the way."""
         while True:
             computer = ItemComputer(self._now, self.bucket.cas.next())

@@ -5,7 +5,7 @@ its own, so that nothing waits for it; what is found expired is removed by a cha
 again. Its removal is a row of the log like any other.
 
 A walk begins when what expires next, of all that the last one has seen, does, but `_LEAST_SECONDS`
-and `_IDLE_SHARE` times the length of the last one behind its end, and `pause_seconds` behind it at
+and `_IDLE_SHARE` times the length of the last one after its end, and `pause_seconds` after it at
 the latest. So what expires is removed within `pause_seconds` and the time of a walk.
 """
 

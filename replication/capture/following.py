@@ -9,7 +9,7 @@
     for transaction in logweir.follow("tarantool://reader:secret@host:3301", after=position):
         ...                                                # a server: logweir, or a Tarantool
 
-Nothing is locked or copied. A program that keeps, with what it has done, the position behind it
+Nothing is locked or copied. A program that keeps, with what it has done, the position after it
 (`position.with_lsn(row.replica_id, row.lsn)` of each row) goes on there, each change exactly once.
 """
 
@@ -55,7 +55,7 @@ def follow(
     once: bool = False,
     stop: threading.Event | None = None,
 ) -> Generator[Transaction, None, None]:
-    """The transactions of a log behind a position, oldest first, and more as they come.
+    """The transactions of a log after a position, oldest first, and more as they come.
 
     `where`: a folder, ours or a Tarantool's, in use or not, or `tarantool://…` of a server (the
     user needs the right to replicate); `after`: a vclock, None for the oldest row still there;
@@ -64,8 +64,8 @@ def follow(
     A folder is looked at 20 times a second. What its writer has not synced yet is given, too, so a
     power cut may take it back; a server gives what it gives its replicas. Close the iterator
     (`.close()`) to let the log's files go. Raises `ConfigError`, `WalError`, `CorruptBlock`,
-    `ChainGap`, `PositionUnavailable` where the log behind `after` is gone, and of a server
-    `Unreachable` and `SourceStopped`: to go on, ask again behind the last row that was given.
+    `ChainGap`, `PositionUnavailable` if the log after `after` is gone, and of a server
+    `Unreachable` and `SourceStopped`: to go on, ask again after the last row that was given.
     """
     url, start = _asked(where, after)
     if url is None:
@@ -148,7 +148,7 @@ def _transactions(columns: RowColumns) -> Iterator[Transaction]:
 
 def _follower(folder: Path, after: VClock | None, *, settles: bool = False) -> Follower:
     """From there, or from the oldest log. `settles`: only what is settled is given. Raises
-    `WalError` where there is no folder."""
+    `WalError` if there is no folder."""
     if not folder.is_dir():
         raise WalError("no such folder.", path=str(folder), hint="give the folder of a store")
     if after is None:

@@ -123,7 +123,7 @@ class Images:
 
     # --- changes ----------------------------------------------------------------------------------
     def take(self, tx: Transaction, captured: Captured, capture: Capture) -> Captured:
-        """The transaction with its images; those of the store go along. Raises `RequestError` where
+        """The transaction with its images; those of the store go along. Raises `RequestError` if
         what is logged does not fit what is there."""
         changes = [self._imaged(tx, one, capture.chooser.space) for one in captured.changes]
         return replace(captured, changes=tuple(changes))

@@ -59,7 +59,7 @@ class Kept:
         return Capture(where, self.token(), spaces, key)
 
     def take(self, captured: Captured, call: Callable[..., None]) -> None:
-        """Let `call` deal with a transaction, and keep the place behind it."""
+        """Let `call` deal with a transaction, and keep the place after it."""
         raise NotImplementedError
 
 
@@ -92,7 +92,7 @@ class StoreKept(Kept):
     def begin(
         self, where: str | os.PathLike[str], spaces: Sequence[int | str], key: Value
     ) -> Capture:
-        """See `Kept`. With images it copies them first, and begins behind that copy."""
+        """See `Kept`. With images it copies them first, and begins after that copy."""
         if self._images is not None and self.token() is None:
             token = self._images.fill(where, Capture(where, None, spaces, key))
             failpoint("capture.after_fill")
@@ -156,7 +156,7 @@ def run(
     stop: threading.Event | None = None,
     waiting: Callable[[Unreachable], None] | None = None,
 ) -> int:
-    """Call `function` for each transaction of `where` behind the place that is kept.
+    """Call `function` for each transaction of `where` after the place that is kept.
 
     The other arguments are those of `logweir.capture`. A server that goes away is tried again each
     second: `waiting` is told of it; with `once`, or without `waiting`, it is raised. Returns how

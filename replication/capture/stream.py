@@ -1,6 +1,6 @@
 """`logweir.capture`: the chosen transactions of a folder or a server, with tokens.
 
-Definitions are those of now, asked again behind a row that changes them.
+Definitions are those of now, asked again after a row that changes them.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def capture(
     once: bool = False,
     stop: threading.Event | None = None,
 ) -> Generator[Captured, None, None]:
-    """The transactions behind a place, oldest first, with the changes of some spaces; more as they
-    come. Transactions without such a change are passed over; behind a run of them one comes without
+    """The transactions after a place, oldest first, with the changes of some spaces; more as they
+    come. Transactions without such a change are passed over; after a run of them one comes without
     changes, for its token.
 
     `where`, `once`, `stop`: as `logweir.follow` takes them; `after`: a token, or a vclock, which is
@@ -56,7 +56,7 @@ def capture(
     CONFIRM of a synchronous replication is not given of a folder; a server gives it as it comes.
 
     Not for event loops. Raises what `logweir.follow` raises; `ConfigError` for what is no token, or
-    one of other spaces, `WrongHistory` for one of another log, `PositionUnavailable` where the log
+    one of other spaces, `WrongHistory` for one of another log, `PositionUnavailable` if the log
     ends before it, `RequestError` for a space that is not there or a key that does not fit.
     """
     return Capture(where, after, spaces, key).run(once, stop)
@@ -123,7 +123,7 @@ class Capture:
             )
 
     def _learn(self, reached: VClock) -> Schema | None:
-        """The definitions behind rows that define something."""
+        """The definitions after rows that define something."""
         if self._known.covers(reached.without_local()):
             return None
         found = self._definitions()

@@ -5,7 +5,7 @@ mechanism that the server offers, and with a bucket SELECT_BUCKET. When that is 
 what the owner asks before waits. A refusal of one of these steps is `Refused`, and the end.
 
 Answers are matched to requests by their opaques, counted from 1; they come in any order. A quiet
-request has no answer unless it fails: `settle` forgets the ones that an answer behind them in their
+request has no answer unless it fails: `settle` forgets the ones that an answer after them in their
 lane proves done. What the server asks or pushes is `Pushed`; NOOP is answered here. Ends: what
 breaks `codec`, an answer that cannot be read, one to nothing counts only (`unawaited`).
 """

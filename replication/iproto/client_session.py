@@ -14,7 +14,7 @@ FOLLOWING    rows; a frame without type         `Rows`; `Heartbeat`
 any          an error                           `Refused`
 ===========  =================================  ==================================================
 
-The rows of one read come as one event: their bytes one behind the other, as they would stand in a
+The rows of one read come as one event: their bytes one after the other, as they would stand in a
 block of a log file. Rows of types 30 … 32 (raft) are left out. Once subscribed, a master that says
 nothing for `SILENCE_SECONDS` is given up. Source: Tarantool 2.6.0, observed.
 """

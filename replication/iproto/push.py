@@ -1,9 +1,9 @@
 """Serving replicas: JOIN, FETCH_SNAPSHOT, REGISTER, SUBSCRIBE.
 
 JOIN: OK with the start vclock; every tuple of a consistent view as an INSERT without lsn; then the
-replica gets its place (lowest free id) in `_cluster`; OK with the vclock behind that; the rows of
+replica gets its place (lowest free id) in `_cluster`; OK with the vclock after that; the rows of
 the log between the two, which hold at least that place; OK. The logs from the start vclock on stay
-while this goes on, and behind the replica's position afterwards. A replica takes all rows of a join
+while this goes on, and after the replica's position afterwards. A replica takes all rows of a join
 for confirmed and refuses decisions, so those that were rolled back meanwhile are left out, CONFIRM
 and ROLLBACK are NOPs, and it ends before what waits for its CONFIRM. While anything does, a new
 replica is told to come again (116).
@@ -74,7 +74,7 @@ _SILENCE: Final = 4
 
 async def serve(conversation: Conversation, request: Request) -> None:
     """Answer one request that opens a stream; then the connection goes on, or ends. What comes
-    behind it is not read until then."""
+    after it is not read until then."""
     link, session = conversation.link, conversation.session
     link.hold_reading()
     try:
@@ -136,7 +136,7 @@ def _replica_ids(view: ReadView) -> dict[uuid.UUID, int]:
 
 
 def _known_id(conversation: Conversation, instance: uuid.UUID) -> int:
-    """The id of a replica in `_cluster`; 0 where it has none."""
+    """The id of a replica in `_cluster`; 0 if it has none."""
     with conversation.shared.log.read_view() as view:
         return _replica_ids(view).get(instance, 0)
 
@@ -454,8 +454,8 @@ async def _subscribe(conversation: Conversation, request: Request) -> None:
 
 
 def _tell_evicted(conversation: Conversation, sync: int, reason: str) -> None:
-    """The logs behind a replica's position are given up: error 32, so that it copies anew."""
-    text = f"Missing .xlog file: the logs behind this replica were removed, {reason}"
+    """The logs after a replica's position are given up: error 32, so that it copies anew."""
+    text = f"Missing .xlog file: the logs after its position were removed, {reason}"
     conversation.session.put_error(sync, RequestError(ErrorCode.PROC_LUA, text))
     conversation.session.end(f"evicted: {reason}")
     conversation.link.flush()

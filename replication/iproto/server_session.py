@@ -79,7 +79,7 @@ _ENTERS: Final = {
 class ServerSession(BaseSession[Event]):
     """One client or replica.
 
-    `instance`: our UUID; `noise`: 32 random bytes for the greeting; `schema_version`: gives the
+    `instance`: our UUID; `noise`: 32 random bytes for the greeting; `schema_version`: returns the
     current one, which is in every answer. `user`: who is authenticated, "guest" at first.
     """
 
@@ -147,7 +147,7 @@ class ServerSession(BaseSession[Event]):
                 return events
             if end <= read_to:
                 continue  # it is of a run
-            if self._state == State.STREAM:  # it waits, and so does what comes behind it
+            if self._state == State.STREAM:  # it waits, and so does what comes after it
                 rest_at, needed, broken = read_to, 0, None
                 break
             if self._state == State.RELAY:

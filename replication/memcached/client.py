@@ -139,7 +139,7 @@ class TapStream(_Wire):
 
     `url`: as for `logweir follow`; `connect`: what is asked for; `idle_seconds`: how long the
     server may say nothing, not even that it lives, None: for ever. Raises `ConfigError`,
-    `Unreachable`; iterating also `SourceStopped` where the server refuses. A dump that is whole has
+    `Unreachable`; iterating also `SourceStopped` if the server refuses. A dump that is whole has
     CLOSE_BACKFILL of each vbucket.
     """
 
@@ -177,7 +177,7 @@ class TapStream(_Wire):
 class TapClient(_Wire):
     """One connection for requests that are no stream. `url`, `idle_seconds`: as of `TapStream`.
 
-    All calls raise `Unreachable`, and `SourceStopped` where the server refuses: the login and the
+    All calls raise `Unreachable`, and `SourceStopped` if the server refuses: the login and the
     bucket when it is made.
     """
 
@@ -245,11 +245,11 @@ def migrate(
     messages were handed on.
 
     Each packet goes to the taker as it came, and the taker's acknowledgement back before the next
-    packet is taken: the giver makes a vbucket dead only behind what the taker has, and VBUCKET_SET
+    packet is taken: the giver makes a vbucket dead only after what the taker has, and VBUCKET_SET
     active, the last of a vbucket, is acknowledged only when the taker has done it.
 
-    `idle_seconds`: how long each server may say nothing. Raises `Unreachable` where a connection
-    ends; `SourceStopped` where a server refuses something, or the giver ends without having given
+    `idle_seconds`: how long each server may say nothing. Raises `Unreachable` if a connection
+    ends; `SourceStopped` if a server refuses something, or the giver ends without having given
     all of them. Then each vbucket that is not active at the taker can be moved again.
     """
     wanted = Connect(b"", _TAKEOVER, vbuckets=tuple(sorted(vbuckets)))

@@ -11,7 +11,7 @@ With a bucket, SELECT_BUCKET goes out before TAP_CONNECT, in one piece with it. 
 not know it, or does not let us, gives the bucket that it has for us; one that says that there is no
 such bucket (01, or 24: no access) has refused, and so has one that then says nothing more.
 
-Without a connect nothing is asked for: what the owner says with `say` goes out behind the login and
+Without a connect nothing is asked for: what the owner says with `say` goes out after the login and
 the choice of the bucket, and whatever is answered comes as `Answer`. Then a server that does not
 let us choose the bucket has refused, too: what is said is about that bucket.
 
@@ -93,7 +93,7 @@ class ClientSession(BaseSession[StreamEvent]):
     for none; `bucket`: "" for the one that the server gives.
 
     `asks_start`: see `Started`; `big_endian_producer`: see `decode_tap`; `random`: see `Login`.
-    `ended_whole`: the server closed the connection behind a whole packet.
+    `ended_whole`: the server closed the connection after a whole packet.
     """
 
     peer = "the server"

@@ -1,7 +1,7 @@
 """Following a memcached or Couchbase server by TAP: its changes become rows of a bucket here.
 
 Asked for, under a name of our own that stays: acknowledgements, checkpoints, item flags in network
-order; behind the checkpoints that we have, where there are any, else everything. What comes in one
+order; after the checkpoints that we have, if there are any, else everything. What comes in one
 step is applied as one transaction, together with the ids of the checkpoints that ended (one map
 from vbucket to id, in `logweir_position`), and acknowledged when it is durable. So a change is
 taken once: what comes twice and is the same makes no row.
@@ -31,10 +31,10 @@ the source ends. That they were taken stands in `logweir_position`, too, stream 
 it is not done twice. With `byteorder=big` item flags are taken as a big-endian producer sends them.
 
 *Once*, the source asks for a DUMP instead, which is all that the server has at that moment, and
-ends with it. A dump has no checkpoints, and makes void those that we had: what comes behind them
+ends with it. A dump has no checkpoints, and makes void those that we had: what comes after them
 would be older than what it gave. Where a dump is not known to be whole (see `wire.marks`) nothing
 is removed here, and the source stops and says so; with `eof=whole` in the address the end of the
-connection behind at least one item is the end of a whole dump, and what was not in it is removed
+connection after at least one item is the end of a whole dump, and what was not in it is removed
 from all vbuckets, or from those named.
 """
 
@@ -281,7 +281,7 @@ class TapSource:
     def others(
         self, bucket: Bucket, after: tuple[int, bytes], seen: SeenKeys
     ) -> tuple[list[bytes], tuple[int, bytes] | None]:
-        """Keys among the next items of a vbucket, behind `after`, that were not seen, and where to
+        """Keys among the next items of a vbucket, after `after`, that were not seen, and where to
         go on; None: that was all."""
         others: list[bytes] = []
         with self._shared.log.read_view() as view:
@@ -364,7 +364,7 @@ class _Following:
                 self._follow()
 
     def _is_whole_dump(self) -> bool:
-        """Whether the connection ended behind a whole dump; see the module."""
+        """Whether the connection ended after a whole dump; see the module."""
         return self._source.dumps and self._marks.is_whole(
             ended_whole=self._upstream.ended_whole, eof_is_whole=self._source.eof_is_whole
         )
@@ -376,7 +376,7 @@ class _Following:
         return sorted(self._source.vbuckets or self._source.states(self._bucket))
 
     def _unmarked_end(self, error: Unreachable) -> LogweirError:
-        """Why a connection ended: `error`, unless it was behind items and no mark at all."""
+        """Why a connection ended: `error`, unless it was after items and no mark at all."""
         is_ended = self._upstream.ended_whole and self._marks.items > 0
         if self._marks.any or self._tokens or not is_ended:
             return error

@@ -12,7 +12,7 @@ answered with `stream`, which turns the connection into a stream, or `refuse_con
 state          takes
 =============  =====================================================================================
 unknown user   VERSION, SASL, wrong passwords included; anything else, NOOP too: status 20, and the
-               connection ends (only where SASL is required)
+               connection ends (only if SASL is required)
 commands       everything
 connecting     as streaming, from TAP_CONNECT on until its answer; responses are passed over
 streaming      responses, NOOP; other requests: status 83
@@ -21,7 +21,7 @@ streaming      responses, NOOP; other requests: status 83
 The stream begins after everything that was asked before it is answered (`is_first`).
 
 Ends without an answer: bytes that are no packet, a response where none is due, TAP_CONNECT without
-the date that it announces. Ends behind its answer: malformed requests (04), refused TAP_CONNECT,
+the date that it announces. Ends after its answer: malformed requests (04), refused TAP_CONNECT,
 packets of a stream that are larger than we take (03), QUIT. Source: memcached 1.6.18 and 1.8.1,
 ep-engine 1.8.1, observed.
 """
@@ -240,7 +240,7 @@ class ServerSession(BaseSession[Event]):
         self._flush()
 
     def answer_part(self, slot: int, data: bytes) -> None:
-        """The first answers to `Commands` whose turn has come; `answer` gives the last."""
+        """The first answers to `Commands` whose turn has come; `answer` returns the last."""
         assert slot == self._first_slot
         self._send(data)
 
@@ -249,7 +249,7 @@ class ServerSession(BaseSession[Event]):
         return slot == self._first_slot
 
     def refuse_connect(self, slot: int, connect: Connect, status: Status) -> None:
-        """There will be no stream: say so and close. What was answered behind it is not sent."""
+        """There will be no stream: say so and close. What was answered after it is not sent."""
         request = Packet(Opcode.TAP_CONNECT, opaque=connect.opaque)
         while self._first_slot + len(self._slots) - 1 > slot:
             self._slots.pop()

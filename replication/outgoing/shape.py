@@ -12,7 +12,7 @@ memcached   a bucket, filled by TAP,    as stored: ``[key]``, the item
 tarantool   any other                   as stored: the primary key, the tuple
 ==========  ==========================  ==========================================================
 
-Bytes of a message or an item are text where they are UTF-8, else binary. A bundle that cannot be
+Bytes of a message or an item are text if they are UTF-8, else binary. A bundle that cannot be
 read is one message without key whose content is the bundle. A topic is a log: what retention or
 compaction removes from it is not told.
 
@@ -22,9 +22,9 @@ The *envelope* says the same of an entry of any kind, as a map:
 kind      as above
 name      of the space here: topic, bucket, `synapse_<stream>`, or any
 position  as its source counts: tank `partition, number`; synapse `instance, token, place`;
-          memcached `vbucket, cas`; tarantool `replica, lsn` of the row, nil where only a state is
+          memcached `vbucket, cas`; tarantool `replica, lsn` of the row, nil if only a state is
           known
-time      Unix seconds with a fraction: of a message its producer's, else of the row; nil where only
+time      Unix seconds with a fraction: of a message its producer's, else of the row; nil if only
           a state is known
 op        `insert`, `replace`, `update`, `upsert`, `delete`
 key       of a message or an item its own, nil if it has none; of a row of synapse nil; else an
@@ -82,8 +82,8 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What happened to it. `time`: Unix seconds, None where that is not known; `replica_id`, `lsn`:
-    of the row, 0 where only the state is known."""
+    """What happened to it. `time`: Unix seconds, None if that is not known; `replica_id`, `lsn`:
+    of the row, 0 if only the state is known."""
 
     op: str = "replace"
     time: float | None = None

@@ -11,7 +11,7 @@ flags, CAS  0; expiry: never
 
 Arrays are JSON text (UTF-8, values as everywhere in logweir's JSON) or MsgPack, by choice; the
 envelope is JSON. A change by operations (UPDATE, UPSERT) is given as the tuple that it made, or,
-where that was changed again meanwhile, as what is there now. A truncated space is an emptied one. A
+if that was changed again meanwhile, as what is there now. A truncated space is an emptied one. A
 space that is dropped ends its followers.
 """
 
@@ -55,7 +55,7 @@ _STATE: Final = Stamp()
 
 @dataclass(frozen=True, slots=True)
 class SpaceChange(Change):
-    """One change of a space. `primary_key`: of the tuple, as MsgPack, b"" where everything was
+    """One change of a space. `primary_key`: of the tuple, as MsgPack, b"" if everything was
     removed; `stamp`: what happened."""
 
     primary_key: bytes = b""
@@ -216,7 +216,7 @@ class SpaceFeeds:
         self._known: dict[str, SpaceFeed] = {}
 
     def get(self, space: str) -> SpaceFeed:
-        """The feed of a space, the same for all. Raises `RequestError` where there is none."""
+        """The feed of a space, the same for all. Raises `RequestError` if there is none."""
         found = self._log.schema.get(space)
         known = self._known.get(space)
         if known is None or found is None or known.space_id != found.id:

@@ -1,7 +1,7 @@
 """A server's side of one Redis connection. Keeps the contract of `logweir.replication.session`.
 
 Events are commands, lists of arguments. What is malformed is answered with ``-ERR Protocol error``,
-behind the answers to what came before it, and the connection is closed. Source: Redis 7.0,
+after the answers to what came before it, and the connection is closed. Source: Redis 7.0,
 observed.
 """
 

@@ -83,7 +83,7 @@ _SUPER: Final = int(
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """One row of `_user`. `kept`: the verifier of its password, "" where it has none."""
+    """One row of `_user`. `kept`: the verifier of its password, "" if it has none."""
 
     id: int
     owner: int

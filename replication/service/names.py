@@ -40,7 +40,7 @@ class Names:
     """The topics, buckets and streams that the upstreams of one server fill, and which does.
 
     `urls`: the upstreams; what their addresses tell (`Scheme.fills`) is claimed. Raises
-    `ConfigError` where two of them meet, and for vbuckets that are none.
+    `ConfigError` if two of them meet, and for vbuckets that are none.
     """
 
     def __init__(self, urls: Iterable[Url] = (), schemes: Schemes | None = None) -> None:

@@ -51,7 +51,7 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How far a connection was given what it follows, where the protocol has no acknowledgement.
+    """How far a connection was given what it follows, if the protocol has no acknowledgement.
 
     `name`: its own name, or the peer's; `position`: as the protocol counts; `lag`: how many `unit`
     ("rows" of the log, "messages") are there that it was not given.

@@ -14,7 +14,7 @@ _TRAFFIC: Final = ("requests", "received_bytes", "sent_bytes")
 def rates_of(before: Mapping[str, Any], now: Mapping[str, Any], seconds: float) -> dict[str, float]:
     """What happened in a second, by what: `rows` of the log, `commits`, `syncs`, the rows of each
     upstream by its address, and of each scheme that is served `requests`, `received_bytes` and
-    `sent_bytes` behind its name and a blank. Without what began anew meanwhile, with the server.
+    `sent_bytes` after its name and a blank. Without what began anew meanwhile, with the server.
 
     `before`, `now`: of `Server.status`, so many seconds apart.
     """

@@ -54,11 +54,11 @@ class Credentials(Protocol):
         ...
 
     def cram(self, user: str) -> bytes | None:
-        """What is kept of the user's password for CRAM-MD5; None where there is nothing."""
+        """What is kept of the user's password for CRAM-MD5; None if there is nothing."""
         ...
 
     def scram(self, user: str, mechanism: str) -> ScramVerifier | None:
-        """The user's verifier; None where there is none."""
+        """The user's verifier; None if there is none."""
         ...
 
 
@@ -71,7 +71,7 @@ class Authenticated:
 
 @dataclass(frozen=True, slots=True)
 class LoginFailed:
-    """The client is not that user; "" where it has not said whom it means."""
+    """The client is not that user; "" if it has not said whom it means."""
 
     user: str
 
@@ -85,7 +85,7 @@ class Outcome:
 
 
 class Authentication:
-    """The server's side of one attempt. `random`: gives that many random bytes."""
+    """The server's side of one attempt. `random`: returns that many random bytes."""
 
     def __init__(
         self, credentials: Credentials, mechanism: str, random: Callable[[int], bytes]
@@ -172,7 +172,7 @@ def _fields(text: str) -> dict[str, str]:
 
 
 class Login:
-    """The client's side of one attempt. `random`: gives that many random bytes."""
+    """The client's side of one attempt. `random`: returns that many random bytes."""
 
     def __init__(self, user: str, password: str, random: Callable[[int], bytes]) -> None:
         self.mechanism = ""
@@ -185,7 +185,7 @@ class Login:
     def begin(self, offered: Sequence[str]) -> bytes:
         """Take the strongest of the mechanisms that a server offers, and say the first word.
 
-        Raises `RemoteProtocolError` where none of them is known.
+        Raises `RemoteProtocolError` if none of them is known.
         """
         known = [mechanism for mechanism in MECHANISMS if mechanism in offered]
         if not known:
@@ -236,7 +236,7 @@ class Login:
         return f"{without},p={base64.b64encode(proof).decode()}".encode()
 
     def finish(self, text: bytes) -> None:
-        """The server says that we are in. Raises `RemoteProtocolError` where it should have proved
+        """The server says that we are in. Raises `RemoteProtocolError` if it should have proved
         to know the password, and has not."""
         if self.mechanism not in SCRAM_HASHES:
             return

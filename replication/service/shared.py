@@ -140,7 +140,7 @@ class Shared:
         self, user_id: int, space: int | str, *wanted: Privilege, is_there: bool = False
     ) -> None:
         """Raise error 42 unless a user has all of `wanted` on a space, by id or name, or on every
-        space where there is none of that (with `is_there` error 36 then); 45 for a user that was
+        space if there is none of that (with `is_there` error 36 then); 45 for a user that was
         dropped.
 
         Who was let in is let in again while no row of a system space has changed: this is asked for

@@ -11,7 +11,7 @@ mechanism      salt, iterations, stored, server
 SCRAM-SHA-1    RFC 5802: salt of 16 random bytes, 4096, StoredKey, ServerKey
 SCRAM-SHA-256
 SCRAM-SHA-512
-CRAM-MD5       "", 0, 32 bytes: MD5's state behind the block `key xor 36…`, then that behind the
+CRAM-MD5       "", 0, 32 bytes: MD5's state after the block `key xor 36…`, then that after the
                block `key xor 5c…` (key: the password, its MD5 if longer than 64 bytes, filled up
                with zeros to 64), each as four little-endian u32; ""
 =============  =====================================================================================
@@ -146,7 +146,7 @@ def _md5_block(state: _State, block: bytes) -> _State:
 
 
 def _finish_md5(state: _State, data: bytes) -> bytes:
-    """The digest of one block, of which `state` is left, and `data` behind it."""
+    """The digest of one block, of which `state` is left, and `data` after it."""
     bits = 8 * (_MD5_BLOCK_BYTES + len(data))
     padded = data + b"\x80" + bytes(-(len(data) + 9) % _MD5_BLOCK_BYTES) + struct.pack("<Q", bits)
     for at in range(0, len(padded), _MD5_BLOCK_BYTES):
@@ -175,7 +175,7 @@ def cram_digest(kept: bytes, challenge: bytes) -> bytes:
 
 
 def make_space(log: Log) -> None:
-    """Make the space where it is missing."""
+    """Make the space if it is missing."""
     log.create_space(
         VERIFIERS_SPACE, _FORMAT, primary=("user", "mechanism"), local=True, if_not_exists=True
     )

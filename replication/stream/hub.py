@@ -150,7 +150,7 @@ class Hub:
     # --- for readers ------------------------------------------------------------------------------
 
     def follow(self, after: VClock) -> Follower:
-        """Begin to read the files behind `after`."""
+        """Begin to read the files after `after`."""
         return self._open(after)
 
     def adopt(self, follower: Follower, at: VClock) -> int | None:
@@ -288,7 +288,7 @@ class Reader:
     def pack(self, taker: Taker) -> bool:
         """Give `taker` the rows that come next instead of taking them as a window, about as much.
 
-        False, and nothing given, where they have to be taken.
+        False, and nothing given, if they have to be taken.
         """
         if not self.is_ahead or self._follower is None:
             return False
@@ -310,7 +310,7 @@ class Reader:
             self._skipped = True
 
     async def skip_in_background(self) -> None:
-        """`skip` in a thread, which is not cut short where the task is."""
+        """`skip` in a thread, which is not cut short if the task is."""
         work = asyncio.ensure_future(asyncio.to_thread(self.skip))
 
         def close(done: asyncio.Future[None]) -> None:
@@ -353,7 +353,7 @@ class Reader:
         return window
 
     def _read(self, follower: Follower) -> Window | None:
-        """What was there when `poll` was begun, at most about a step of it. None where that is
+        """What was there when `poll` was begun, at most about a step of it. None if that is
         used up, and the next call looks again."""
         blocks: list[Block] = []
         size = 0

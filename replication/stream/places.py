@@ -1,8 +1,8 @@
 """Places in the log files, by position, so that a follower need not read a file from its start.
 
 After each commit it is known at which byte of which file the log ends. The newest of these places
-is kept, and one for about every `limits.PLACE_STEP_BYTES` of the log before it. Reading behind a
-place gives all rows behind its position.
+is kept, and one for about every `limits.PLACE_STEP_BYTES` of the log before it. Reading after a
+place gives all rows after its position.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Place", "Places"]
 
 
 class Place(NamedTuple):
-    """All rows behind `vclock` stand in `path` from byte `offset` on, or in later files."""
+    """All rows after `vclock` stand in `path` from byte `offset` on, or in later files."""
 
     vclock: VClock
     path: Path

@@ -61,7 +61,7 @@ class Gap:
 
 
 def make_spaces(log: Log) -> None:
-    """Make the two spaces where they are missing."""
+    """Make the two spaces if they are missing."""
     if log.schema.get(POSITION_SPACE) is None:
         log.create_space(
             POSITION_SPACE,

@@ -48,7 +48,7 @@ class Recorded:
 
 
 def read_folder(directory: Path) -> Recorded:
-    """Read a store's folder. Raises `WalError`, `RecoveryRefused` where its log is damaged."""
+    """Read a store's folder. Raises `WalError`, `RecoveryRefused` if its log is damaged."""
     decided = plan(examine(directory))
     reading = _Reading()
     vclock = decided.start

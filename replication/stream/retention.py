@@ -66,7 +66,7 @@ class Retention:
         return self._pinned
 
     def keep(self, name: str, position: VClock) -> None:
-        """Everything behind `position` stays for `name`; older logs may go soon."""
+        """Everything after `position` stays for `name`; older logs may go soon."""
         self._positions[name] = position
         self._gone.discard(name)
 

@@ -69,7 +69,7 @@ __all__ = ["Follower", "Missing", "Rows"]
 class Rows:
     """All rows of one token. `epoch`: how often the stream's tokens began anew, from 1.
 
-    `more`: they go behind the rows that this token had already; otherwise they are all it has.
+    `more`: they go after the rows that this token had already; otherwise they are all it has.
     """
 
     stream: str
@@ -82,7 +82,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Rows with tokens behind `after` up to `upto` cannot be had."""
+    """Rows with tokens after `after` up to `upto` cannot be had."""
 
     stream: str
     writer: str
@@ -191,7 +191,7 @@ class Follower(Closing):
     async def commit(self) -> None:
         """Keep in the file that everything given out so far is done with. Durable then.
 
-        Raises `ConfigError` where there is no file, `OSError` where it cannot be written.
+        Raises `ConfigError` if there is no file, `OSError` if it cannot be written.
         """
         if self._file is None:
             raise ConfigError("tokens", "there is no file to keep them in", hint="give tokens=…")
@@ -204,7 +204,7 @@ class Follower(Closing):
         return self
 
     async def __anext__(self) -> Rows | Missing:
-        """What comes next. Raises `SourceStopped` where going on needs an operator."""
+        """What comes next. Raises `SourceStopped` if going on needs an operator."""
         while True:
             while self._waiting:
                 found = self._take(self._waiting.popleft())

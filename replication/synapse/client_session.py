@@ -113,7 +113,7 @@ def take_page(tracker: Tracker, wanted: Fetch, page: Page | Refused) -> Sequence
 
 
 def _take_row(tracker: Tracker, found: Rdata) -> None:
-    """One row by the ordinary way. Where it cannot be stored the tracker is told."""
+    """One row by the ordinary way. If it cannot be stored the tracker is told."""
     try:
         row = encode_row(found.row)
     except DecodeError as error:
@@ -215,7 +215,7 @@ class ClientSession(BaseSession[Event]):
     # --- what the owner calls ---------------------------------------------------------------------
 
     def begin(self, tracker: Tracker, now: float, streams: Sequence[str] = ()) -> None:
-        """Follow, from the cursors of `tracker`. `streams`: only these, where D1 is spoken."""
+        """Follow, from the cursors of `tracker`. `streams`: only these, if D1 is spoken."""
         self._tracker = tracker
         if self.dialect is not None:
             tracker.connected(self.dialect)
@@ -336,7 +336,7 @@ class RedisSession:
         tracker.connected(Dialect.D3)
 
     def receive(self, messages: Sequence[bytes]) -> Sequence[Change]:
-        """Take messages in their order; gives what is to be done."""
+        """Take messages in their order; returns what is to be done."""
         data = b"".join(
             [
                 message.replace(b"\n", b"\r") + b"\n"  # both are white space, if allowed at all

@@ -5,8 +5,8 @@ Two kinds of streams:
 * *relayed*: a stream that was ingested (`logweir.replication.synapse.follow.ingest`), under its own
   name, with the writers, tokens and rows that it had. Its position is the one of the upstream.
 * *a space*: any other space of users (none of `logweir_…`), under its name, percent-encoded but for
-  `A-Z a-z 0-9 _ - .`; where a relayed stream has that name, under `space:<name>`.
-  The writer is `logweir`, the token of a transaction its signature (the sum of the vclock behind
+  `A-Z a-z 0-9 _ - .`; if a relayed stream has that name, under `space:<name>`.
+  The writer is `logweir`, the token of a transaction its signature (the sum of the vclock after
   it), which rises row by row. A row is ``[op, key, tuple]``, for `update` and `upsert` ``[op, key,
   tuple or null, operations]``: `op` is `insert`, `replace`, `update`, `upsert` or `delete`; key and
   tuple are JSON arrays. What operations made is not in the log: the tuple is then what stands under
@@ -103,7 +103,7 @@ class Stream:
 class Delivery:
     """Units of one writer on their way to followers.
 
-    `signature`: of the log behind the transaction of the last, `first_signature`: of the first;
+    `signature`: of the log after the transaction of the last, `first_signature`: of the first;
     `token`: of the last; `epoch`: of a relayed stream's tokens; `lines`: RDATA lines with LF,
     `count` of them. With a line above the limit, as `longest` tells, it holds one unit.
     """
@@ -249,7 +249,7 @@ class Streams:
     def stored(
         self, view: ReadView, stream: Stream, instance: str, epoch: int, after: int
     ) -> list[Delivery]:
-        """Units of a relayed stream with tokens behind `after`, a page of them; none at the end.
+        """Units of a relayed stream with tokens after `after`, a page of them; none at the end.
 
         One delivery holds many units, but for those with a line that is too long.
         """
@@ -272,7 +272,7 @@ class Streams:
     def _tuples(
         self, view: ReadView, stream: Stream, instance: str, epoch: int, after: int, limit: int
     ) -> tuple[list[bytes], bool]:
-        """Tuples of whole units behind `after`, and whether they are the last."""
+        """Tuples of whole units after `after`, and whether they are the last."""
         label = instance_label(instance, epoch)
         front = b"\x94" + pack(label)
         tree = view.engine.txn.tree(stream.space_id, 0)
@@ -306,7 +306,7 @@ class Streams:
     def state(
         self, view: ReadView, stream: Stream, after: bytes | None
     ) -> tuple[list[str], bytes | None]:
-        """Rows of a space behind a key, for one turn; and the last key, None at the end."""
+        """Rows of a space after a key, for one turn; and the last key, None at the end."""
         space = view.engine.schema.space(stream.space_id)
         assert space.primary is not None
         schema = view.engine.schema
@@ -326,7 +326,7 @@ class Streams:
     def deliveries(
         self, start: VClock, blocks: Iterable[Block], only: Stream | None = None
     ) -> list[Delivery]:
-        """The units of the log behind `start`, those of a stream together. `only`: of that one."""
+        """The units of the log after `start`, those of a stream together. `only`: of that one."""
         gathered, reached, table = _Gathered(), _Reached.at(start), self._wanted(only)
         for block in blocks:
             if self._take_run(block.columns, reached, gathered, table):
@@ -417,7 +417,7 @@ class Streams:
         table: Mapping[int, Stream],
     ) -> bool:
         """A block that goes on where the one before ended, all its rows in compiled loops; False
-        where it does not."""
+        if it does not."""
         if not len(columns):
             return True
         replica_id, lsn = columns.replica_id[0], columns.lsn[0]
@@ -557,7 +557,7 @@ class Streams:
         return encode(Position(stream.name, instance, token, token), self.dialect)
 
     def row_line(self, stream: Stream, token: int | None, text: str) -> bytes:
-        """RDATA of a space. Raises `LimitExceeded` where it is too long."""
+        """RDATA of a space. Raises `LimitExceeded` if it is too long."""
         return encode(Rdata(stream.name, OWN_INSTANCE, token, text), self.dialect)
 
 

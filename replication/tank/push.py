@@ -28,7 +28,7 @@ class WaitIndex(Generic[Waiter]):
         return self._size
 
     def add(self, keys: Iterable[PartitionKey], waiter: Waiter) -> bool:
-        """Let `waiter` wait for all of `keys`; False, and nothing done, where it is too many."""
+        """Let `waiter` wait for all of `keys`; False, and nothing done, if it is too many."""
         wanted = set(keys)
         if self._size + len(wanted) > self._limit:
             return False

@@ -108,7 +108,7 @@ class _Fetched:
 
 @dataclass(slots=True)
 class _Publishing:
-    """A publish whose bundles are being stored. `results`: any number where it is not known yet;
+    """A publish whose bundles are being stored. `results`: any number if it is not known yet;
     `missing`: how many are not."""
 
     request_id: int
@@ -395,7 +395,7 @@ class ServerSession(BaseSession[Request]):
         self._answer_fetch(request, [found[index] for index in range(len(asked))])
 
     def _fetch_part(self, part: FetchPart, left_bytes: int) -> _Fetched | Extent:
-        """What one partition has; its extent where there is nothing to be had now."""
+        """What one partition has; its extent if there is nothing to be had now."""
         topic, partition = part.topic, part.partition
         extent = self._extent(part)
         if extent is None:

@@ -178,7 +178,7 @@ def _settings(text: str, origin: str) -> dict[str, tuple[str, int | float | str]
 
 
 def check_topic(name: str, partitions: int) -> None:
-    """Raises `ConfigError` where no broker would make such a topic. Source: Tank 4.0, observed."""
+    """Raises `ConfigError` if no broker would make such a topic. Source: Tank 4.0, observed."""
     if not _NAME.fullmatch(name) or len(name) > TANK_TOPIC_NAME_BYTES:
         letters = f"1 to {TANK_TOPIC_NAME_BYTES} letters, digits, - and _, not only - and _"
         raise ConfigError("topic", f"{name[:80]!r} cannot name one", hint=f"give {letters}")

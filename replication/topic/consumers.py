@@ -68,7 +68,7 @@ class ConsumerPlaces:
         return Outcome(PublishResult.STORED)
 
     def need_space(self) -> None:
-        """Make the space of the places where there is none."""
+        """Make the space of the places if there is none."""
         if self._log.schema.get(CONSUMER_SPACE) is None:
             self._log.create_space(
                 CONSUMER_SPACE,

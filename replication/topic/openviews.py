@@ -47,7 +47,7 @@ class OpenViews:
             view.close()
 
     def open(self, name: str) -> asyncio.Task[None] | None:
-        """What opens that view; None where nothing has to be opened."""
+        """What opens that view; None if nothing has to be opened."""
         view = self.find(name)
         if view is None or view.is_ready:
             return None

@@ -28,10 +28,10 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Whole bundles that follow one another, each behind its length varint.
+    """Whole bundles that follow one another, each after its length varint.
 
     `base`: number of the first message, 0 for an empty chunk; `sparse`: whether the first bundle
-    is sparse; `pieces`: the bytes, one behind the other, `size_bytes` in all.
+    is sparse; `pieces`: the bytes, one after the other, `size_bytes` in all.
     """
 
     base: int
@@ -54,7 +54,7 @@ class ChunkMaker:
         return bool(self._pieces)
 
     def add(self, first: int, data: bytes | memoryview) -> bool:
-        """Add a bundle that begins with number `first`; False, and nothing done, where it does not
+        """Add a bundle that begins with number `first`; False, and nothing done, if it does not
         fit."""
         length = encode_varint(len(data))
         size = self.size_bytes + len(length) + len(data)
@@ -96,7 +96,7 @@ class TopicReader(Protocol):
         ...
 
     def read(self, topic: str, partition: int, start: int, limit_bytes: int) -> Chunk | None:
-        """The bundle that holds `start`, or the next one, and those behind it; None: damaged.
+        """The bundle that holds `start`, or the next one, and those after it; None: damaged.
 
         The first bundle is given whatever its size, others while all stay within `limit_bytes`.
         """

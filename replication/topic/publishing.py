@@ -62,7 +62,7 @@ class News:
     bundles: list[Outcome]
 
     def chunk(self, limit_bytes: int) -> Chunk:
-        """The first of them, and those behind it that fit too."""
+        """The first of them, and those after it that fit too."""
         made = ChunkMaker(limit_bytes)
         for each in self.bundles:
             if not made.add(each.first, each.data):
@@ -81,7 +81,7 @@ class Run:
     def add(
         self, topic: str, appends: list[Append], end: int, last: int, outcomes: list[Outcome]
     ) -> int:
-        """Give numbers to bundles of one partition behind number `last`: those that have no outcome
+        """Give numbers to bundles of one partition after number `last`: those that have no outcome
         yet, to before `end`. Returns the last number then."""
         at = len(outcomes)
         while True:
@@ -132,7 +132,7 @@ class Batch:
         self._is_taken = False
 
     def add(self, publishes: list[Publication], size_bytes: int) -> bool:
-        """False, and nothing done, where it is too late or there would be too many."""
+        """False, and nothing done, if it is too late or there would be too many."""
         with self._guard:
             if self._is_taken or self._size_bytes + size_bytes > GROUP_BYTES // 2:
                 return False

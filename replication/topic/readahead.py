@@ -19,8 +19,8 @@ ReadKey = tuple[str, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class ReadBundles:
-    """Bundles that were read. `next`: first number of the bundle behind them that did not fit, 0
-    where there was none; `last`: last number of the partition then."""
+    """Bundles that were read. `next`: first number of the bundle after them that did not fit, 0
+    if there was none; `last`: last number of the partition then."""
 
     chunk: Chunk
     next: int
@@ -38,7 +38,7 @@ class ReadBundles:
 
     @property
     def next_is_wanted(self) -> bool:
-        """Whether what is behind it may be read before somebody asks for it."""
+        """Whether what is after it may be read before somebody asks for it."""
         return self.is_full and self.chunk.size_bytes <= TANK_READ_AHEAD_BYTES // 2
 
 
@@ -57,7 +57,7 @@ class ReadAhead:
         self, topic: TopicDef, partition: int, start: int, limit_bytes: int, last: int
     ) -> ReadBundles:
         """What was read before, if it still is all there is, or `read`. `last`: the partition's
-        last number now. Raises `LogweirError` where the first bundle cannot be read."""
+        last number now. Raises `LogweirError` if the first bundle cannot be read."""
         key = (topic.name, partition, start, limit_bytes)
         found = self._ahead.pop(key, None)
         if found is not None:
@@ -101,7 +101,7 @@ class ReadAhead:
                     break
                 except LogweirError:
                     if made:
-                        break  # who asks for what is behind is told
+                        break  # who asks for what is after is told
                     raise
                 if not made.add(first, data):
                     following = first

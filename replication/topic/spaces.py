@@ -128,7 +128,7 @@ def create_topic(
 ) -> None:
     """Make a topic and its space, in one transaction. `owner`: id of a user; None: admin.
 
-    Raises `ConfigError`, and `RequestError` SPACE_EXISTS where a space has that name.
+    Raises `ConfigError`, and `RequestError` SPACE_EXISTS if a space has that name.
     """
     parse_config(config)
     with log.transaction() as tx:
@@ -235,7 +235,7 @@ def views_from(
 
 
 def bundle_at(engine: Engine, space_id: int, partition: int, number: int) -> StoredBundle | None:
-    """The bundle that holds `number`, or the next one behind it."""
+    """The bundle that holds `number`, or the next one after it."""
     key = [partition, number]
     for data in select(engine, Select.of(engine.schema, space_id, key, iterator="LE", limit=1)):
         found = _stored(data)
@@ -259,7 +259,7 @@ def bundles_from(
 def place_bundle(
     data: bytes | memoryview, head: BundleHead, last: int, first: int | None
 ) -> Placed | PublishResult:
-    """Which numbers a sound bundle gets behind number `last`. `first`: the one asked for."""
+    """Which numbers a sound bundle gets after number `last`. `first`: the one asked for."""
     if head.sparse:
         if head.first <= last:
             return PublishResult.BAD_NUMBERS

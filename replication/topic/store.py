@@ -240,7 +240,7 @@ class StoredTopics:
         return asyncio.wait(opening) if opening else None
 
     def _prepare_view(self, name: str) -> asyncio.Task[None] | None:
-        """What opens that view; None where nothing has to be opened."""
+        """What opens that view; None if nothing has to be opened."""
         return None if name in self._topics else self._views.open(name)
 
     def topics(self) -> Sequence[tuple[str, bool, int]]:

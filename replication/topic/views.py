@@ -2,8 +2,8 @@
 
 A view has one partition, 0, and takes no bundles. Each row of the log that changes the space, and
 does not wait for its CONFIRM any more, is a
-message: its number is the log's signature behind the row (the sum of the vclock), its time that of
-the row, its key the primary key in MsgPack (none where it has more than 255 bytes), its content the
+message: its number is the log's signature after the row (the sum of the vclock), its time that of
+the row, its key the primary key in MsgPack (none if it has more than 255 bytes), its content the
 row: as JSON, a line of `logweir cat`, or with `logweir.content=msgpack` as the row's header map and
 body map as they stand in the log. Bundles are made when they are asked for, always sparse, never
 compressed, of at most `BUNDLE_MESSAGES` messages. The first number is that of the oldest row the

@@ -15,7 +15,7 @@ __all__ = ["web_service"]
 
 
 def web_service(shared: Shared, board: Board, host: str) -> WebService:
-    """See `WebService`. Raises `ConfigError` where what it needs is not installed."""
+    """See `WebService`. Raises `ConfigError` if what it needs is not installed."""
     try:
         from logweir.replication.web.service import WebService
     except ModuleNotFoundError as error:

@@ -88,7 +88,7 @@ class Gate:
 
 
 def _basic(given: str) -> tuple[str, str]:
-    """Name and password; both "" where they cannot be read."""
+    """Name and password; both "" if they cannot be read."""
     kind, _, text = given.partition(" ")
     read = ""
     if kind.lower() == "basic":

@@ -56,6 +56,6 @@ class History:
                 del self._columns[name]
 
     def told(self) -> dict[str, Any]:
-        """`times`, and `series`: values by name, as many as times, None where there was none."""
+        """`times`, and `series`: values by name, as many as times, None if there was none."""
         series = {name: list(column) for name, column in self._columns.items()}
         return {"times": list(self._times), "series": series}

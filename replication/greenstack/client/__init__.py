@@ -298,8 +298,8 @@ class Client(Reconnecting[Connection]):
         """A change stream under a name that this connection does not use.
 
         `start`: a position of an earlier step of the same server; `instance`: the UUID of that
-        one, "": it is not looked at; `now`: begin behind what there is; `buckets`: all unless
-        named. Raises `PeerRefused`, with Rollback or PositionGone where only a snapshot helps.
+        one, "": it is not looked at; `now`: begin after what there is; `buckets`: all unless
+        named. Raises `PeerRefused`, with Rollback or PositionGone if only a snapshot helps.
         """
         asked = StreamOpen(
             VClock() if start is None else start,

@@ -214,7 +214,7 @@ class Connection(Asking[ClientSession, Frame | None]):
         """Send requests in one piece. The futures give their answers, None for a quiet request
         that is known to have succeeded, or fail with `Unreachable`, `RemoteProtocolError`.
 
-        Raises `Unreachable` where the connection is closed.
+        Raises `Unreachable` if the connection is closed.
         """
         link = await self._ready_link()
         futures = [self._awaited(self.session.send(request).opaque) for request in requests]
@@ -224,7 +224,7 @@ class Connection(Asking[ClientSession, Frame | None]):
     async def ask(self, request: Frame, *, timeout_seconds: float = ANSWER_SECONDS) -> Frame:
         """Send one request and wait for its answer, whatever its status.
 
-        Raises as `send` and its futures do, and `Unreachable` where no answer comes in time.
+        Raises as `send` and its futures do, and `Unreachable` if no answer comes in time.
         """
         (future,) = await self.send(request)
         answer = await self._in_time(future, timeout_seconds)

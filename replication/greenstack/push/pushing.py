@@ -90,7 +90,7 @@ def lsns_of(reached: Iterable[tuple[int, int]]) -> array[int]:
 
 
 class Pushes:
-    """The rows of several blocks as frames, one block's behind the other's.
+    """The rows of several blocks as frames, one block after the other.
 
     `lsns`: what was had already, by replica id, raised by what is taken, for `take_from`; `front`:
     the flex entries before that of the vbucket; `opaque`: of the first frame. No transaction is
@@ -172,7 +172,7 @@ def push_documents(
 ) -> Pushed:
     """The tuples of a bucket from number `first` on, as documents of a snapshot.
 
-    `wanted`: one byte for each vbucket, 0 where its items are left out, as those are that are
+    `wanted`: one byte for each vbucket, 0 if its items are left out, as those are that are
     expired at `now`, in Unix seconds; the rest as of `Pushes`.
     """
     numbers = array("Q", (first, 0, opaque, 0))

@@ -6,7 +6,7 @@ operation   rule                                                  failures
 Add         CAS has to be 0                                       01 CAS; 0d it is there
 Set         CAS 0: always; else only if it still has that CAS     08 not there; 0d another CAS
 Replace     only if it is there                                   as Set
-Append      value is put behind, Prepend: before what is there;   0403 not there; 0d another CAS
+Append      value is put after, Prepend: before what is there;   0403 not there; 0d another CAS
 Prepend     flags, datatype and expiration stay
 Patch       a part of a JSON document (`patch`); flags and        08; 0d; 0b no JSON or packed;
             expiration stay                                       01 no patch; 0403 a step failed

@@ -1,10 +1,10 @@
 """Lanes: which requests of a connection may run now. No I/O, no store.
 
 Requests of one lane run, and are answered, in the order in which they came; lanes do not wait for
-one another. `Lanes.put` takes requests, `take` gives *batches* that may be started, `done` tells
+one another. `Lanes.put` takes requests, `take` returns *batches* that may be started, `done` tells
 that one is answered. Each lane has at most `_IN_FLIGHT` batches under way, which are started in
 order and must be finished in order; a batch is about `limits.GREENSTACK_BATCH_BYTES`, so that a
-lane with much to do leaves room for the others. Where there are no others, runs of which nothing
+lane with much to do leaves room for the others. If there are no others, runs of which nothing
 is answered may be `_QUIET_IN_FLIGHT`, as nobody waits for the first of them.
 
 ===================  ===============================================================================
@@ -100,7 +100,7 @@ class Lane(Generic[Selected]):
     `open`: a transaction whose end has not come; `begins_after`: so many requests of the root lane
     that run alone are answered before it begins, 0: it has begun; `left`: requests that were taken
     and not run, which come first when nothing is in flight any more; `left_from`: the batch that
-    left some, behind which none is run."""
+    left some, after which none is run."""
 
     id: bytes | None
     selected: Selected
@@ -142,7 +142,7 @@ class Lanes(Generic[Selected]):
         return iter(tuple(self._lanes.values()))
 
     def put(self, pending: Pending) -> bool:
-        """Take a request. False, and nothing done, where its lane is one too many."""
+        """Take a request. False, and nothing done, if its lane is one too many."""
         name = pending.frame.flex.get(FlexKey.LANE) if pending.frame.flex else None
         lane = self._lanes.get(name)
         if lane is None:

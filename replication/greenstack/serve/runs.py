@@ -115,7 +115,7 @@ class Answered(NamedTuple):
 
 
 def take_run(data: bytes, at: int = 0) -> RequestRun | None:
-    """The run that begins at `at`; None where there is none."""
+    """The run that begins at `at`; None if there is none."""
     left = len(data) - at
     most = min(left // _FRAME_MIN + 1, RUN_MAX)
     if not left:
@@ -267,7 +267,7 @@ def look_up(
     now: float,
     expired: list[tuple[bytes, int]],
 ) -> Answered | None:
-    """The answers to GETs, or to the first of them; None where that is of a vbucket that is not
+    """The answers to GETs, or to the first of them; None if that is of a vbucket that is not
     active: a change has to look then. `now`: Unix seconds; `expired`: see `Looks`."""
     requests = _Requests(run, 0)
     made = _answered(requests, Looks(requests, buckets, bucket, now, expired, _leave))

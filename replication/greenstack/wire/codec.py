@@ -323,7 +323,7 @@ class FrameBuffer:
         return len(self._rest)
 
     def feed(self, data: bytes) -> tuple[Sequence[Frame], DecodeError | LimitExceeded | None]:
-        """Take bytes; gives the frames that are whole, and what is wrong with what follows them.
+        """Take bytes; returns the frames that are whole, and what is wrong with what follows them.
 
         After a problem nothing more may be fed.
         """

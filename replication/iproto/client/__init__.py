@@ -125,7 +125,7 @@ class Client(Asking[CommandSession, Answer]):
         self.link.flush()
 
     async def call(self, kind: int, body: Mapping[int, Value] | None = None) -> Answer:
-        """One request and its answer. Raises `RequestError` where it is refused."""
+        """One request and its answer. Raises `RequestError` if it is refused."""
         waiting = self.send(kind, pack(dict(body)) if body is not None else b"")
         self.flush()
         answer = await waiting

@@ -1,6 +1,6 @@
 """The changes of a running Tarantool, or logweir, for a program: a replica without a store.
 
-Nothing is copied: what is asked for is the log behind a position, which the server must still have.
+Nothing is copied: what is asked for is the log after a position, which the server must still have.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from logweir.wal.vclock import VClock
 __all__ = ["Begun", "server_changes"]
 
 Begun = Callable[[uuid.UUID | None, VClock, VClock], None]
-"""Called with the UUID of a log's replica set, the place behind which rows are given, and the end
+"""Called with the UUID of a log's replica set, the place after which rows are given, and the end
 of the log, before its rows."""
 
 _ACK_SECONDS: Final = 0.5  # a master cuts off who says nothing for a few seconds
@@ -30,11 +30,11 @@ _ACK_SECONDS: Final = 0.5  # a master cuts off who says nothing for a few second
 async def server_changes(
     url: Url, after: VClock | None, *, once: bool = False, begun: Begun | None = None
 ) -> AsyncGenerator[RowColumns, None]:
-    """Whole transactions behind `after`, as they come; None: from the oldest that the server has
+    """Whole transactions after `after`, as they come; None: from the oldest that the server has
     on; `once`: up to where it was when it was asked; `begun`: what it raises ends it.
 
     The server keeps its log for who is connected, and forgets who is not. Raises `Unreachable`,
-    `SourceStopped`, `RemoteProtocolError`, and `PositionUnavailable` where what comes behind
+    `SourceStopped`, `RemoteProtocolError`, and `PositionUnavailable` if what comes after
     `after` is gone there.
     """
     async with connect(url) as (upstream, _, ballot):

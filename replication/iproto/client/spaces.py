@@ -102,7 +102,7 @@ class ServerSpace:
         return next(iter(_rows(answer)), None)
 
     def execute_all(self, requests: Sequence[Request]) -> Done:
-        """Make changes, each by itself: those behind a refused one too."""
+        """Make changes, each by itself: those after a refused one too."""
         answers = self._run(self._send(requests))
         refused = [number for number, answer in enumerate(answers) if answer.is_error]
         if not refused:

@@ -37,7 +37,7 @@ async def _call(client: Client, function: str, arguments: Sequence[Value] = ()) 
 
 
 async def call_function(url: Url, function: str, *arguments: Value) -> Any:
-    """The first value that a function of the server at `url` gives, None where it gives none.
+    """The first value that a function of the server at `url` gives, None if it gives none.
 
     Raises `Unreachable`, `RequestError`: what the function raised, that there is none of that name,
     or that it may not be called.

@@ -1,7 +1,7 @@
 """Copying a whole master into a new folder: JOIN or FETCH_SNAPSHOT.
 
 The rows of the first stage become a snapshot of the start vclock, those of the last stage a log
-behind it; nothing is applied here. Both are written into `<folder>.joining`, the log first, and
+after it; nothing is applied here. Both are written into `<folder>.joining`, the log first, and
 that is renamed to the folder when everything is durable: a join that is killed leaves nothing but
 that folder, which the next one removes. The copy belongs to the master's replica set; with JOIN it
 has a place of its own in `_cluster`, with FETCH_SNAPSHOT it has none: then it can be followed and
@@ -146,8 +146,8 @@ async def join(
     """Copy the master at `url` into `folder`, which must not be there, or be empty.
 
     `instance`: our UUID, a new one unless given. With the option
-    `anonymous` of the address no place in `_cluster` is asked for. Raises `SourceStopped` where
-    the master refuses for good, `Unreachable` or `RemoteProtocolError` where another try may help.
+    `anonymous` of the address no place in `_cluster` is asked for. Raises `SourceStopped` if
+    the master refuses for good, `Unreachable` or `RemoteProtocolError` if another try may help.
     """
     anonymous = url.flag("anonymous")
     working = _prepare(folder, filesystem)
@@ -179,7 +179,7 @@ async def join(
 
 
 def _prepare(folder: Path, filesystem: FileSystem) -> Path:
-    """The working folder beside `folder`, empty. Raises `ConfigError` where `folder` is not."""
+    """The working folder beside `folder`, empty. Raises `ConfigError` if `folder` is not."""
     if not _is_free(folder, filesystem):
         raise ConfigError(
             "folder",

@@ -57,7 +57,7 @@ from logweir.wal.xrow import RowType
 __all__ = ["check_row", "execute_checked"]
 
 _USERS_MAX: Final = 32
-_FUNCTION_FIELDS: Final = 17  # behind them are times
+_FUNCTION_FIELDS: Final = 17  # after them are times
 _FUNCTION_VALUES: Final[Mapping[int, tuple[frozenset[str], str]]] = {
     6: (frozenset({"FUNCTION"}), "unsupported routine_type value"),
     10: (frozenset({"NONE"}), "unsupported sql_data_access value"),
@@ -151,7 +151,7 @@ def check_row(
 ) -> None:
     """Check what a client's request has just done to a row of a system space.
 
-    `engine`: the store behind it; `old`, `new`: the tuple before and after, None where there is
+    `engine`: the store behind it; `old`, `new`: the tuple before and after, None if there is
     none. Raises `RequestError`; then the request is to be undone.
     """
     if old is None and new is None:

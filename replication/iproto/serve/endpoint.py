@@ -3,12 +3,12 @@
 The requests of one read are handled together, as long as the client takes the answers: above
 `limits.OUTPUT_HIGH_BYTES` of them the rest waits. A run of changes becomes one job of the commit
 queue, in which each is a transaction of its own: one that fails is undone alone. Where answers may
-be much larger than the requests, what comes behind the run waits for it. Changes of definitions
-are jobs by themselves, and so are requests that are merely odd. A SELECT behind a change that is
+be much larger than the requests, what comes after the run waits for it. Changes of definitions
+are jobs by themselves, and so are requests that are merely odd. A SELECT after a change that is
 not finished runs inside the job, so that a client which sends both at once reads what it wrote,
-and what comes behind that job waits for it; any other runs at once, on a view of what is durable.
+and what comes after that job waits for it; any other runs at once, on a view of what is durable.
 One that is more than a piece (`store.engine.select.pieces`) is answered piece by piece, on such a
-view, in several turns, and what comes behind it waits. An answer to a change is sent when it is
+view, in several turns, and what comes after it waits. An answer to a change is sent when it is
 durable.
 
 Order of the checks of one request, as in Tarantool 2.6.0: space (36), read-only (7), access (42),
@@ -97,7 +97,7 @@ class IprotoService:
 
 @dataclass(slots=True)
 class _Batch:
-    """Requests that are executed in one job. `goes_first`: what comes behind waits for its end;
+    """Requests that are executed in one job. `goes_first`: what comes after waits for its end;
     `is_definition`: it changes a definition, and by that maybe every tuple of a space."""
 
     events: list[Request | Run] = field(default_factory=list)
@@ -228,7 +228,7 @@ class Conversation:
     # --- changes and reads ------------------------------------------------------------------------
 
     def check_statement(self, request: Request) -> Access:
-        """The rights of who asks, and the ids in the place of names. Raises `RequestError` where a
+        """The rights of who asks, and the ids in the place of names. Raises `RequestError` if a
         statement may not be run."""
         is_select = request.type == RowType.SELECT
         schema = self.shared.log.schema
@@ -291,7 +291,7 @@ class Conversation:
         self.go_on()
 
     def _check_space(self, space_id: int, wanted: Privilege) -> None:
-        """Raise errors 36, 7, 42 where the user may not use a space so."""
+        """Raise errors 36, 7, 42 if the user may not use a space so."""
         space = self.shared.log.schema.space(space_id)
         if wanted == Privilege.WRITE and self.shared.is_read_only and not _is_private(space):
             text = "Can't modify data because this instance is in read-only mode."
@@ -301,7 +301,7 @@ class Conversation:
             raise RequestError(ErrorCode.VIEW_IS_RO, f"View '{space.name}' is read-only")
 
     def _take_run(self, run: Run) -> None:
-        """Requests, one behind the other: checked once for each space, executed and answered
+        """Requests, one after the other: checked once for each space, executed and answered
         together."""
         refused: dict[tuple[int, int], RequestError] = {}
         for space_id, uses in zip(run.space_ids, run.uses, strict=True):

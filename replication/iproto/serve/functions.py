@@ -85,7 +85,7 @@ def _takes_log(function: Callable[..., Any]) -> bool:
 def load_functions(module_name: str) -> Mapping[str, Callable[..., Value]]:
     """The functions of a module: those in its `__all__`, else all public ones made in it.
 
-    Raises `ConfigError` where it cannot be imported, whatever it raises, or holds none.
+    Raises `ConfigError` if it cannot be imported, whatever it raises, or holds none.
     """
     try:
         module: ModuleType = importlib.import_module(module_name)

@@ -69,7 +69,7 @@ class Instance:
         return self.version_of(self.shared.log.schema)
 
     def version_of(self, schema: Schema) -> int:
-        """What stands in an answer, where the definitions are these."""
+        """What stands in an answer, if the definitions are these."""
         return schema.version + self._version_offset
 
     def ballot(self) -> Ballot:
@@ -85,7 +85,7 @@ class Instance:
         self.keep(status)
 
     def keep(self, status: FollowerStatus) -> None:
-        """Remember a replica's position, so that the logs behind it stay."""
+        """Remember a replica's position, so that the logs after it stay."""
         if status.name:
             position = status.acknowledged.with_lsn(0, self.shared.log.vclock.lsn(0))
             self.shared.retention.keep(status.name, position)

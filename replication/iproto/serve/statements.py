@@ -71,7 +71,7 @@ def execute_all(
     access: Access,
     schema_version: Callable[[Schema], int],
 ) -> Outcome:
-    """Execute requests in a group, each a transaction; one that fails is undone alone. Those behind
+    """Execute requests in a group, each a transaction; one that fails is undone alone. Those after
     `limits.TURN_ANSWER_BYTES` of answers are left, and those from a SELECT on that is long, or is
     no part of a run: the group is no place to divide it."""
     parts: list[bytes] = []
@@ -129,7 +129,7 @@ def _execute_run(
 ) -> tuple[int, int, bytes]:
     """How many requests of a run were executed, how many of these were refused, and the answers.
 
-    It stops at `limits.TURN_ANSWER_BYTES` of these, where they may be much larger than the
+    It stops at `limits.TURN_ANSWER_BYTES` of these, if they may be much larger than the
     requests.
     """
     version = schema_version(group.schema)

@@ -36,7 +36,7 @@ _CALLS: Final = (RequestType.CALL, RequestType.CALL_16, RequestType.EVAL)
 
 @dataclass(slots=True)
 class _Stream:
-    """One. `current`: what is being handled; `waiting`: what came behind it."""
+    """One. `current`: what is being handled; `waiting`: what came after it."""
 
     current: Request | None = None
     waiting: deque[Request] = field(default_factory=deque)

@@ -4,7 +4,7 @@ Its statements run at once, in a layer of its own over a view of the moment of B
 (`Inner.trial`): they see what was durable then, and one another. Nobody waits for it, and it waits
 for nobody. COMMIT puts one job in line, in which all statements run once more, in their order, on
 what is there by then. Where each is answered as it was, that is the transaction, one in the log;
-where one is not, somebody else has changed what it read or wrote, and nothing of it is done (error
+if one is not, somebody else has changed what it read or wrote, and nothing of it is done (error
 97). So transactions are serializable, in the order of their COMMITs. One that changes nothing is
 not run again: it has read one moment.
 
@@ -69,7 +69,7 @@ class Trials:
 
 class _View:
     """A group that is never committed. `must_rest`: called, in the loop's thread, when the state
-    must grow. Raises `RequestError` where nothing can be changed."""
+    must grow. Raises `RequestError` if nothing can be changed."""
 
     def __init__(self, shared: Shared, must_rest: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -131,7 +131,7 @@ class Trial:
         return self._size_bytes + self._read_bytes
 
     def check(self) -> None:
-        """Raise errors 97, 231 where it has failed."""
+        """Raise errors 97, 231 if it has failed."""
         if self._failure is not None:
             raise self._failure
 
@@ -151,7 +151,7 @@ class Trial:
 
     def select(self, request: Request, access: Access) -> Reading:
         """Run a SELECT. The view is kept until it is done, whatever happens meanwhile. Raises
-        `RequestError` as `change`, also where the transaction has failed meanwhile."""
+        `RequestError` as `change`, also if the transaction has failed meanwhile."""
         view = self._use(request)
         self._is_reading = True
         try:
@@ -172,7 +172,7 @@ class Trial:
         return parts
 
     def repeat(self, group: Group) -> None:
-        """Run all statements once more, in another group, in any thread. Raises error 97 where one
+        """Run all statements once more, in another group, in any thread. Raises error 97 if one
         is answered otherwise: the group is to be rolled back then."""
         for one in self._statements:
             outcome, _, _ = _run(group, one.request, one.access)
@@ -180,7 +180,7 @@ class Trial:
                 raise _failed(ErrorCode.TRANSACTION_CONFLICT, "conflict")
 
     def wake(self, done: Callable[[BaseException | None], None]) -> None:
-        """Give it a view again, and call `done` then, unless it is over: with None, also where it
+        """Give it a view again, and call `done` then, unless it is over: with None, also if it
         has failed meanwhile or that way, or with what went wrong otherwise."""
         view = self._new_view()
 
@@ -199,7 +199,7 @@ class Trial:
         self._loop.run_in_executor(None, self.repeat, view.group).add_done_callback(woken)
 
     def rest(self) -> None:
-        """Give the view back, until it is woken; where a SELECT is under way, at its end."""
+        """Give the view back, until it is woken; if a SELECT is under way, at its end."""
         self._stop("rest")
         self._trials.rests(self)
         if self._is_reading:

@@ -236,7 +236,7 @@ class Splitter:
 
         Returns (start, end) of each without its length, where the first incomplete one begins,
         and how many bytes are needed from there on (0: not known yet).
-        Raises `RequestError` 20 where a length is none; the frames before it are in `spans`.
+        Raises `RequestError` 20 if a length is none; the frames before it are in `spans`.
         """
         spans: list[tuple[int, int]] = []
         size = len(data)
@@ -268,7 +268,7 @@ class Splitter:
 
 
 class BrokenStream(Exception):
-    """Nothing behind this place can be found. `spans`: the whole frames before it."""
+    """Nothing after this place can be found. `spans`: the whole frames before it."""
 
     def __init__(self, cause: RequestError, spans: list[tuple[int, int]]) -> None:
         super().__init__(str(cause))

@@ -20,7 +20,7 @@ _ONES: Final = array("Q", (2**64 - 1,))
 
 
 class Packets:
-    """The packets of several blocks, one behind the other: a `wal.reader.Taker`.
+    """The packets of several blocks, one after the other: a `wal.reader.Taker`.
 
     `upto`, `sync`: as in `RowColumns.packets`; `size_bytes`: there is no room for more.
     """
@@ -43,11 +43,11 @@ class Packets:
         self._after = lsns[:]
 
     def last_lsns(self) -> dict[int, int]:
-        """The highest lsn that the blocks' rows have of each replica id, also where left out."""
+        """The highest lsn that the blocks' rows have of each replica id, also if left out."""
         return {replica_id: lsn for replica_id, lsn in enumerate(self._lsns) if lsn}
 
     def add(self, data: bytes) -> bool:
-        """Add the rows of a block. False, and nothing done, where it has to be read as columns:
+        """Add the rows of a block. False, and nothing done, if it has to be read as columns:
         they do not fit, or are not in order."""
         lsns = self._lsns[:]
         written = kernel.relay(

@@ -45,7 +45,7 @@ __all__ = [
 
 @dataclass(slots=True)
 class Request:
-    """One request, taken apart; arrays are their exact MsgPack bytes, or None where absent.
+    """One request, taken apart; arrays are their exact MsgPack bytes, or None if absent.
 
     `size_bytes`: of its frame; `name`: function, user, expression or key; `vclock` … `id_filter`:
     of JOIN, SUBSCRIBE and REGISTER; `timeout_seconds` (0: none), `isolation`: of BEGIN;
@@ -156,7 +156,7 @@ _BODIES: Final[Mapping[int, Mapping[int, tuple[str, frozenset[int]]]]] = {
     RequestType.UNWATCH: _EVENT,
     RequestType.WATCH_ONCE: _EVENT,
 }
-"""Of types that came with 2.10: by key the field, "" where it is only checked, and what it is."""
+"""Of types that came with 2.10: by key the field, "" if it is only checked, and what it is."""
 FEATURES: Final[Sequence[int]] = (0, 1, 3, 4, 5, 6)
 """Streams, transactions, watchers, pagination, names of spaces and indexes, WATCH_ONCE."""
 PROTOCOL_VERSION: Final = 6

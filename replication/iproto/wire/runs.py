@@ -138,7 +138,7 @@ class Run:
 
 
 def take_run(data: bytes, at: int, schema_version: int) -> Run | None:
-    """The run that begins at `at`, None where there is none."""
+    """The run that begins at `at`, None if there is none."""
     capacity = kernel.frames(data, at, _RUN_MAX)
     if not capacity:
         return None

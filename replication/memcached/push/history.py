@@ -1,6 +1,6 @@
 """Places in the log by what old clients know: a signature, or a time.
 
-Both read the log's files from their ends backwards, only as far as needed. None where the log does
+Both read the log's files from their ends backwards, only as far as needed. None if the log does
 not reach back so far, or has not come so far.
 """
 

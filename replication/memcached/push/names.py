@@ -2,7 +2,7 @@
 
 Positions stand in the space `logweir_tap_stream`, which stays on this instance: bucket, name,
 position (map of replica id to lsn), registered, Unix time of the last word, vbuckets (array;
-absent for all; a stream that asks for others later begins anew). The logs behind a
+absent for all; a stream that asks for others later begins anew). The logs after a
 position are kept for it. The name of a consumer that is away is forgotten after
 `limits.TAP_KEEPALIVE_SECONDS`, one that has registered when it deregisters; above
 `limits.TAP_STREAMS` names the one that is away longest goes first.
@@ -90,7 +90,7 @@ def drop_kept(log: Log, stream: NamedStream) -> None:
 
 
 class NamedStreams:
-    """All names of one store. `retention`: keeps the logs behind their positions; `clock`: Unix
+    """All names of one store. `retention`: keeps the logs after their positions; `clock`: Unix
     seconds."""
 
     def __init__(self, log: Log, retention: Retention, clock: Callable[[], float]) -> None:
@@ -115,7 +115,7 @@ class NamedStreams:
         return self._streams.get((bucket, name))
 
     def claim(self, bucket: str, name: bytes) -> NamedStream:
-        """The stream of that name, made where there is none."""
+        """The stream of that name, made if there is none."""
         found = self.find(bucket, name)
         if found is None:
             found = self._streams[bucket, name] = NamedStream(bucket, name)
@@ -150,7 +150,7 @@ class NamedStreams:
         self._change(Request(RowType.REPLACE, self._space_id, tuple=pack(row)))
 
     def forget(self, bucket: str, name: bytes) -> None:
-        """There is no such stream any more; nothing where there was none."""
+        """There is no such stream any more; nothing if there was none."""
         stream = self._streams.pop((bucket, name), None)
         if stream is not None and stream.position is not None:
             self._retention.forget(stream.label)

@@ -1,4 +1,4 @@
-"""Where a TAP stream starts: with what exists, or behind a position of the log.
+"""Where a TAP stream starts: with what exists, or after a position of the log.
 
 ==============================  ====================================================================
 asked                           given
@@ -7,7 +7,7 @@ a name that stands somewhere    what changed since, unless BACKFILL gives anothe
                                 or a vbucket is wanted that was not before, or CHECKPOINT is asked
                                 for without an id as high as what the name has acknowledged: such a
                                 consumer was restored, and has less than it had
-CHECKPOINT with pairs           what changed behind the ids, which are signatures of our log; of the
+CHECKPOINT with pairs           what changed after the ids, which are signatures of our log; of the
                                 vbuckets without a pair, with an id that we never gave, or to which
                                 the log does not reach back: first all there is
 BACKFILL, date not below now,   only what changes from now on

@@ -9,7 +9,7 @@ each `limits.TAP_ACK_INTERVAL_PACKETS`-th, and the last before the owner waits (
 flagged control packet nothing is sent until it is acknowledged, and nothing while
 `limits.TAP_WINDOW_PACKETS` or `limits.TAP_WINDOW_BYTES` are not. An acknowledgement covers its
 packet and all before; one for an opaque that is not known is counted and passed over. Busy (85, 86)
-covers those before, and sends the packet and those behind it again under new opaques after
+covers those before, and sends the packet and those after it again under new opaques after
 `limits.TAP_BACKOFF_SECONDS`. Any other status ends the stream, and so does a full window without
 an acknowledgement for `limits.TAP_GRACE_SECONDS`.
 
@@ -104,9 +104,9 @@ class _Sent(Generic[Position]):
 
 @dataclass(slots=True)
 class _Run(Generic[Position]):
-    """Mutations that were sent one behind the other. `ends`: as in `MutationRun`; `done`: how many
-    of them are acknowledged; `first`: the opaque of the first of all; `position`: behind the last;
-    `behind`: gives that of any, counted from 0."""
+    """Mutations that were sent one after the other. `ends`: as in `MutationRun`; `done`: how many
+    of them are acknowledged; `first`: the opaque of the first of all; `position`: after the last;
+    `behind`: returns that of any, counted from 0."""
 
     data: bytes
     ends: array[int]
@@ -244,7 +244,7 @@ class Producer(Generic[Position]):
             self.reach(position)
 
     def put(self, message: TapMessage, now: float, position: Position | None = None) -> None:
-        """One item or change. `position`: where the log stands behind it, if that is a place to go
+        """One item or change. `position`: where the log stands after it, if that is a place to go
         on from; TTL, ACK flag and opaque of `message` are set here, but a TTL below 255."""
         if self._keys_only and message.opcode == Opcode.TAP_MUTATION:
             message = replace(message, value=b"", has_value=False)
@@ -264,7 +264,7 @@ class Producer(Generic[Position]):
     ) -> int:
         """Items from number `first` on, as many as make one piece and as there is room for; the
         same packets as by `put`. Returns the number of the next. `wanted`, `unix_now`: see
-        `mutations.encode_mutations`; `places`: gives the positions behind items, by number."""
+        `mutations.encode_mutations`; `places`: returns the positions after items, by number."""
         form = self._keys_only | self._fix_flags << 1 | self._options.with_private << 2
         begin = partial(encode_mutations, tuples, first, wanted=wanted, now=unix_now, form=form)
         run = self._begin_run(begin) if self._acks else begin(opaque=self.opaque)
@@ -421,7 +421,7 @@ class Producer(Generic[Position]):
         self._send(_Sent(TapMessage(opcode, vbucket=vbucket, number=number), 0, position), now)
 
     def _send(self, sent: _Sent[Position], now: float) -> None:
-        """Send a packet; where acknowledgements are given, one that could be the last before a
+        """Send a packet; if acknowledgements are given, one that could be the last before a
         pause is held back until the next one or `ask` tells."""
         self._release(now, wants_ack=False)
         self._held = sent

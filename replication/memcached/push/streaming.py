@@ -9,7 +9,7 @@ then VBUCKET_SET active, and the connection ends when that is acknowledged. TAKE
 ends when nothing is left. A registered client of closed checkpoints gets OPEN_CHECKPOINT for each
 vbucket whenever it has all there is; all our checkpoints are closed.
 
-A flush behind the id of one vbucket and not behind that of another empties both at the consumer: of
+A flush after the id of one vbucket and not after that of another empties both at the consumer: of
 those that had it, what exists comes once more.
 
 CHANGE_VB_FILTER gives a stream other vbuckets: of those that it had not, what exists comes first,
@@ -416,7 +416,7 @@ class Streaming:
             await self._put(message, position)
 
     async def _put_puts(self, puts: Puts, end: VClock) -> None:
-        """As `_put_changes`, where there are only puts of items."""
+        """As `_put_changes`, if there are only puts of items."""
         touched: list[int] = []
         with_checkpoints = bool(self.connect.options & Option.CHECKPOINT)
         if with_checkpoints or self.connect.closed_only:

@@ -18,7 +18,7 @@ GAT(K)     expiry u32  –                   as GET
 FLUSH      – or u32    –                   Q: silent
 STAT       –           –                   one packet for each, the last without key and value
 VBUCKET    state u32   –                   SET: empty; GET: state u32; DEL: empty
-GETM       –           –                   as GETK, with expiry u32 behind the flags. Data type: 1
+GETM       –           –                   as GETK, with expiry u32 after the flags. Data type: 1
 GATM GETR  below                           stale, 2 somebody was told to make another value, 4 you
 PEEKM      –                               are. PEEKM tells nobody to
 INCREMENTM as          –                   expiry u32, result u64, CAS. Data type 1: the item gets
@@ -28,9 +28,9 @@ SETM       as SET      yes                 as SET, but a lower CAS makes the ite
 =========  ==========  ==================  =========================================================
 
 Errors are always sent, but misses of quiet reads. SET, ADD and REPLACE with a CAS all mean "if it
-still has that CAS": 01 where nothing is there, 02 where it has another. ADD of what is there: 02;
+still has that CAS": 01 if nothing is there, 02 if it has another. ADD of what is there: 02;
 REPLACE of what is not: 01; APPEND: 05; INCREMENT: creates, unless expiry is ffffffff: 01. A number
-is decimal text up to the first blank; the result is stored with blanks behind it up to the old
+is decimal text up to the first blank; the result is stored with blanks after it up to the old
 length; DECREMENT stops at 0, INCREMENT wraps at 2^64. FLUSH with a delay is done when its time has
 come, unless there is another FLUSH before. TOUCH keeps the CAS. Keys of 1 … 250 bytes,
 otherwise, and for extras or a value that the command has not: 04 and the connection ends. An
@@ -42,7 +42,7 @@ set the expiry, and GETR: u32 the RECACHE time, u32 the expiry of what is create
 FIRST_RETIME, RECACHE and CREATE, u32 the expiry.
 
 TAP_MUTATION and its like do to the bucket what a consumer does with them, whoever sends them:
-unconditional; the CAS of the producer is kept where it is given. Any vbucket that is here and not
+unconditional; the CAS of the producer is kept if it is given. Any vbucket that is here and not
 dead takes them, others: 07. A TTL of 0: 04; else it is kept, less one.
 """
 
@@ -217,9 +217,9 @@ class Viewer:
         }
 
     def execute(self, request: Packet) -> bytes:
-        """Run one request. Returns its answer, b"" where a quiet one has none.
+        """Run one request. Returns its answer, b"" if a quiet one has none.
 
-        Raises `Pending` where it is to be run again once the state of its vbucket has changed.
+        Raises `Pending` if it is to be run again once the state of its vbucket has changed.
         """
         opcode = plain_opcode(request.opcode)
         command = None if opcode is None else self._commands.get(opcode)
@@ -405,7 +405,7 @@ def item_of(message: TapMessage) -> Item:
 
 
 def item_answer(request: Packet, item: Item, *, won: bool = False) -> bytes:
-    """The answer to GET, GAT or TOUCH where there is an item. `won`: it tells to make another
+    """The answer to GET, GAT or TOUCH if there is an item. `won`: it tells to make another
     value."""
     with_key = plain_opcode(request.opcode) in _WITH_KEY
     with_expiry = request.opcode in _WITH_EXPIRY

@@ -1,22 +1,22 @@
 """Serving memcached clients and TAP consumers: sessions, connections and buckets together.
 
 Commands of one read that need the store are one job of the commit queue, in which each is a
-transaction of its own; they are answered together once durable. Reads behind no unfinished change
+transaction of its own; they are answered together once durable. Reads after no unfinished change
 are answered at once, of what is durable. An expired item that a read finds is removed by a job of
 its own.
 
 A client begins as guest in the listener's bucket; SASL makes it another user, and puts it into the
-bucket of that name where there is one; SELECT_BUCKET changes it. Reading, writing and takeover (to
+bucket of that name if there is one; SELECT_BUCKET changes it. Reading, writing and takeover (to
 change states of vbuckets) need privileges on the bucket's space: status 20 without. Where guest may
 not even read the listener's bucket, or the listener says so, SASL is required: see
-`memcached.server_session`. Where it is not, and no user has a password, it is not known (81):
+`memcached.server_session`. If it is not, and no user has a password, it is not known (81):
 clients that are configured with a user carry on then.
 
 Any other space can be chosen as ``space:NAME``, where the listener begins or by SELECT_BUCKET: its
 changes are streamed; every command on it gets status 83.
 
-Commands on a pending vbucket wait, and with them whatever comes behind them on their connection,
-until the state of the vbucket has changed. In the same way commands wait behind answers of
+Commands on a pending vbucket wait, and with them whatever comes after them on their connection,
+until the state of the vbucket has changed. In the same way commands wait after answers of
 `limits.TAP_ANSWERS_BYTES` until the client takes them: so much, one value more and what the
 connection holds unsent (`limits.OUTPUT_HIGH_BYTES`) is what it may cost at a time.
 """
@@ -179,7 +179,7 @@ class TapService:
     # --- changes ----------------------------------------------------------------------------------
 
     def put_in_line(self, run: _Run) -> None:
-        """Run commands behind those that came before, and tell the conversation."""
+        """Run commands after those that came before, and tell the conversation."""
         states = [
             one for one in run.rest if isinstance(one, Packet) and one.opcode in STATE_CHANGES
         ]
@@ -453,7 +453,7 @@ class Conversation:
 
     def _submit(self, event: Commands, *, may_change: bool) -> None:
         if self._is_looking:
-            self.service.look_now()  # else what comes behind could overtake it
+            self.service.look_now()  # else what comes after could overtake it
         self._is_looking = not (event.changes or self._unfinished)
         self._unfinished += 1
         self._unanswered.add(event.size_bytes)
@@ -501,7 +501,7 @@ class Conversation:
         self.link.flush()
 
     def _go_on(self, run: _Run) -> None:
-        """Send what is answered, and go on with the rest of this run, and with those behind it,
+        """Send what is answered, and go on with the rest of this run, and with those after it,
         when that has gone out and no vbucket is pending for it."""
         run.advance()
         if not self.link.is_open:

@@ -1,7 +1,7 @@
 """Commands of several clients, answered together.
 
 What the clients of a bucket ask for in one turn of the loop is a job, one of what only reads and
-one of the rest: the runs that stand one behind the other in it are joined, whoever sent them, and
+one of the rest: the runs that stand one after the other in it are joined, whoever sent them, and
 are one batch of statements (`replication.bucket.batch`). Each request stays a transaction of its
 own, and is answered to its client.
 """
@@ -84,7 +84,7 @@ def change_all(
     that is no part of a run, or raises `Pending`.
 
     Behind answers of `limits.TAP_ANSWERS_BYTES` to a client the rest of what it asks for is left,
-    also behind a request that waits, and, but for the first, when the job has taken long.
+    also after a request that waits, and, but for the first, when the job has taken long.
     """
 
     def batch(run: RequestRun, one: Callable[[int], Said], may_change: bool) -> Changes:

@@ -5,14 +5,14 @@ option   values                  means
 =======  ======================  ===================================================================
 form     `1.x` (if not given),   how stream packets look: as those of Membase and Couchbase 1.6 to
          `2.x`                   1.8, or with private bytes, as those of 2.0 to 4.x
-value    `json` (if not given),  how tuples are given where another space than a bucket is streamed
+value    `json` (if not given),  how tuples are given if another space than a bucket is streamed
          `msgpack`, `envelope`
 sweep    seconds, 60 if not      longest pause between walks that remove what has expired; 0: only
          given                   what somebody asks for is removed
 noop     seconds, 20 if not      an idle stream sends a sign of life so often
          given
 sasl     `required`              nothing is done for a client that has not logged in, whatever guest
-                                 may do; if not given, that holds where guest may do nothing
+                                 may do; if not given, that holds if guest may do nothing
 =======  ======================  ===================================================================
 """
 

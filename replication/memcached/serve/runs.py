@@ -66,7 +66,7 @@ _choose()
 @dataclass(slots=True)
 class RequestRun:
     """Requests in `data` from `start` to `stop`, their places. `count`: how many; `changes`: how
-    many of them may change something; `borders`: the places behind those of each client, where they
+    many of them may change something; `borders`: the places after those of each client, if they
     are of several. See `replication.bucket.batch.Requests`."""
 
     data: bytes
@@ -112,7 +112,7 @@ class RequestRun:
         return packet, stop
 
     def behind(self, at: int) -> Sequence[Packet | RequestRun]:
-        """The requests from a place on; where several are joined, those of that one."""
+        """The requests from a place on; if several are joined, those of that one."""
         left = self.data[at : self.borders[self.number(at)] if self.borders else self.stop]
         run = take_run(left)
         return _packets(left) if run is None else (run,)
@@ -190,7 +190,7 @@ def refusals(requests: Iterable[Packet | RequestRun], status: Status) -> list[by
 
 
 def take_run(data: bytes, at: int = 0) -> RequestRun | None:
-    """The run that begins at `at`; None where there is none."""
+    """The run that begins at `at`; None if there is none."""
     found = _ZERO * 2
     count = kernel.take_run(data, at, RUN_MAX, TAP_VALUE_BYTES, found)
     if not count:

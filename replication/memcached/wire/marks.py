@@ -1,6 +1,6 @@
 """What the marks of a TAP stream tell: which vbuckets are being given, and if a dump was whole.
 
-A dump is whole where CLOSE_TAP_STREAM came (logweir, and proposed to others), or where the server
+A dump is whole if CLOSE_TAP_STREAM came (logweir, and proposed to others), or if the server
 closed the connection (ep-engine) and each INITIAL_VBUCKET_STREAM had its CLOSE_BACKFILL.
 memcached's default engine sends neither, only items, then the end of the connection, which a server
 that dies looks like, too.
@@ -38,7 +38,7 @@ class Marks:
 
     def is_whole(self, *, ended_whole: bool, eof_is_whole: bool) -> bool:
         """Whether a dump whose connection ended gave everything. `ended_whole`: the server closed
-        it, not within a packet; `eof_is_whole`: that is enough where there were items."""
+        it, not within a packet; `eof_is_whole`: that is enough if there were items."""
         if self.open or not ended_whole:
             return False
         return self._is_closed or self.any or (eof_is_whole and self.items > 0)

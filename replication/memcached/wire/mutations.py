@@ -58,7 +58,7 @@ def encode_mutations(
     """TAP_MUTATION of the items from number `first` on: so many as make one piece, and not beyond
     one that is too large for it or no item as we write it.
 
-    `wanted`: one byte for each vbucket, 0 where its items are left out, as those are that are
+    `wanted`: one byte for each vbucket, 0 if its items are left out, as those are that are
     expired at `now`; `form`: see `pushkernel.mutations`; `opaque`: the last one; `most`: of
     packets; `room_bytes`: as long as those written take less, there comes another one.
     """

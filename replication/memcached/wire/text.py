@@ -73,7 +73,7 @@ class TextCodec:
 
     def feed(self, data: bytes) -> tuple[bytes, LimitExceeded | None]:
         """The binary requests of the commands that are whole now, and what ends the connection
-        behind them, if anything."""
+        after them, if anything."""
         passed = min(self._pass_bytes, len(data))
         self._pass_bytes -= passed
         data = data[passed:]
@@ -130,7 +130,7 @@ class TextCodec:
         return b"".join(parts), problem
 
     def _check_line(self) -> tuple[bytes, LimitExceeded | None]:
-        """What ends the connection where a line without an end has become too long."""
+        """What ends the connection if a line without an end has become too long."""
         size = len(self._kept)
         if self._is_value or size <= TEXT_LINE_BYTES:
             return b"", None

@@ -95,7 +95,7 @@ REFUSALS: Final = _slots(
         Status.AUTH_ERROR: b"CLIENT_ERROR unauthenticated",
     }
 )
-"""By status, where the form has no line of its own for it."""
+"""By status, if the form has no line of its own for it."""
 
 
 def _told() -> bytes:

@@ -28,7 +28,7 @@ class Cache:
         self._entries: OrderedDict[Key, tuple[bytes, float]] = OrderedDict()
 
     def get(self, key: Key, now: float) -> bytes | None:
-        """A value; None where there is none any more."""
+        """A value; None if there is none any more."""
         entry = self._entries.get(key)
         if entry is None:
             return None

@@ -6,7 +6,7 @@ command is kept argument by argument, so that small portions cost no repeated re
 
 Bounds: `limits.REDIS_ARGUMENTS` arguments, `limits.REDIS_COMMAND_BYTES` in all of one command,
 `limits.REDIS_LINE_BYTES` of a line. Source: the RESP specification; Redis 7.0, observed: its words
-for what is malformed, that it takes an LF alone behind a line of words.
+for what is malformed, that it takes an LF alone after a line of words.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Commands:
         return self._taken_bytes + _ARGUMENT_BYTES * len(self._arguments) + len(self._input)
 
     def feed(self, data: bytes) -> tuple[list[list[bytes]], str]:
-        """Take bytes in any portions. Gives the commands that are whole now, and what is malformed
-        behind them, "" for nothing; then nothing more can be read."""
+        """Take bytes in any portions. Returns the commands that are whole now, and what is
+        malformed after them, "" for nothing; then nothing more can be read."""
         commands: list[list[bytes]] = []
         data = self._input.join(data)
         if not data:
@@ -84,7 +84,7 @@ class Commands:
             if len(data) < end + 2:
                 return at
             if data[end : end + 2] != b"\r\n":
-                raise DecodeError("expected CRLF behind an argument")
+                raise DecodeError("expected CRLF after an argument")
             self._arguments.append(data[at:end])
             self._taken_bytes += self._size
             self._size = -1
@@ -151,7 +151,7 @@ def bulk(data: bytes) -> bytes:
 
 
 def vector(parts: Sequence[bytes]) -> bytes:
-    """Answers, one behind the other."""
+    """Answers, one after the other."""
     return b"*%d\r\n%s" % (len(parts), b"".join(parts))
 
 

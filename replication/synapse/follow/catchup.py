@@ -1,13 +1,13 @@
 """Fetching missed rows over HTTP, as dialects D2 and later want it.
 
 ``GET /_synapse/replication/get_repl_stream_updates/<stream>/<random>?from_token=…&upto_token=…`` on
-the writer's `replication` listener, with ``Authorization: Bearer <secret>`` where the server has a
+the writer's `replication` listener, with ``Authorization: Bearer <secret>`` if the server has a
 secret. Answer: ``{"updates": [[token, row], …], "upto_token": …, "limited": …}``, the range
 exclusive below and inclusive above; `limited`: ask again from `upto_token`. The random part is new
 for every request, since answers are kept under it for half an hour. ``&instance_name=<writer>`` is
 added for a logweir, which answers for all writers and says so: its answer names the writer. A
 homeserver's process ignores it, and answers 200 without rows for those of another writer: so only
-the writer's own address counts, and the main process's only where the answer names the writer.
+the writer's own address counts, and the main process's only if the answer names the writer.
 
 A connection that fails is tried again after 1, 2, 4, 8, 16, 32, 32, … s for as long as it takes:
 nobody has answered yet. What is answered wrongly (5xx, not in time, too long, no JSON) is asked for
@@ -47,7 +47,7 @@ _UNIX: Final = "unix/:"
 @dataclass(frozen=True, slots=True)
 class Page:
     """One answer. `rows`: (token, MsgPack); `lost`: (token, reason) of those that cannot be stored;
-    `writer`: whose rows they are, where the answer tells it."""
+    `writer`: whose rows they are, if the answer tells it."""
 
     rows: list[tuple[int, bytes]]
     upto: int

@@ -190,7 +190,7 @@ class Tracker:
     # --- what arrives -----------------------------------------------------------------------------
 
     def rdata(self, stream: str, instance: str, token: int | None, row: bytes) -> None:
-        """A row. Raises `LimitExceeded` where too much would be held back."""
+        """A row. Raises `LimitExceeded` if too much would be held back."""
         flow = self._flows.get((stream, instance))
         if flow is None:
             self.dropped_rows += 1
@@ -264,7 +264,7 @@ class Tracker:
         return True
 
     def position(self, stream: str, instance: str, previous: int, token: int) -> None:
-        """A POSITION. Raises `LimitExceeded` for a flood of invented names, `DecodeError` where D1
+        """A POSITION. Raises `LimitExceeded` for a flood of invented names, `DecodeError` if D1
         cannot be meant."""
         flow = self._flows.get((stream, instance))
         if flow is None:

@@ -1,6 +1,6 @@
 """Removing what names one user from the streams that are kept of homeservers.
 
-A row names a user where one of its texts, at any depth, is the user's id or holds it as a whole:
+A row names a user if one of its texts, at any depth, is the user's id or holds it as a whole:
 membership, receipts, typing, presence, account data, devices. Rows that only tell what the user did
 (an event by its id and room) name nobody, and stay; so does what the homeserver itself has.
 """
@@ -23,7 +23,7 @@ _NAMES: Final = [name for name, _ in STREAM_FORMAT]
 
 
 def forget_user(log: Log, user: str) -> dict[str, int]:
-    """Delete every row that names `user` (``@name:server``), whole units cut where need be. Gives
+    """Delete every row that names `user` (``@name:server``), whole units cut if need be. Returns
     how many by space, of every space of a stream. Raises `ConfigError` for what is no user."""
     if not _USER.fullmatch(user):
         raise ConfigError("USER", f"{user!r} is no user", hint="write @name:server")

@@ -4,7 +4,7 @@ Read are `server_name`, `redis` (host, port, path, dbid, username, password, pas
 ca_file, ca_path, certificate_file, private_key_file), `instance_map` (host, port, tls, or path),
 `stream_writers`, and `worker_replication_secret` or its `_path`. A folder stands for all files
 `*.yaml` in it, in the order of their names; those that the option `with` names (files or folders,
-with commas between them) come behind the first, and each replaces whole sections of those before.
+with commas between them) come after the first, and each replaces whole sections of those before.
 Relative names in a file are looked for beside it. What the address says (`http`, `http.<writer>`)
 goes before what the file says.
 
@@ -68,7 +68,7 @@ class _Section:
     def get(self, name: str, kind: type[V], default: V) -> V: ...
 
     def get(self, name: str, kind: type[V], default: V | None = None) -> V | None:
-        """A setting; `default` where it is not given. Raises `ConfigError`."""
+        """A setting; `default` if it is not given. Raises `ConfigError`."""
         value = self.values.get(name)
         if value is None:
             return default
@@ -78,12 +78,12 @@ class _Section:
         return value
 
     def section(self, name: str) -> _Section:
-        """A section in it; one without settings where it is not given. Raises `ConfigError`."""
+        """A section in it; one without settings if it is not given. Raises `ConfigError`."""
         empty: dict[str, Any] = {}
         return _Section(self.get(name, dict, empty), self.key(name), self.file)
 
     def beside(self, name: str) -> str:
-        """The name of a file, as this program finds it; "" where it is not given."""
+        """The name of a file, as this program finds it; "" if it is not given."""
         found = self.get(name, str, "")
         return str(self.file.parent / found) if found else ""
 
@@ -262,7 +262,7 @@ class HomeserverSource:
         )
 
     async def attempt(self, progress: Progress) -> None:
-        """See `Source`. Raises `ConfigError` where the files cannot be read any more."""
+        """See `Source`. Raises `ConfigError` if the files cannot be read any more."""
         found = await asyncio.to_thread(read_homeserver, self._url)
         if found != self._found:
             self._take(found)

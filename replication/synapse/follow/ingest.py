@@ -2,7 +2,7 @@
 
 Each stream is a space `synapse_<stream>` (with a name given for the source:
 `synapse_<name>_<stream>`): ``instance string, token integer, place unsigned, row any``, primary key
-the first three. `instance` is the writer's name, with `#2`, `#3`, … behind it after its tokens
+the first three. `instance` is the writer's name, with `#2`, `#3`, … appended after its tokens
 began anew; `place` counts the rows of one token from 0.
 
 A unit is one transaction. With a token above all that are stored it is inserted; otherwise what the
@@ -13,7 +13,7 @@ unit of its stream in a batch, in its transaction; many new units that arrive to
 at once, each a transaction. A write that a crash cut in two leaves units without their position,
 which are then compared when they come again.
 
-Source id: `synapse:<server name>`, with `#<name>` behind it if one was given.
+Source id: `synapse:<server name>`, with `#<name>` after it if one was given.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def stream_space(stream: str, name: str = "") -> str:
 class Intake:
     """Stores the changes of one upstream. Blocking: for a thread of its own, one at a time.
 
-    `server`: the upstream's name; `name`: see `stream_space`. Raises `SourceStopped` where another
+    `server`: the upstream's name; `name`: see `stream_space`. Raises `SourceStopped` if another
     server fills the same spaces, or something else has the name of one.
     """
 
@@ -333,7 +333,7 @@ def _stored_tuple(label: bytes, token: int, place: int, row: bytes) -> bytes:
 
 
 def _steps_job(steps: Sequence[_Step]) -> list[Job]:
-    """One job that makes `steps`; none where there are none."""
+    """One job that makes `steps`; none if there are none."""
     if not steps:
         return []
 

@@ -176,7 +176,7 @@ class Upstream:
 
     def has_caught_up(self, tracker: Tracker, now: float, began_at: float, heard: float) -> bool:
         """See the module. `began_at`: when the streams were asked for; `heard`: when the server
-        said something for the last time. Raises `Unreachable` where once gives nothing at all."""
+        said something for the last time. Raises `Unreachable` if once gives nothing at all."""
         is_late = now >= began_at + _SURVEY_SECONDS
         if not tracker.is_settled:
             if self._once and is_late and tracker.has_none:

@@ -29,7 +29,7 @@ _SOURCES: Final[dict[str, Callable[..., Source]]] = {
 
 
 class SynapseProtocol(WireProtocol):
-    """A service for each address, and one over HTTP where the address asks for it."""
+    """A service for each address, and one over HTTP if the address asks for it."""
 
     schemes = SCHEMES
 

@@ -67,12 +67,12 @@ class Shown:
         return self._rights is None or self._rights.may(Privilege.READ, stream.space_id)
 
     def find(self, name: str) -> Stream | None:
-        """A stream that is shown; None where there is none of that name."""
+        """A stream that is shown; None if there is none of that name."""
         stream = self._streams.get(name)
         return stream if stream is not None and self.shows(stream) else None
 
     def refusal(self, name: str) -> str:
-        """Why there is no stream of that name for this client; "" where there is none at all."""
+        """Why there is no stream of that name for this client; "" if there is none at all."""
         stream = self._streams.get(name)
         if stream is None or not self._choice.takes(name) or self._rights is None:
             return ""

@@ -1,7 +1,7 @@
 """Answering requests for missed rows over HTTP, as followers of dialect D3 want it.
 
 ``GET /_synapse/replication/get_repl_stream_updates/<stream>/<any>?from_token=…&upto_token=…`` with
-``Authorization: Bearer <secret>`` where one is configured. Answer, 200: ``{"updates": [[token,
+``Authorization: Bearer <secret>`` if one is configured. Answer, 200: ``{"updates": [[token,
 row], …], "upto_token": …, "limited": …}``, tokens above `from_token` up to `upto_token`, equal
 tokens whole; `limited`: ask again from the `upto_token` that is told.
 
@@ -198,7 +198,7 @@ class UpdatesService:
 
     async def _state(self, stream: Stream, upto: int) -> _Found:
         """All that is in a space; after each part the others have their turn. What changes
-        meanwhile comes again behind it."""
+        meanwhile comes again after it."""
         rows: list[bytes] = []
         key: bytes | None = None
         size = 0

@@ -45,7 +45,7 @@ Rows are stored as MsgPack: arrays, objects, strings, numbers, booleans and null
 in JSON. A string with a lone surrogate keeps it (three bytes that are not UTF-8). A row with an
 integer out of 64 bits, one nested deeper than `limits.MSGPACK_DEPTH`, or one of more than
 `limits.SYNAPSE_ROW_BYTES` cannot be stored. JSON is
-written with escapes for everything outside ASCII: with spaces behind `,` and `:` in D1, without
+written with escapes for everything outside ASCII: with spaces after `,` and `:` in D1, without
 from 1.19 on (D3 here). `NaN` and `Infinity` are no JSON.
 
 Source: Synapse 1.12.4, 1.21.2, 1.66.0 and 1.163.2, observed; others read.
@@ -173,7 +173,7 @@ class LineBuffer:
         return len(self._rest)
 
     def feed(self, data: bytes) -> tuple[list[bytes], LimitExceeded | None]:
-        """The lines that are complete now, without LF, and what is wrong behind them."""
+        """The lines that are complete now, without LF, and what is wrong after them."""
         lines = (self._rest + data).split(b"\n") if self._rest else data.split(b"\n")
         self._rest = lines.pop()
         limit = SYNAPSE_LINE_BYTES
@@ -290,7 +290,7 @@ _FREE: Final = frozenset(
         *("NEW_ACTIVE_TASK", "CANCEL_TASK"),
     )
 )
-"""Words behind which any text may stand."""
+"""Words after which any text may stand."""
 _KNOWN: Final = _FREE | _PARSERS.keys() | _COUNTED.keys()
 _OF_SERVERS: Final = frozenset(("SERVER", "RDATA", "POSITION", "SYNC"))
 SERVER_WORDS: Final = _OF_SERVERS | frozenset(
@@ -353,8 +353,8 @@ def _arguments(command: Command, dialect: Dialect) -> tuple[str, tuple[str, ...]
 def encode(command: Command, dialect: Dialect) -> bytes:
     """One command as a line with its LF.
 
-    Raises `LocalProtocolError` where an argument cannot be written (a space in an identifier, a
-    LF), `LimitExceeded` where the line is too long.
+    Raises `LocalProtocolError` if an argument cannot be written (a space in an identifier, a
+    LF), `LimitExceeded` if the line is too long.
     """
     word, arguments = _arguments(command, dialect)
     if any(" " in one or not one for one in arguments[:-1]):

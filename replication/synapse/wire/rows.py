@@ -52,7 +52,7 @@ class Run:
     """Units of one flow whose tokens rise.
 
     `rows`: MsgPack, row i in rows[bounds[i]:bounds[i + 1]]; unit u has tokens[u] and ends before
-    row ends[u]. `pending`: rows behind the last unit.
+    row ends[u]. `pending`: rows after the last unit.
     """
 
     rows: bytes
@@ -107,7 +107,7 @@ class Batch:
 
     def run(self, flow: int, last: int, *, joins: bool) -> Run | None:
         """Its units, if their tokens rise above `last`. `joins`: rows that follow a unit with its
-        token belong to it. None where they do not rise."""
+        token belong to it. None if they do not rise."""
         count = len(self._flows)
         if last < 0:
             return None
@@ -169,7 +169,7 @@ class Reader:
             self._names.append((stream, instance))
 
     def read(self, data: bytes, at: int) -> tuple[Batch | None, int]:
-        """Lines from `at` on, None where the first is not for us; and where the next one is."""
+        """Lines from `at` on, None if the first is not for us; and where the next one is."""
         count, at = kernel.scan(
             data,
             at,
@@ -189,7 +189,7 @@ class Reader:
 
 
 def pack_tuples(label: str, run: Run) -> tuple[bytes, array[int]]:
-    """The tuples of a stream space, one behind the other, and their boundaries."""
+    """The tuples of a stream space, one after the other, and their boundaries."""
     name = pack(label)
     count = len(run.bounds) - 1
     out = bytearray(len(run.rows) + count * (20 + len(name)))
@@ -199,7 +199,7 @@ def pack_tuples(label: str, run: Run) -> tuple[bytes, array[int]]:
 
 
 def render(packed: bytes, *, form: str) -> str | None:
-    """One MsgPack value as JSON; None where it is odd. `form`: one of `linekernel.FORMS`."""
+    """One MsgPack value as JSON; None if it is odd. `form`: one of `linekernel.FORMS`."""
     out = bytearray(8 * len(packed) + linekernel.TEXT_ROOM_BYTES)
     size = linekernel.text(packed, linekernel.FORMS[form], out)
     return None if size < 0 else str(memoryview(out)[:size], "ascii")
@@ -242,7 +242,7 @@ class Writer:
     ) -> Iterator[Lines | slice]:
         """Tuples of one writer in a stream space as RDATA lines.
 
-        `head`: a line's text before its token. Gives many units together; or where a unit stands
+        `head`: a line's text before its token. Returns many units together; or where a unit stands
         that has something odd in it, or a line that is too long.
         """
         start, front, label_bytes = 0, head.encode(), len(pack(label))
@@ -279,7 +279,7 @@ class Writer:
         """Changes of a space in a block as RDATA lines, from a transaction on.
 
         `ends`: the block's transactions; `fields`: numbers of the key's; `missing`: what an lsn of
-        these rows lacks to the signature. Returns the transaction to go on with, the same where
+        these rows lacks to the signature. Returns the transaction to go on with, the same if
         it has operations or something odd in it, or a line that is too long; and what was made.
         """
         told = _numbers(4)

@@ -49,7 +49,7 @@ class Cursor:
 class Unit:
     """Rows of one token, to be stored in one transaction. `rows`: MsgPack.
 
-    `more`: behind the rows that the token has already; otherwise they replace what it has.
+    `more`: after the rows that the token has already; otherwise they replace what it has.
     `cursor`: where the cursor is then; None: it stays.
     """
 
@@ -98,7 +98,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Rows behind `after` up to `upto` are not here, or may not be."""
+    """Rows after `after` up to `upto` are not here, or may not be."""
 
     stream: str
     instance: str
@@ -109,7 +109,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Rows behind `after` up to `upto` are to be fetched; then `Tracker.fetched`."""
+    """Rows after `after` up to `upto` are to be fetched; then `Tracker.fetched`."""
 
     stream: str
     instance: str

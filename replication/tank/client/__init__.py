@@ -158,7 +158,7 @@ class Client(Reconnecting[Connection]):
     ) -> Sequence[PublishResult]:
         """Publish ready bundles in one request; the result of each, in order.
 
-        Raises `Unreachable` where the connection broke: then nothing is known.
+        Raises `Unreachable` if the connection broke: then nothing is known.
         """
         groups: dict[str, list[int]] = {}
         for index, part in enumerate(parts):
@@ -246,7 +246,7 @@ class Consumer:
         return self._cursor(partition).wanted
 
     def seek(self, partition: int, number: int) -> None:
-        """Go on with message `number`, or the next one behind it."""
+        """Go on with message `number`, or the next one after it."""
         cursor = self._cursor(partition)
         self._records = deque(each for each in self._records if each.partition != partition)
         cursor.wanted = number
@@ -258,7 +258,7 @@ class Consumer:
             self.seek(partition, max(1, states[partition].first))
 
     async def seek_to_end(self, *partitions: int) -> None:
-        """Go behind the last message, in the partitions named or all."""
+        """Go after the last message, in the partitions named or all."""
         states = await self._client.partitions(self.topic)
         for partition in partitions or tuple(self._cursors):
             self.seek(partition, states[partition].last + 1)

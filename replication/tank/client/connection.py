@@ -72,7 +72,7 @@ class Connection(Asking[ClientSession, Answered]):
     async def ask(self, request: Question, *, timeout_seconds: float = ANSWER_SECONDS) -> Answered:
         """Send a request and wait for its answer.
 
-        Raises `Unreachable` where the connection breaks or no answer comes in time (whether the
+        Raises `Unreachable` if the connection breaks or no answer comes in time (whether the
         request was carried out is then not known), `RemoteProtocolError` for a malformed answer.
         """
         link = await self._ready_link()

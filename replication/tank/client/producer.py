@@ -105,7 +105,7 @@ class Producer:
         """Add one message; waits only while the buffer is full.
 
         Returns a future that is done once the broker has stored it, or fails with `PeerRefused`,
-        or with `Unreachable` where that is not known. `time_ms`: now unless given.
+        or with `Unreachable` if that is not known. `time_ms`: now unless given.
         """
         await self._room.wait()
         place = (topic, await self._choose(topic, key) if partition is None else partition)

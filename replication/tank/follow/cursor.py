@@ -12,7 +12,7 @@ Quirks of real brokers that are met here:
   for it, and no place comes from it while data does.
 * A broker that lost the numbers of a bundle that jumped ahead answers the same lower numbers again
   and again while its high water mark is at or above the number asked: those numbers do not exist
-  there any more. They are told as a gap, and reading goes on behind the mark.
+  there any more. They are told as a gap, and reading goes on after the mark.
 
 Source: Tank 4.0 and its clients, observed.
 """
@@ -74,13 +74,13 @@ class Cursor:
         return FetchPart(self.topic, self.partition, self.wanted, self._asked_bytes)
 
     def bundle(self, part: FetchedPart) -> list[Message]:
-        """The messages of the first bundle of an answer, none where it has no data."""
+        """The messages of the first bundle of an answer, none if it has no data."""
         for found in _bundles(part)[0][:1]:
             return decode_bundle(found.data, found.first)
         return []
 
     def take(self, part: FetchedPart) -> Reading:
-        """Move behind what an answer brought. Raises `DecodeError` for a chunk that is none."""
+        """Move after what an answer brought. Raises `DecodeError` for a chunk that is none."""
         assert part.status is not None
         wanted = self.wanted
         if part.status not in (FetchStatus.FINE, FetchStatus.SPARSE):

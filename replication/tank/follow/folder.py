@@ -65,7 +65,7 @@ class StoredBundle:
 class FolderProblem:
     """Bytes that are not imported. `kind`: `torn`, `unsound`, `lost` or `short`.
 
-    `first`, `last`: the numbers that are missing with them, None where they cannot be told.
+    `first`, `last`: the numbers that are missing with them, None if they cannot be told.
     """
 
     kind: str

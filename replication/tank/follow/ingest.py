@@ -2,7 +2,7 @@
 
 What was read of a partition is one transaction, with that of others while it is not too large:
 bundles, losses, and how far the source was read. A bundle that goes on where the last one ends is
-stored as it came; one behind a hole gets its numbers written into it; of one that begins before the
+stored as it came; one after a hole gets its numbers written into it; of one that begins before the
 place wanted only the rest is kept.
 """
 
@@ -83,7 +83,7 @@ class Intake:
         return self._topics[name]
 
     def next_number(self, topic: str, partition: int) -> int:
-        """Where to go on: the place noted, else behind what the partition holds, else 1."""
+        """Where to go on: the place noted, else after what the partition holds, else 1."""
         noted = position(self._log, self._source, topic, str(partition))
         if noted is not None:
             return int(noted["next"])
@@ -96,7 +96,7 @@ class Intake:
         """Store `batches` and wait until they are durable. Returns the number of messages.
 
         Each is part of one transaction; what several that go together hold is below
-        `limits.TRANSACTION_BYTES`. Raises `SourceStopped` where numbers are taken that did not
+        `limits.TRANSACTION_BYTES`. Raises `SourceStopped` if numbers are taken that did not
         come from there.
         """
         jobs = [self._job(together, size) for together, size in _portions(batches)]
@@ -164,7 +164,7 @@ class Intake:
         read_to: int,
         last: int,
     ) -> tuple[int, int]:
-        """Store what of `bundle` is above `read_to`, behind number `last` of the partition.
+        """Store what of `bundle` is above `read_to`, after number `last` of the partition.
 
         Returns how many messages that are, and the last number then.
         """

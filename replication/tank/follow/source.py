@@ -1,7 +1,7 @@
 """Following topics of a Tank broker into a store.
 
 All partitions are asked for in one waiting fetch after the other, so each gets what is new in every
-round; its bundles, losses and places are one transaction, or several for several partitions where
+round; its bundles, losses and places are one transaction, or several for several partitions if
 that would be too large, and the next fetch is under way while they become durable. Numbers stay
 what they are there.
 
@@ -11,7 +11,7 @@ what they are there.
   so; nothing here is rewound.
 * It has numbers that it does not give (see `logweir.replication.tank.follow.cursor`), or bundles
 that no
-  client can read: they are noted as a gap, and reading goes on behind them.
+  client can read: they are noted as a gap, and reading goes on after them.
 * Topics without a name in the address: all there are, looked for again every `DISCOVER_SECONDS`,
   as are new partitions. The address may choose: `topics=a,b-*` follows only these, `skip=c,d/3` all
   but topic c and partition 3 of d; both take patterns as a shell does. With `name=x` a topic t is

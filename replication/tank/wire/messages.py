@@ -155,7 +155,7 @@ class PublishAnswer(_Numbered):
 class FetchedPart:
     """What came for one partition. `partition` and `status` None: the whole topic is unknown.
 
-    `base`: number of the first message where that bundle is an ordinary one; `high_water_mark`:
+    `base`: number of the first message if that bundle is an ordinary one; `high_water_mark`:
     last readable number; `first_available`: after a boundary failure; `leader`: (IPv4, port).
     """
 
