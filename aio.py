@@ -294,7 +294,7 @@ class AsyncLog(_AsyncStatements):
         follow: bool,
         settled: bool,
     ) -> AsyncIterator[T]:
-        """What `ready` makes of the log behind a position."""
+        """What `ready` makes of the log after a position."""
         self._inner.check_process()
         loop = asyncio.get_running_loop()
         grown = asyncio.Event()
@@ -353,7 +353,7 @@ class _Pieces(Generic[T]):
         self._lock = threading.Lock()
 
     def take(self) -> list[T]:
-        """At most `_PIECE` transactions; none where there are no more yet."""
+        """At most `_PIECE` transactions; none if there are no more yet."""
         with self._lock:
             if self._log.committer.is_closed:
                 return []

@@ -414,7 +414,7 @@ class PositionUnavailable(LogweirError):
 
 class WrongHistory(LogweirError):
     """A position that was noted of one log is asked of another. `expected`: the UUID of the replica
-    set it was noted of; `found`: of the one that was asked, None where it tells none."""
+    set it was noted of; `found`: of the one that was asked, None if it tells none."""
 
     def __init__(self, where: str, expected: object, found: object) -> None:
         super().__init__(

@@ -133,7 +133,7 @@ class Archiver:
     # --- one look, and many -----------------------------------------------------------------------
 
     def look(self) -> Progress:
-        """Archive what there is now. Raises `WalError` where the place or the folder fails; what
+        """Archive what there is now. Raises `WalError` if the place or the folder fails; what
         is damaged is told, and left out."""
         started = self._clock()
         index = self._index()
@@ -193,7 +193,7 @@ class Archiver:
         return index
 
     def _check_history(self, index: DirectoryIndex, newest: Archived) -> None:
-        """Raise `ConfigError` where the folder has not what was archived last, and never had."""
+        """Raise `ConfigError` if the folder has not what was archived last, and never had."""
         part = newest.parts[-1]
         number = part.signature
         if any(log.path.name == part.file for log in index.xlogs):

@@ -116,7 +116,7 @@ class Sources:
 
 @dataclass(slots=True)
 class Catalog:
-    """The entries of one place. `instance`: the store that it is the archive of, None where it
+    """The entries of one place. `instance`: the store that it is the archive of, None if it
     holds nothing; `damaged`: entries that cannot be read, a sentence each."""
 
     objects: Objects
@@ -126,7 +126,7 @@ class Catalog:
 
     @classmethod
     def load(cls, objects: Objects) -> Catalog:
-        """Read all entries of a place. Raises `ConfigError` where they are of several stores,
+        """Read all entries of a place. Raises `ConfigError` if they are of several stores,
         `WalError`."""
         found = cls(objects)
         names = [name for name in objects.names(_ENTRIES) if not name.endswith(_NEW)]
@@ -146,7 +146,7 @@ class Catalog:
         return found
 
     def _read(self, name: str) -> Entry | str | None:
-        """An entry; why it is none; None where it was removed meanwhile."""
+        """An entry; why it is none; None if it was removed meanwhile."""
         try:
             entry = Entry.decode(_content(self.objects, _ENTRIES + name))
         except DecodeError as error:
@@ -158,7 +158,7 @@ class Catalog:
         return entry if entry.name == name else f"entry {name} is that of {entry.name}"
 
     def belong(self, instance: uuid.UUID) -> None:
-        """Make the place that of a store. Raises `ConfigError` where it is another's."""
+        """Make the place that of a store. Raises `ConfigError` if it is another's."""
         if self.instance is None:
             self.objects.put(_IDENTITY, [_identity_text(instance)])
             failpoint("archive.after_identity")
@@ -399,7 +399,7 @@ def _identity_text(instance: uuid.UUID) -> bytes:
 
 
 def _identity(objects: Objects) -> uuid.UUID | None:
-    """Of which store a place is. Raises `ConfigError` where that cannot be read."""
+    """Of which store a place is. Raises `ConfigError` if that cannot be read."""
     try:
         data = _content(objects, _IDENTITY)
     except WalError as error:

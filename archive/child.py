@@ -1,6 +1,6 @@
 """The archiver of a server: a process of its own, so that nothing of it stalls the server's loop.
 
-The server writes one line of JSON, the settings, to its standard input, where nobody else reads the
+The server writes one line of JSON, the settings, to its standard input, if nobody else reads the
 keys of an address, and keeps it open: at its end the archiver ends, too. What the archiver prints
 is a line of JSON for each look.
 """
@@ -51,7 +51,7 @@ class Settings:
     keep_snapshots: int | None = None
 
     def check(self) -> None:
-        """Raise `ConfigError` where there can be no such place."""
+        """Raise `ConfigError` if there can be no such place."""
         open_objects(self.place)
 
 

@@ -34,7 +34,7 @@ Progress = Callable[[int], object]
 @dataclass(frozen=True, slots=True)
 class Drill:
     """What a drill found. `vclock`: of the state that was restored; `spaces`, `tuples`: in it;
-    `differing`: tuples that differ from the source's at that position, by space, None where there
+    `differing`: tuples that differ from the source's at that position, by space, None if there
     was no source; `passed`: objects that could not be used, and why."""
 
     vclock: VClock
@@ -94,7 +94,7 @@ def drill(
     """Restore the newest state of an archive into a folder for temporary files, load it, and
     compare every tuple with the store in the folder `against` at the same position.
 
-    Raises as `restore_archive`, and `PositionUnavailable` where the source has not that position
+    Raises as `restore_archive`, and `PositionUnavailable` if the source has not that position
     any more.
     """
     passed: list[str] = []

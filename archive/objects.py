@@ -43,16 +43,16 @@ class Objects(Protocol):
         """An object, read by ranges; what it raises is a `WalError`, too."""
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, sorted; none where it is not there."""
+        """The names in a folder, sorted; none if it is not there."""
 
     def remove(self, name: str) -> None:
-        """Remove an object; nothing where there is none."""
+        """Remove an object; nothing if there is none."""
 
 
 def open_objects(location: str) -> Objects:
     """The place at `location`: a folder, or a URL. Nothing is made there yet.
 
-    Raises `ConfigError` where no place of that kind is known, `WalError` where it cannot be opened.
+    Raises `ConfigError` if no place of that kind is known, `WalError` if it cannot be opened.
     """
     scheme = urllib.parse.urlsplit(location).scheme if "://" in location else ""
     if scheme in ("", "file"):
@@ -69,7 +69,7 @@ def open_objects(location: str) -> Objects:
 
 
 def pieces_of(file: ReadFile, offset: int, end: int) -> Iterator[bytes]:
-    """The bytes of a range, in pieces. Raises `CorruptFile` where the file ends before,
+    """The bytes of a range, in pieces. Raises `CorruptFile` if the file ends before,
     `WalError`."""
     while offset < end:
         try:
@@ -167,7 +167,7 @@ class UrlObjects:
         self._path = path
 
     def put(self, name: str, pieces: Iterable[bytes]) -> None:
-        """See `Objects`. Where it fails in the middle a part may be left, which has no entry."""
+        """See `Objects`. If it fails in the middle a part may be left, which has no entry."""
         with (
             _explained(f"{self.location}/{name}"),
             self._filesystem.open_output_stream(f"{self._path}/{name}") as out,

@@ -15,7 +15,7 @@ from logweir.wal.render import value_json
 __all__ = ["Cells", "Spans", "gathered", "json_texts", "packed", "placed"]
 
 Spans = np.ndarray[Any, np.dtype[np.uint64]]
-"""Of each row a value's first byte and, 2^32 times, its end; 0 where there is none."""
+"""Of each row a value's first byte and, 2^32 times, its end; 0 if there is none."""
 
 Numbers = Any  # a numpy array
 
@@ -24,7 +24,7 @@ _OFFSET_MAX: Final = 2**31 - 1
 
 
 def packed(column: pa.Array) -> tuple[bytes, Numbers]:
-    """The values of a binary column one behind the other, and their boundaries."""
+    """The values of a binary column one after the other, and their boundaries."""
     offsets = np.frombuffer(column.buffers()[1], np.int32)[
         column.offset : column.offset + len(column) + 1
     ]
@@ -36,7 +36,7 @@ def packed(column: pa.Array) -> tuple[bytes, Numbers]:
 
 
 def placed(values: Iterable[bytes | None]) -> tuple[bytes, Spans]:
-    """Values one behind the other, and where each is."""
+    """Values one after the other, and where each is."""
     column = values if isinstance(values, pa.Array) else pa.array(values, pa.binary())
     data, bounds = packed(column)
     bounds = bounds.astype(np.uint64)

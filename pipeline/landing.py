@@ -147,8 +147,8 @@ def _request(kind: int, space: int, first: bytes, ops: bytes, base: int) -> Requ
 def land(options: SinkOptions, query: str, batch: int, parts: Sequence[Part]) -> None:
     """Send all rows of the parts, in order. `query`: "" for a write that is no stream's.
 
-    Raises `RequestError` where the server refuses a row (nothing of that transaction is there),
-    `LimitExceeded` where a batch is too large for one, `Unreachable`, `ConfigError`.
+    Raises `RequestError` if the server refuses a row (nothing of that transaction is there),
+    `LimitExceeded` if a batch is too large for one, `Unreachable`, `ConfigError`.
     """
     url = parse_url(options.url, origin=ORIGIN)
     if url.scheme != "tarantool":

@@ -116,7 +116,7 @@ class _Rows:
 class PartWriter:
     """Writes one part. `path`: the file, in a folder that is there. Call `add`, then `finish`.
 
-    Raises `DecodeError` for a row that no log can hold, `WalError` where writing fails.
+    Raises `DecodeError` for a row that no log can hold, `WalError` if writing fails.
     """
 
     def __init__(self, path: Path, layout: SinkLayout) -> None:
@@ -234,7 +234,7 @@ class PartWriter:
         return bodies
 
     def _note_spaces(self, spaces: Sequence[int | None]) -> None:
-        # Of user spaces a Tarantool writes one behind the other, in no order (2.6.0, observed).
+        # Of user spaces a Tarantool writes one after the other, in no order (2.6.0, observed).
         known = [min(space, USER_SPACES) for space in spaces if space is not None]
         if self._layout.kind == "snap" and known:
             ordered = [self._spaces[1], *known]

@@ -114,7 +114,7 @@ def positions(url: Url) -> tuple[VClock, VClock]:
 def rows(url: Url, start: VClock, end: VClock) -> Iterator[RowColumns]:
     """The rows after `start`, as far as they come until all up to `end` are there, in pieces.
 
-    A piece may hold rows outside of the two. Raises `PositionUnavailable` where the server has
+    A piece may hold rows outside of the two. Raises `PositionUnavailable` if the server has
     removed some, `Unreachable`, `SourceStopped`.
     """
     return _in_thread(lambda: _rows(url, start.without_local(), end.without_local()))
@@ -222,7 +222,7 @@ def numbers(url: Url) -> dict[int, tuple[int, int]]:
 def messages(url: Url, partition: int, start: int, end: int) -> Iterator[list[Record]]:
     """The messages from number `start` up to `end` - 1 of one partition, in pieces.
 
-    Raises `PositionUnavailable` where the broker has removed some, `Unreachable`.
+    Raises `PositionUnavailable` if the broker has removed some, `Unreachable`.
     """
     return _in_thread(lambda: _messages(url, partition, start, end))
 

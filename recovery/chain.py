@@ -84,7 +84,7 @@ def gap(path: Path, offset: int, reached: VClock, begin: VClock, text: str) -> D
 
 
 def _lost(damage: Damage, reached: VClock, begin: VClock) -> Damage:
-    """With the lsns around the loss, where it is of one replica."""
+    """With the lsns around the loss, if it is of one replica."""
     short = [i for i in begin if begin.lsn(i) > reached.lsn(i)]
     if len(short) != 1:
         return damage

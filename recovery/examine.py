@@ -9,7 +9,7 @@ What is looked at, in this order:
    vclock really reached at the end of the older is `VClock` of the newer. Comparing headers alone
    would miss rows that an older file lost at its end;
 5. from the newest whole snapshot: which logs must be read, and which damage stands in their way;
-6. whether that goes as far as the end mark (`wal.endmark`) says, where there is one.
+6. whether that goes as far as the end mark (`wal.endmark`) says, if there is one.
 
 How a file may end without being damaged:
 
@@ -74,7 +74,7 @@ def examine(
     """Read a folder and say what it holds. Never writes.
 
     `since`: everything up to there is known to be applied, so only what is behind it is read: the
-    cost does not depend on the log's length. Where it does not lie in the folder's log the whole
+    cost does not depend on the log's length. If it does not lie in the folder's log the whole
     folder is read, and the report's `since` is None. `headerless`: also read logs whose text header
     is damaged, if they surely belong here (`recovery.headerless`). Raises `WalError` if the folder
     cannot be listed.

@@ -40,7 +40,7 @@ def scan_headerless(
     filesystem: FileSystem,
     progress: Progress,
 ) -> LogScan | None:
-    """Read a log whose header cannot be used; None where its rows are not to be trusted.
+    """Read a log whose header cannot be used; None if its rows are not to be trusted.
 
     `starts`: vclocks at which it may begin; `instance`: the folder's.
     """
@@ -60,7 +60,7 @@ def scan_headerless(
 
 
 def _head(path: Path, filesystem: FileSystem) -> tuple[bytes, int]:
-    """The first bytes of a file and its size; nothing where it cannot be read."""
+    """The first bytes of a file and its size; nothing if it cannot be read."""
     try:
         with closing(filesystem.open_read(path)) as file:
             return file.read(META_BYTES, 0), file.size()

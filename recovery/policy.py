@@ -51,7 +51,7 @@ class RecoveryPlan:
     `snapshot`: to load, None for a fresh folder (or where reading began at `start`); `xlogs`: to
     replay, oldest first; `start`: the vclock before the first row to replay; `vclock`: the state
     after the last; `append_point`: for `WalWriter`; `renames`: files that `prepare` moves away;
-    `lost`: what is given up, one sentence each; `lsn_reserve`: as in the report, 0 where nothing
+    `lost`: what is given up, one sentence each; `lsn_reserve`: as in the report, 0 if nothing
     is given up.
     """
 
@@ -102,7 +102,7 @@ class RecoveryPlan:
 def plan(report: RecoveryReport, *, force: bool = False) -> RecoveryPlan:
     """Decide how to open the folder that `report` is about.
 
-    Raises `RecoveryRefused` where rows would be lost or doubted and `force` is not given, and where
+    Raises `RecoveryRefused` if rows would be lost or doubted and `force` is not given, and where
     even force does not help.
     """
     refused = report.unforceable if force else report.blocking

@@ -1,6 +1,6 @@
 """Saving what is whole of a damaged folder into a new one. The original is never touched.
 
-* **Snapshot**: the newest whole one. Where none is whole: the whole blocks of the newest damaged
+* **Snapshot**: the newest whole one. If none is whole: the whole blocks of the newest damaged
   one, if they hold the definitions of all system spaces; if not there is nothing that a store could
   start from, and repair refuses.
 * **Logs**: every row behind it, block by block, by the rules of a forced opening
@@ -78,7 +78,7 @@ class RepairResult:
 
     @property
     def rows_lost(self) -> int | None:
-        """Rows that are lost, None where nobody can know."""
+        """Rows that are lost, None if nobody can know."""
         known = [hole.rows for hole in self.holes if hole.rows is not None]
         return sum(known) if self.snapshot_is_whole and len(known) == len(self.holes) else None
 
@@ -125,7 +125,7 @@ def repair(
     """Save what is whole of `directory` into the new folder `to`.
 
     `dry_run`: only say what would be saved and lost; nothing is written. Raises `RecoveryRefused`
-    where there is nothing to start from, `ConfigError` where `to` is not empty, `WalError`; then
+    where there is nothing to start from, `ConfigError` if `to` is not empty, `WalError`; then
     nothing is left in `to`.
     """
     directory, to = Path(directory), Path(to)
@@ -220,7 +220,7 @@ def _hole_at_end(vclock: VClock, number: int | None, reserve: int) -> Hole:
 
 
 class _OwnNumber:
-    """The replica id of the instance, by the rows of `_cluster`; None where they do not say it."""
+    """The replica id of the instance, by the rows of `_cluster`; None if they do not say it."""
 
     def __init__(self, instance: str, snapshot: FileReport) -> None:
         self._instance = instance

@@ -66,7 +66,7 @@ class Batch:
 
 
 def snapshot_blocks(plan: RecoveryPlan) -> Iterator[Block]:
-    """The blocks of the plan's snapshot; nothing where it has none. Raises `CorruptBlock`."""
+    """The blocks of the plan's snapshot; nothing if it has none. Raises `CorruptBlock`."""
     if plan.snapshot is None:
         return
     with WalReader(plan.snapshot.path, filesystem=plan.report.filesystem) as reader:
@@ -87,7 +87,7 @@ def replay(
     """The rows of the plan's logs that come after its start.
 
     `after`: what is applied already (default: the plan's start); `until`: stop in front of the
-    first transaction that is not in this vclock (its component 0, local rows, counts only where it
+    first transaction that is not in this vclock (its component 0, local rows, counts only if it
     is set), or that is later than this time in seconds since the epoch. Raises `CorruptBlock` or
     `ChainGap` where a file is no longer what was examined, and at damage behind `after` that the
     plan, which may begin later, did not meet.
@@ -137,7 +137,7 @@ def _walk_log(
     """The rows of log `number` of the plan that come after `lsns`, which goes along with them; None
     where `until` is reached.
 
-    With force a log gives no rows behind the vclock at which the next one begins.
+    With force a log gives no rows after the vclock at which the next one begins.
     """
     log = plan.xlogs[number]
     is_newest = number == len(plan.xlogs) - 1

@@ -60,7 +60,7 @@ class Hole:
 
     @property
     def rows(self) -> int | None:
-        """How many rows are missing, None where that is not known."""
+        """How many rows are missing, None if that is not known."""
         if self.before is None or self.is_bound:
             return None
         return self.before.signature - self.after.signature
@@ -109,8 +109,8 @@ class Hole:
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """One file. `meta`: None where the header cannot be used; `first_vclock`, `last_vclock`: before
-    the first and after the last row (of a snapshot: what it contains); `end`: None where nothing
+    """One file. `meta`: None if the header cannot be used; `first_vclock`, `last_vclock`: before
+    the first and after the last row (of a snapshot: what it contains); `end`: None if nothing
     was read; `end_offset`: where the last whole block ends; `damage`: what is wrong inside;
     `tail`: its unfinished end, if it has one; `header_is_lost`: `meta` is not the file's own
     (`recovery.headerless`)."""
@@ -145,7 +145,7 @@ class FileReport:
 
     @property
     def log_file(self) -> LogFile | None:
-        """The file as the index of a folder names it, None where its header cannot be used."""
+        """The file as the index of a folder names it, None if its header cannot be used."""
         if self.meta is None:
             return None
         signature = self.meta.vclock.signature

@@ -2,7 +2,7 @@
 
 The cut is a border between two transactions: the last one in front of which everything belongs to
 the wanted state. At a vclock that is in front of the first transaction with a row that the vclock
-does not have (local rows, id 0, count only where the vclock names them); at a time, in front of the
+does not have (local rows, id 0, count only if the vclock names them); at a time, in front of the
 first transaction that is later. The new folder holds the newest whole snapshot that is not behind
 the cut, and the rows from there to the cut, as logs of our own. A real Tarantool opens it too.
 
@@ -86,8 +86,8 @@ def restore(
     the log; `dry_run`: read everything, but write nothing; `verify`: read the new folder from end
     to end and compare every row of it with what was read.
 
-    Raises `PositionUnavailable` where no snapshot is that old or the log does not go that far,
-    `CorruptBlock`, `ChainGap` or `RecoveryRefused` where rows on the way are missing, `ConfigError`
+    Raises `PositionUnavailable` if no snapshot is that old or the log does not go that far,
+    `CorruptBlock`, `ChainGap` or `RecoveryRefused` if rows on the way are missing, `ConfigError`
     where `to` is not empty, `CorruptFile` where `verify` finds a difference, `WalError`; then
     nothing is left in `to`. One that was broken off is begun anew.
 
@@ -144,7 +144,7 @@ def _restored(
 def _compare(
     snapshot: Path, to: Path, instance: uuid.UUID, written: Rewritten, filesystem: FileSystem
 ) -> None:
-    """Read a new folder back. Raises `CorruptFile` where it is not what was written."""
+    """Read a new folder back. Raises `CorruptFile` if it is not what was written."""
     copy = to / snapshot.name
     report = examine(to, filesystem=filesystem)
     damage = [one for one in report.damage if one.kind is not DamageKind.UNFINISHED]
@@ -198,7 +198,7 @@ def plan_until(report: RecoveryReport, until: VClock | float | None) -> tuple[Re
 
 
 def _cut_at(report: RecoveryReport, time: float) -> VClock | None:
-    """The state at a time; None where the logs do not prove it."""
+    """The state at a time; None if the logs do not prove it."""
     if not report.xlogs:
         return None
     begin = report.xlogs[0].vclock

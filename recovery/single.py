@@ -27,8 +27,8 @@ def examine_file(
     """Read one log or snapshot and say what it holds.
 
     `progress`: called with the number of bytes read since its last call. An unfinished write at the
-    end is among the report's warnings. Raises `CorruptFile` where the text header cannot be used,
-    `WalError` where the file cannot be opened.
+    end is among the report's warnings. Raises `CorruptFile` if the text header cannot be used,
+    `WalError` if the file cannot be opened.
     """
     with WalReader(path, filesystem=filesystem) as reader:
         meta, size = reader.meta, reader.size

@@ -36,7 +36,7 @@ def crash_program(
     `keep`: the folder in which a failure is kept; the others are the command's options. Returns
     what was done, one for each kind of fault.
 
-    Raises `AssertionError` where a promise was broken, with the command that shows it again, and
+    Raises `AssertionError` if a promise was broken, with the command that shows it again, and
     `ConfigError` for what cannot be tested: without a fault the program and its check have to pass.
     """
     if unknown := sorted(set(faults) - set(KINDS)):

@@ -218,7 +218,7 @@ class Scheduler:
         self.check()
 
     def _following(self, task: Task) -> Task | None:
-        """Who goes on; None where all have ended."""
+        """Who goes on; None if all have ended."""
         while True:
             left = [one for one in self._tasks if not one.is_done]
             if self.is_ending or not left:

@@ -141,7 +141,7 @@ class CrashStore:
         self.current = self
 
     def cut_at(self, work: Work, number: int) -> CrashStore | None:
-        """The store that `power_cuts` would give with that number; None where there are fewer."""
+        """The store that `power_cuts` would give with that number; None if there are fewer."""
         self.only, before = number, self.only
         try:
             return next(self.power_cuts(work), None)

@@ -15,7 +15,7 @@ def _marks(command: str) -> tuple[str, str]:
 
 
 def check_page(path: Path, command: str) -> None:
-    """Raises `ConfigError` where `path` is no page with a place for what `command` writes."""
+    """Raises `ConfigError` if `path` is no page with a place for what `command` writes."""
     begin, end = _marks(command)
     try:
         text = path.read_text("utf-8")

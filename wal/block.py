@@ -74,11 +74,11 @@ _SAMPLED_PIECE_BYTES: Final = 4 * _SAMPLE_BYTES  # the same of what would have t
 
 @dataclass(slots=True)
 class Pieces:
-    """The rows of one block in several buffers, one behind the other.
+    """The rows of one block in several buffers, one after the other.
 
     None may end with more than a few zeros if the next one begins with a zero. Once written as
     they are: `checksums`: of the rows up to the end of each part; `file`, `offset`: the number in
-    the name of the file, and where the first part stands in it. Where they were joined or
+    the name of the file, and where the first part stands in it. If they were joined or
     compressed these stay empty.
     """
 
@@ -251,7 +251,7 @@ def encode_pieces(
 ) -> Sequence[Buffer]:
     """`encode_block` of rows in several buffers. Returns what is to be written.
 
-    They are joined only where that makes the block smaller, or has to be. `is_dense`: it would not,
+    They are joined only if that makes the block smaller, or has to be. `is_dense`: it would not,
     which need not be looked at.
     """
     parts = rows.parts

@@ -112,7 +112,7 @@ class BlockFile:
     """One file of blocks, open for reading at any offset.
 
     `path`: the file; `limit_bytes`: how large a block may be, stored and unpacked. Raises
-    `WalError` where the file cannot be opened. Memory: one block and one window of
+    `WalError` if the file cannot be opened. Memory: one block and one window of
     `limits.READ_WINDOW_BYTES`, whatever the file's size.
     """
 
@@ -204,7 +204,7 @@ class BlockFile:
         return header, self.bytes_at(start, header.stored_bytes)
 
     def unpack(self, header: FixHeader, payload: memoryview) -> bytes | None:
-        """The rows of a block, None where its checksum is wrong."""
+        """The rows of a block, None if its checksum is wrong."""
         if checksum(payload) != header.crc:
             return None
         return decompress(payload, self.limit_bytes) if header.kind == "zstd" else bytes(payload)

@@ -8,7 +8,7 @@ makes the bytes of rows from columns and slices of a buffer: `encode_columns` fo
 What is accepted, and every error with its offset, is what `wal.xrow` says of the same bytes: the
 kernel finds *that* a row is malformed and where it begins, `xrow` then says why.
 
-A transaction is rows with one transaction id, one behind the other, the last with COMMIT; a block
+A transaction is rows with one transaction id, one after the other, the last with COMMIT; a block
 is whole transactions. Source: Tarantool 2.6.0, observed.
 """
 
@@ -305,7 +305,7 @@ class RowColumns:
     def transaction_ends(self) -> memoryview:
         """The row after the last one of each transaction, in order.
 
-        Raises `DecodeError` where rows of two transactions are mixed, or the last transaction is
+        Raises `DecodeError` if rows of two transactions are mixed, or the last transaction is
         not complete.
         """
         ends = _ZERO * (self._count or 1)
@@ -395,9 +395,9 @@ def encode_columns(
     """The bytes of rows, as `xrow.encode_row` makes them, from columns.
 
     Every header column is one number per row, or one number for all rows; `tsn` is absolute and
-    bit 0 of `flags` marks the last row of a transaction, also where that is its only row. The
+    bit 0 of `flags` marks the last row of a transaction, also if that is its only row. The
     body of row i is `prefix` and source[starts[i]:stops[i]]; a NOP has none.
-    Raises `ValueError` where a slice is not in `source` or columns differ in length.
+    Raises `ValueError` if a slice is not in `source` or columns differ in length.
     """
     count = len(starts)
     source = source if isinstance(source, bytes) else bytes(source)
@@ -439,7 +439,7 @@ def encode_run(
 
     `bounds`: format "Q", one more than there are rows; the body of row i is `prefix` and
     source[bounds[i]:bounds[i + 1]]. `one_transaction`: all rows are one, else each is one.
-    Raises `ValueError` where a slice is not in `source`.
+    Raises `ValueError` if a slice is not in `source`.
     """
     source = source if isinstance(source, bytes) else bytes(source)
     bits = _bits(timestamp)

@@ -111,7 +111,7 @@ class Damage:
 
     `file`: path; `offset`: where it begins, in bytes; `size`: bytes until reading can go on, or to
     the file's end; `replica_id`, `lsn_before`, `lsn_after`: the rows next to it, None if unknown;
-    `rows_lost`: how many, None where that cannot be known; `salvage`: bytes of the payload whose
+    `rows_lost`: how many, None if that cannot be known; `salvage`: bytes of the payload whose
     checksum matches although the length field does not, (0, 0) if none; `message` says what was
     seen, `hint` what to do.
     """

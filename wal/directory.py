@@ -95,7 +95,7 @@ class DirectoryIndex:
         return [] if first is None else self.xlogs[first:]
 
     def check_logs(self, behind: int) -> None:
-        """Raise `WalError` where a log with a higher number than `behind` cannot be read, so that
+        """Raise `WalError` if a log with a higher number than `behind` cannot be read, so that
         nobody knows which rows it holds."""
         for damage in self.damage:
             path = Path(damage.file)
@@ -103,7 +103,7 @@ class DirectoryIndex:
                 raise damage.to_error()
 
     def check_start(self, start: Bound) -> None:
-        """Raise `PositionUnavailable` where logs that hold rows from `start` on were removed."""
+        """Raise `PositionUnavailable` if logs that hold rows from `start` on were removed."""
         if not self.xlogs:
             return
         oldest = self.xlogs[0]

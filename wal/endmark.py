@@ -79,7 +79,7 @@ class EndMark:
 
 
 def load_end_mark(directory: Path, filesystem: FileSystem) -> EndMark | str | None:
-    """The end mark of a folder, None where there is none; why it says nothing, if it is damaged."""
+    """The end mark of a folder, None if there is none; why it says nothing, if it is damaged."""
     try:
         with closing(filesystem.open_read(directory / END_MARK_NAME)) as file:
             data = file.read(END_MARK_BYTES, 0)

@@ -122,7 +122,7 @@ class ReadFile(Protocol):
         """Bytes in the file now (it may grow)."""
 
     def read(self, count: int, offset: int) -> bytes:
-        """Up to `count` bytes from `offset`; fewer only where the file ends."""
+        """Up to `count` bytes from `offset`; fewer only if the file ends."""
 
     def close(self) -> None: ...
 
@@ -138,7 +138,7 @@ class AppendFile(Protocol):
         """Bytes in the file: where the next `write` begins."""
 
     def write(self, parts: Sequence[Buffer]) -> None:
-        """Append all parts, one behind the other. After `OSError` some of them may be there."""
+        """Append all parts, one after the other. After `OSError` some of them may be there."""
 
     def put(self, parts: Sequence[Buffer], offset: int) -> None:
         """Write all parts over what is there from `offset` on, or behind it; `size` and where the
@@ -159,7 +159,7 @@ class FileSystem(Protocol):
     def open_read(self, path: Path) -> ReadFile: ...
 
     def create(self, path: Path) -> AppendFile:
-        """A new, empty file; `FileExistsError` where the name is taken."""
+        """A new, empty file; `FileExistsError` if the name is taken."""
 
     def open_append(self, path: Path) -> AppendFile:
         """An existing file, to go on at its end."""
@@ -170,13 +170,13 @@ class FileSystem(Protocol):
     def remove(self, path: Path) -> None: ...
 
     def make_directory(self, path: Path) -> None:
-        """Make a folder in one that is there; `FileExistsError` where the name is taken."""
+        """Make a folder in one that is there; `FileExistsError` if the name is taken."""
 
     def remove_directory(self, path: Path) -> None:
         """Remove an empty folder."""
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a folder with all that is in it; nothing where there is none."""
+        """Remove a folder with all that is in it; nothing if there is none."""
 
     def list_directory(self, path: Path) -> list[str]:
         """The names in a folder, sorted."""
@@ -188,7 +188,7 @@ class FileSystem(Protocol):
         """Return when the names in the folder are on stable storage."""
 
     def free_bytes(self, path: Path) -> int | None:
-        """Bytes that may still be written where the folder is; None where that is not told."""
+        """Bytes that may still be written where the folder is; None if that is not told."""
 
     def lock(self, path: Path) -> contextlib.AbstractContextManager[FileSystem]:
         """Hold `path` as a lock file. Raises `DirectoryLocked` with the holder's process id.

@@ -57,7 +57,7 @@ def encode_filler(zeros: int) -> bytes:
 
 
 def filler_zeros(data: bytes | memoryview) -> int | None:
-    """How many zeros the filler says follow that `data` begins with; None where it is none."""
+    """How many zeros the filler says follow that `data` begins with; None if it is none."""
     head = bytes(data[:FILLER_BYTES])
     if len(head) < FILLER_BYTES or head[FIXHEADER_BYTES : FIXHEADER_BYTES + 4] != _SKIPPED:
         return None
@@ -99,7 +99,7 @@ def filler_before(file: ReadFile, size: int) -> int | None:
 
 def has_spare(filesystem: FileSystem, log: Path, count: int) -> bool:
     """Whether there are that many zeros to write, 1 or more, and the disk can spare them: others
-    want what is left of it, too. Where it does not say, the write will."""
+    want what is left of it, too. If it does not say, the write will."""
     try:
         free = filesystem.free_bytes(log.parent)
     except OSError:

@@ -290,7 +290,7 @@ class Follower:
         return True
 
     def _open(self, file: LogFile) -> bool:
-        """Go on in `file`; False where it was removed since the folder was listed."""
+        """Go on in `file`; False if it was removed since the folder was listed."""
         self._leave()
         if self._lease is not None:
             self._lease.hold(file.signature)

@@ -77,7 +77,7 @@ class JsonLines(logging.Formatter):
 
 
 class LogFile(logging.FileHandler):
-    """Appends to a file. Raises `OSError` where it cannot be opened."""
+    """Appends to a file. Raises `OSError` if it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, encoding="utf-8", errors="backslashreplace")

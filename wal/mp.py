@@ -294,8 +294,8 @@ _FAILURES = (msgpack.UnpackException, ValueError, TypeError, OverflowError, Recu
 def unpack(data: bytes | bytearray | memoryview) -> Value:
     """The one value that fills `data`.
 
-    Raises `DecodeError` where it is cut short, malformed or followed by something, and
-    `LimitExceeded` where it nests deeper than `limits.MSGPACK_DEPTH`.
+    Raises `DecodeError` if it is cut short, malformed or followed by something, and
+    `LimitExceeded` if it nests deeper than `limits.MSGPACK_DEPTH`.
     """
     value, end = unpack_at(data, 0)
     if end != len(data):

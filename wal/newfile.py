@@ -39,7 +39,7 @@ def replace_file(filesystem: FileSystem, path: Path, data: bytes, point: str = "
 
 
 def check_output(to: Path) -> None:
-    """Raise `ConfigError` where something has the name that a user gave for a new file."""
+    """Raise `ConfigError` if something has the name that a user gave for a new file."""
     if os.path.lexists(to):
         raise ConfigError("--output", f"{to} is there already.", hint="name a new file")
 

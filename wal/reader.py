@@ -65,7 +65,7 @@ class WalReader(BlockFile):
 
     `path`: the file; `skip_damage`: go on behind damage instead of stopping there; `header`: takes
     the place of the file's own, which is damaged; its first block is then searched for. Raises
-    `CorruptFile` where the text header cannot be used, `WalError` where the file cannot be opened.
+    `CorruptFile` where the text header cannot be used, `WalError` if the file cannot be opened.
     Memory: one block and one window of `limits.READ_WINDOW_BYTES`, whatever the file's size.
     """
 

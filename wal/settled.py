@@ -68,7 +68,7 @@ class Settled:
         return len(columns)
 
     def within(self, start: VClock, end: VClock | None) -> Settled:
-        """As far as it is about rows behind a position, and up to another one."""
+        """As far as it is about rows after a position, and up to another one."""
         undone = tuple(
             (replica_id, first, last)
             for replica_id, first, last in self.undone

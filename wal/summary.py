@@ -93,7 +93,7 @@ def summarize_file(
 
     `names`: learns the names of spaces that the file defines; `progress`: called with the bytes
     read so far; `each`: with what is counted so far, and the block that was counted last. Raises
-    `CorruptFile` where the text header cannot be used, `WalError` where the file cannot be read.
+    `CorruptFile` where the text header cannot be used, `WalError` if the file cannot be read.
     """
     with WalReader(path, filesystem=filesystem, skip_damage=True) as reader:
         summary = FileSummary(path, reader.meta, reader.size)

@@ -110,7 +110,7 @@ class VClock(Mapping[int, int]):
         return f"VClock({self._lsns})"
 
     def lsn(self, replica_id: int) -> int:
-        """The lsn of one replica; 0 where it is not set."""
+        """The lsn of one replica; 0 if it is not set."""
         return self._lsns.get(replica_id, 0)
 
     def lsns(self) -> list[int]:

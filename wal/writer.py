@@ -10,7 +10,7 @@ A batch is one or more blocks, written with one call. After `write` the rows are
   or acknowledged until the folder is opened again;
 * zeros that are written ahead (`write_ahead_bytes`), so that a sync of what goes over them need not
   save the file's size too. They are written behind a sync, long before they are needed, and a
-  filler (`wal.filler`) behind the last block stands for them. Where they cannot be written the log
+  filler (`wal.filler`) behind the last block stands for them. If they cannot be written the log
   goes on without;
 * a full file (`max_bytes`, looked at before a batch): EOF marker, sync, and a new file whose
   `PrevVClock` is the old one's `VClock`. A new file is made as `….xlog.inprogress`, gets its
@@ -196,7 +196,7 @@ class WalWriter(OfProcess):
 
     @property
     def prev_vclock(self) -> VClock | None:
-        """`VClock` of the newest closed log, None where there is none."""
+        """`VClock` of the newest closed log, None if there is none."""
         return self._prev_vclock
 
     @property
@@ -453,7 +453,7 @@ class WalWriter(OfProcess):
         before = max(current.filled, size + FILLER_BYTES)
         if few or enough or not has_spare(self._filesystem, current.path, filled - before):
             return
-        current.filled = filled  # also where what follows is interrupted
+        current.filled = filled  # also if what follows is interrupted
         whole, rest = divmod(filled - before, len(_ZEROS))
         zeros = filled - size - FILLER_BYTES
         try:

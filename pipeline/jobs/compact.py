@@ -240,7 +240,7 @@ def publish(
         raise explain(error, str(temporary)) from error
     finally:
         with contextlib.suppress(OSError):
-            filesystem.remove(temporary)  # nothing where it was renamed
+            filesystem.remove(temporary)  # nothing if it was renamed
     return Compacted(
         path=path,
         vclock=prepared.vclock,

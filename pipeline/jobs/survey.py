@@ -225,7 +225,7 @@ class Judged:
 def judge(found: Found, sources: Sequence[Source], start: VClock, until: Until) -> Judged:
     """Where folding begins and ends, from `start`, what the snapshot holds.
 
-    `sources`: the logs behind it, in order. Raises `ChainGap` where rows on the way are missing.
+    `sources`: the logs behind it, in order. Raises `ChainGap` if rows on the way are missing.
     """
     logs = {source.number: source for source in sources if source.kind == "XLOG"}
     reached = start
@@ -282,7 +282,7 @@ def _check_border(log: Source, reached: VClock, until: Until) -> None:
 
 
 def check_reached(judged: Judged, until: Until, oldest: VClock) -> None:
-    """Raises `PositionUnavailable` where the log does not go as far as was asked."""
+    """Raises `PositionUnavailable` if the log does not go as far as was asked."""
     if isinstance(until, Mapping) and not judged.furthest.covers(until):
         raise PositionUnavailable(
             until, oldest, judged.furthest, hint="name a position in between, or wait for the rows"
@@ -292,7 +292,7 @@ def check_reached(judged: Judged, until: Until, oldest: VClock) -> None:
 def cuts_of(found: Found, keyer: Keyer, parts: int) -> tuple[tuple[int, bytes], ...]:
     """The keys at which parts begin: part 0 is `_sequence_data`, the others are about equal.
 
-    Raises `ConfigError` where `parts` is below 1.
+    Raises `ConfigError` if `parts` is below 1.
     """
     if parts < 1:
         raise ConfigError("parts", f"{parts} is not at least 1")

@@ -133,7 +133,7 @@ class TypedColumns:
         *,
         only: Sequence[str] | None = None,
     ) -> list[pa.Array]:
-        """The columns of the tuples that stand at these places of a buffer; where there is none,
+        """The columns of the tuples that stand at these places of a buffer; if there is none,
         with the fields of the key alone. `only`: names of the wanted columns, in their order, else
         all. Raises `DecodeError` for a tuple that is malformed."""
         if keys is None:

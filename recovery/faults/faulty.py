@@ -256,7 +256,7 @@ Outcome = TypeVar("Outcome")
 @dataclass(frozen=True, slots=True)
 class Run(Generic[Outcome]):
     """One pass of a scenario. `number`: which call failed; `failed`: what it was, "" in the last
-    run, where none did; `outcome`: what the scenario returned; `error`: or what it raised."""
+    run, if none did; `outcome`: what the scenario returned; `error`: or what it raised."""
 
     number: int
     filesystem: FaultyFileSystem

@@ -63,7 +63,7 @@ def bucket_cells(durability: str) -> list[Cell]:
 def run_buckets(
     directory: Path, cells: Sequence[Cell], rows: int, rounds: int, durability: str
 ) -> Iterator[Figure]:
-    """Measure some of the cells, with `rows` items. Raises `Unreachable` where values differ."""
+    """Measure some of the cells, with `rows` items. Raises `Unreachable` if values differ."""
     version = version_of("memcached")
     store = directory / "store"
     with open_store(store) as log:

@@ -48,7 +48,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What a cell was measured to be. `peer`: its name, and what it was, None where it is missing.
+    """What a cell was measured to be. `peer`: its name, and what it was, None if it is missing.
 
     `more`: what else was measured, name to value; `load`: the machine's load average of the last
     minute when the cell ended; `units`: requests or rows in a round.
@@ -129,7 +129,7 @@ def measure(
 def chosen(cells: Sequence[Cell], pattern: str) -> list[Cell]:
     """The cells whose name fits one of some patterns with `*`, `?` and `[…]`, parted by commas.
 
-    Raises `ConfigError` where none does.
+    Raises `ConfigError` if none does.
     """
     patterns = pattern.split(",")
     found = [cell for cell in cells if any(fnmatchcase(cell.name, one) for one in patterns)]

@@ -80,7 +80,7 @@ def run_embedded(
 ) -> Iterator[Figure]:
     """Measure some of the cells. `rows`: in each space before, and of a round of the fast ones.
 
-    Raises `Unreachable` where SQLite and logweir do not hold the same in the end.
+    Raises `Unreachable` if SQLite and logweir do not hold the same in the end.
     """
     for cell in cells:
         _, what, kind, *more = cell.name.split("/")
@@ -173,7 +173,7 @@ class _Pair:
         return run
 
     def compare(self, name: str) -> None:
-        """Raises `Unreachable` where the two do not hold the same."""
+        """Raises `Unreachable` if the two do not hold the same."""
         rows = self.db.execute(_SCAN).fetchall()
         if self.log.select("bench") != rows:
             raise Unreachable(name, "logweir and SQLite hold different rows afterwards.")

@@ -89,7 +89,7 @@ def line_of(figure: Figure) -> str:
 
 
 def check_page(path: Path) -> None:
-    """Raises `ConfigError` where `path` is no page with a place for the measured section."""
+    """Raises `ConfigError` if `path` is no page with a place for the measured section."""
     page.check_page(path, _COMMAND)
 
 
@@ -133,7 +133,7 @@ _COLOURS: Final = {
 
 
 def check_plot(path: Path) -> None:
-    """Raises `ConfigError` where no picture can be made there."""
+    """Raises `ConfigError` if no picture can be made there."""
     if path.suffix not in _PLOT_ENDINGS:
         endings = ", ".join(_PLOT_ENDINGS)
         raise ConfigError("--plot", f"{path} is no picture's name", hint=f"end it with {endings}")

@@ -88,7 +88,7 @@ class Requests:
 class Protocol:
     """How a connection begins, and how its answers are told apart.
 
-    `size`: the length of the answer that begins with so many bytes, 0 where they are too few;
+    `size`: the length of the answer that begins with so many bytes, 0 if they are too few;
     `read`: number of the request and what the answer holds; raises `RemoteProtocolError` for
     one that refuses. `greeting_bytes`: what the server says first; `opening`: what it is told
     then, which it answers with `opening_answers` answers.

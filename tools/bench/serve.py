@@ -55,7 +55,7 @@ def _make_store(folder: Path, rows: int) -> None:
 
 
 def run_join(directory: Path, *, rows: int, rounds: int = 3) -> list[Result]:
-    """A real replica joins a Tarantool, and us. Raises `Unreachable` where none is installed."""
+    """A real replica joins a Tarantool, and us. Raises `Unreachable` if none is installed."""
     with ExitStack() as stack:
         folder = directory / "tarantool"
         peer, theirs = stack.enter_context(tarantool_server(folder, "write"))

@@ -1,6 +1,6 @@
 """Servers to measure, each a process of its own on loopback: logweir, memcached, Tarantool.
 
-What a process used is read from /proc, and is 0 where there is none.
+What a process used is read from /proc, and is 0 if there is none.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def tarantool_server(directory: Path, wal_mode: str) -> Iterator[tuple[Tarantool
 
 @contextmanager
 def memcached_server() -> Iterator[Server]:
-    """Debian's memcached, which keeps nothing. Raises `Unreachable` where it does not start."""
+    """Debian's memcached, which keeps nothing. Raises `Unreachable` if it does not start."""
     program = shutil.which("memcached")
     if program is None:
         raise Unreachable("memcached", "the program is not installed.")
@@ -181,7 +181,7 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 def version_of(program: str) -> str | None:
-    """The first line of what a program says it is, None where it is not installed."""
+    """The first line of what a program says it is, None if it is not installed."""
     path = shutil.which(program)
     if path is None:
         return None

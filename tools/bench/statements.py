@@ -79,7 +79,7 @@ def run_statements(
     """Measure the cells whose name fits `cells`, in `directory`, which decides the disk.
 
     `rows`: in each space, and requests of a round; of slow kinds fewer. Raises `ConfigError` for
-    what cannot be, `Unreachable` where a server does not do what it should or the two do not agree.
+    what cannot be, `Unreachable` if a server does not do what it should or the two do not agree.
     """
     if rows < ROWS_MIN:
         raise ConfigError("--rows", f"{rows} rows are too few", hint=f"{ROWS_MIN} at least")

@@ -388,7 +388,7 @@ def _latency(process: subprocess.Popen[str], port: int) -> dict[str, float]:
 
 
 def _run_queue_ms(pid: int) -> float:
-    """How long the threads of a process could have run and had no processor; 0 where the system
+    """How long the threads of a process could have run and had no processor; 0 if the system
     does not say."""
     found = 0
     for task in Path(f"/proc/{pid}/task").iterdir():

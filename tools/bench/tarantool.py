@@ -13,7 +13,7 @@ __all__ = ["TarantoolPeer", "find_tarantool"]
 
 
 def find_tarantool() -> str | None:
-    """The program's path, None where none is installed."""
+    """The program's path, None if none is installed."""
     return shutil.which("tarantool")
 
 

@@ -51,7 +51,7 @@ def _name(callback: Any) -> str:
 
 
 def longest(path: Path, since: float) -> tuple[float, str]:
-    """The longest turn that ended behind `since`: seconds, and what it was; 0 where all were
+    """The longest turn that ended behind `since`: seconds, and what it was; 0 if all were
     short."""
     found = [(0.0, "")]
     for line in path.read_text().splitlines():

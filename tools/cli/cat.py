@@ -204,7 +204,7 @@ class _Run:
         self.check_end(index, mark, silent, VClock() if before is None else before[1])
 
     def check_start(self, index: DirectoryIndex) -> None:
-        """Raise `PositionUnavailable` where the rows from the start on are no longer all there."""
+        """Raise `PositionUnavailable` if the rows from the start on are no longer all there."""
         if self.selection.start is not None:
             index.check_start(self.selection.start)
         if self.selection.since is not None:

@@ -126,7 +126,7 @@ class Frequent(Generic[T]):
 
 @dataclass(slots=True)
 class Keys:
-    """The keys that change most often in the logs behind a snapshot. `defined`: what the snapshot
+    """The keys that change most often in the logs after a snapshot. `defined`: what the snapshot
     defines, and the rows since; `why_not`: why no more are counted, "" while they are; `rows`: that
     were counted; `left_out`: whose key is longer than `KEY_BYTES`, or
     not in the tuple."""

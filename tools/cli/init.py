@@ -16,7 +16,7 @@ def command(
     out: Output,
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")],
 ) -> int:
-    """Make a fresh store in a folder. Where there is one already nothing is changed."""
+    """Make a fresh store in a folder. If there is one already nothing is changed."""
     already = False
     if directory.is_dir():
         index = scan_directory(directory)

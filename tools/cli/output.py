@@ -107,7 +107,7 @@ class Output:
         sys.stderr.write(f"logweir: error: {_shown(text, sys.stderr)}\n")
 
     def flush(self) -> None:
-        """Hand over what is buffered. Raises `BrokenPipeError` where nobody reads."""
+        """Hand over what is buffered. Raises `BrokenPipeError` if nobody reads."""
         sys.stdout.flush()
 
     @contextlib.contextmanager

@@ -30,7 +30,7 @@ def tap_url(text: str) -> Url:
 
 def names(out: Output, where: str, drop: str) -> int:
     """List the named streams of `where`, or make it forget the one named `drop`. Raises
-    `RequestError` where there is none of that name."""
+    `RequestError` if there is none of that name."""
     data = drop.encode("utf-8", "surrogateescape")
     if "://" in where:
         with TapClient(tap_url(where)) as client:

@@ -20,7 +20,7 @@ def _lua(name: str) -> str:
 
 
 def _tarantool() -> tuple[str, str]:
-    """Where it refuses to open a folder it ends with code 1, which is told as 3 here."""
+    """If it refuses to open a folder it ends with code 1, which is told as 3 here."""
     script = (
         f'{_lua("check.lua")} "$1" "$2" || {{ code=$?; [ $code != 1 ] || code=3; exit $code; }}'
     )

@@ -35,7 +35,7 @@ FAULTS: Final[dict[str, tuple[Fault, str]]] = {
 
 def fail_calls(test: CrashTest, fault: str, *, runs: int) -> Tally:
     """Let one call fail in each of at most so many runs; stops at the first failure. `fault`: one
-    of `FAULTS`. Raises `ConfigError` where it fails without a fault or cannot be recorded."""
+    of `FAULTS`. Raises `ConfigError` if it fails without a fault or cannot be recorded."""
     tally = Tally(fault)
     kind, told = FAULTS[fault]
     ended, recorded = test.failing(kind, is_endless=True)

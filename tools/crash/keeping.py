@@ -122,7 +122,7 @@ class CrashTest:
 
     def failing(self, call: Fault, *, is_endless: bool) -> tuple[Ended, Recorded]:
         """Run the program in ``dir``, a new folder, with a call to the disk failing. Raises
-        `ConfigError` where it cannot be recorded."""
+        `ConfigError` if it cannot be recorded."""
         directory = self.fresh("dir")
         directory.mkdir()
         acks = self.commands.acks_file(directory)
@@ -193,7 +193,7 @@ class CrashTest:
 
 
 def show_again(folder: Path) -> Failure | None:
-    """Do once more what failed; None if it passes now. Raises `ConfigError` where
+    """Do once more what failed; None if it passes now. Raises `ConfigError` if
     the folder holds no failure."""
     try:
         record = json.loads((folder / _RECORD).read_text())

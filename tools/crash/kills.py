@@ -25,7 +25,7 @@ _LIFE_SECONDS: Final = 0.3
 def kill(test: CrashTest, *, rounds: int, lives: int) -> Tally:
     """Kill the program `lives` times in each of so many rounds; stops at the first failure.
 
-    Raises `ConfigError` where the program fails without a fault: see `programs.trial`.
+    Raises `ConfigError` if the program fails without a fault: see `programs.trial`.
     """
     tally = Tally("kill")
     dice = random.Random(test.seed)  # noqa: S311 - repeatable, nothing secret

@@ -39,7 +39,7 @@ __all__ = ["cut", "doubtful_disks", "everything_lost", "record", "told_losses"]
 
 _PLACES_MIN: Final = 8
 _STATES_A_PLACE: Final = 4
-"""Places are chosen so that each gets so many of the states, where there are enough of them."""
+"""Places are chosen so that each gets so many of the states, if there are enough of them."""
 _IDLE_LEVELS: Final = 4
 """So many random disks at each place that all were tried before: it is enough."""
 _SMALLER_CHECKS: Final = 120
@@ -65,7 +65,7 @@ class Life(NamedTuple):
 
 def record(test: CrashTest, tally: Tally, life: Life = Life()) -> list[Operation]:  # noqa: B008
     """Run the program once and return what it did; nothing if it failed to start on what a power
-    cut left, which is kept. Raises `ConfigError` where it cannot be recorded, fails in its first
+    cut left, which is kept. Raises `ConfigError` if it cannot be recorded, fails in its first
     life, or acknowledges nothing then."""
     directory = test.fresh("dir")
     put(life.start.items(), directory)

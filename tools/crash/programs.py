@@ -110,7 +110,7 @@ class Moment(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Checked:
     """What a check said. `wrong`: in one phrase why it does not pass, "" if it does; `output`: what
-    it printed, the beginning of it; `code`: its exit code, 0 where it has none."""
+    it printed, the beginning of it; `code`: its exit code, 0 if it has none."""
 
     wrong: str
     output: str

@@ -53,7 +53,7 @@ class Operation(NamedTuple):
 
     @property
     def path(self) -> str:
-        """`data`, where it is a path."""
+        """`data`, if it is a path."""
         return os.fsdecode(self.data)
 
 
@@ -69,7 +69,7 @@ class Fault(NamedTuple):
 
 
 def library() -> Path:
-    """The compiled library. Raises `ConfigError` where there is no compiler or no Linux."""
+    """The compiled library. Raises `ConfigError` if there is no compiler or no Linux."""
     if sys.platform != "linux":
         raise ConfigError("recorder", "calls can be recorded on Linux only")
     sources = sorted(SOURCES.glob("*.[ch]"))
