@@ -136,6 +136,7 @@ def check(root: Path) -> list[str]:
         *_check_json(root / "docs" / "json.md"),
         *_check_links(root),
         *_check_fragments(root),
+        *_check_site(root),
     ]
 
 
@@ -198,6 +199,15 @@ def _check_fragments(root: Path) -> Iterator[str]:
         parts = path.name.split(".")
         if path.name != "README.md" and (len(parts) != 3 or parts[1] not in CHANGE_KINDS):
             yield f"changelog.d/{path.name} is not named <topic>.<{'|'.join(CHANGE_KINDS)}>.md"
+
+
+def _check_site(root: Path) -> Iterator[str]:
+    site = root / "mkdocs.yml"
+    text = site.read_text("utf-8") if site.is_file() else ""
+    found = set(re.findall(r": ([\w-]+\.md)$", text, re.M))
+    for page in sorted((root / "docs").glob("*.md")):
+        if page.name not in found:
+            yield f"mkdocs.yml gives docs/{page.name} no place on the site"
 
 
 def _main(arguments: list[str]) -> int:

@@ -70,6 +70,7 @@ def replace(name: str, old: str, new: str) -> Callable[[Path], None]:
         (append("docs/errors.md", "[x](#nowhere)\n"), "which has no such heading"),
         (lambda root: (root / "changelog.d/x.new.md").touch(), "is not named"),
         (lambda root: (root / "changelog.d/x.md").touch(), "is not named"),
+        (lambda root: (root / "docs/new.md").touch(), "docs/new.md no place on the site"),
     ],
 )
 def test_each_check_of_the_documentation_can_fail(
@@ -78,7 +79,8 @@ def test_each_check_of_the_documentation_can_fail(
     """One fault in a copy of the documentation gives one complaint that names it."""
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     shutil.copytree(ROOT / "changelog.d", tmp_path / "changelog.d")
-    shutil.copy(ROOT / "README.md", tmp_path)
+    for name in ("README.md", "mkdocs.yml"):
+        shutil.copy(ROOT / name, tmp_path)
     change(tmp_path)
     complaints = docs.check(tmp_path)
     assert any(complaint in one for one in complaints), complaints
