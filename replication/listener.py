@@ -21,25 +21,29 @@ With an authority for clients the common name of the certificate's subject is th
 connection begins as (`Link.user`); else it is the one that `from` names for the address, if any. An
 address on which others than this machine can connect, from anywhere, and do something without a
 login or read along, is told in a warning when it is listened on. Without a host an address means
-127.0.0.1. At a unix socket the rights of its file say who may connect, and no TLS is spoken.
+127.0.0.1. At a unix socket the rights of its file say who may connect, and no TLS is spoken. Where
+a service manager listens already its socket is taken, and its file left (`replication.handedover`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 import ssl
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from logweir.errors import ConfigError
 from logweir.limits import CONNECTIONS, LISTEN_BACKLOG, MEMORY_BYTES, OUTPUT_STALL_SECONDS
 from logweir.replication.addresses import AddressList, is_loopback
 from logweir.replication.arrival import Reception, SecureServer
 from logweir.replication.budget import Budget, Holder
+from logweir.replication.handedover import HandedOver
 from logweir.replication.httpconversation import PAGES
 from logweir.replication.link import Conversation, Link
 from logweir.replication.logins import Logins
@@ -152,14 +156,15 @@ class _Bound:
     @property
     def hosts(self) -> list[str]:
         """The addresses on which it is bound, none for a unix socket."""
-        return [] if self.file else [one.getsockname()[0] for one in self.server.sockets]
+        return [] if self.url.socket else [one.getsockname()[0] for one in self.server.sockets]
 
 
 class Listener:
     """All addresses on which one process serves.
 
     `users`: those that connections can begin as; `logins`: those that failed; `connections_limit`:
-    connections open at a time; `stall_seconds`: as in `Link`; `memory_bytes`: of `budget`.
+    connections open at a time; `stall_seconds`: as in `Link`; `memory_bytes`: of `budget`;
+    `sockets`: those that somebody listens on for it.
     `refusals`: how many were refused for each reason. Raises `ConfigError`.
     """
 
@@ -172,8 +177,10 @@ class Listener:
         connections_limit: int = CONNECTIONS,
         stall_seconds: float = OUTPUT_STALL_SECONDS,
         memory_bytes: int = MEMORY_BYTES,
+        sockets: Sequence[socket.socket] = (),
     ) -> None:
         self._metrics = metrics
+        self.handed = HandedOver(sockets)
         self.budget = Budget(memory_bytes, on_closed=self._lack_memory)
         self._users: Users = users or _Nobody()
         self._logins = logins
@@ -236,10 +243,11 @@ class Listener:
         nothing. Returns it with its real port. Raises `ConfigError`."""
         door = _Door(url, service, AddressList.of(url), None if url.socket else tls)
         file = None
+        handed = await self.handed.take(url)
         try:
-            if url.socket:
+            if url.socket and handed is None:
                 file = SocketFile(url.socket, mode_of(url))
-            server = await self._serve(door, file)
+            server = await self._serve(door, file.socket if file else handed)
         except OSError as error:
             if file is not None:
                 file.remove()
@@ -248,7 +256,7 @@ class Listener:
                 f"{url} cannot be bound: {error.strerror or error}",
                 hint=socket_hint(error) if url.socket else bind_hint(error),
             ) from error
-        real = url if file else replace(url, port=server.sockets[0].getsockname()[1])
+        real = url if url.socket else replace(url, port=server.sockets[0].getsockname()[1])
         bound = _Bound(real, door, server, file)
         self._bound.append(bound)
         _log.info("listener.ready", url=str(real), tls=door.tls is not None)
@@ -263,8 +271,10 @@ class Listener:
             _log.warning("listener.exposed", url=str(real), reason=reason, hint=EXPOSURE_HINT)
         return real
 
-    async def _serve(self, door: _Door, file: SocketFile | None) -> asyncio.Server | SecureServer:
-        """Bind an address, but for a unix socket, which is, and accept there. Raises `OSError`."""
+    async def _serve(
+        self, door: _Door, bound: socket.socket | None
+    ) -> asyncio.Server | SecureServer:
+        """Accept at a socket that is bound, or bind the address first. Raises `OSError`."""
         url = door.url
 
         def link() -> Link:
@@ -277,8 +287,13 @@ class Listener:
             )
 
         loop = asyncio.get_running_loop()
-        if file is not None:
-            return await loop.create_unix_server(link, sock=file.socket, backlog=LISTEN_BACKLOG)
+        if url.socket:
+            kept: dict[str, Any] = {}  # its file is removed by who made it, not by the loop
+            if sys.version_info >= (3, 13) and isinstance(loop, asyncio.SelectorEventLoop):
+                kept["cleanup_socket"] = False
+            return await loop.create_unix_server(link, sock=bound, backlog=LISTEN_BACKLOG, **kept)
+        if door.tls is None and bound is not None:
+            return await loop.create_server(link, sock=bound, backlog=LISTEN_BACKLOG)
         if door.tls is None:
             return await loop.create_server(link, url.host, url.port, backlog=LISTEN_BACKLOG)
         reception = Reception(
@@ -286,6 +301,8 @@ class Listener:
             fails=lambda peer, reason: self._refuse(url.scheme, "tls", peer, error=reason),
             link=link,
         )
+        if bound is not None:
+            return SecureServer([bound], door.tls, reception)
         return await SecureServer.listen(url.host, url.port, door.tls, reception)
 
     def renew_tls(self, tls: ssl.SSLContext) -> None:

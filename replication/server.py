@@ -6,6 +6,7 @@ What each protocol makes of an address: `logweir.replication.protocols`.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -63,7 +64,7 @@ class ServerOptions:
     upstream only what it had when it was asked; `metrics`, `web`: where these are served over HTTP,
     see `replication.metricsport`, `replication.web.service`; `memory_bytes`: see
     `replication.budget`; `ready_lag_seconds`: how far behind an upstream this server may be and be
-    ready.
+    ready; `sockets`: on which somebody listens for it already, see `replication.handedover`.
 
     Raises `ConfigError` if two upstreams would fill the same; see `replication.service.names`.
     """
@@ -81,6 +82,7 @@ class ServerOptions:
     tls: ssl.SSLContext | None = field(default=None, compare=False)
     memory_bytes: int = MEMORY_BYTES
     ready_lag_seconds: float = 10.0
+    sockets: Sequence[socket.socket] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         Names(self.follow, SCHEMES)
@@ -114,6 +116,7 @@ class Server:
             users=self.users,
             logins=self.shared.logins,
             memory_bytes=options.memory_bytes,
+            sockets=options.sockets,
         )
         administration = Administration(
             log, forget=self._forget, refused=lambda: "the server is read-only" * options.read_only
@@ -180,6 +183,7 @@ class Server:
                 for where, service in self.protocol(url.scheme).services(url):
                     await self._listen(where, service)
             await self._listen_to_browsers()
+            self.listener.handed.all_taken()
             for url in self.options.follow:
                 runner = self.runner(url)
                 self.runners.append(runner)

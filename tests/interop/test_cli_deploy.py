@@ -62,6 +62,70 @@ def test_the_manager_may_have_an_abstract_name(monkeypatch: pytest.MonkeyPatch) 
         assert listening.recv(1000) == b"READY=1\nSTATUS=x"
 
 
+def handed(
+    sockets: list[socket.socket], *words: object, owner: str = "$$"
+) -> subprocess.Popen[bytes]:
+    """The program with these sockets, as a manager starts it: it is process `owner` for them."""
+    files = " ".join(f"{3 + at}<&{one.fileno()}" for at, one in enumerate(sockets))
+    script = f'LISTEN_PID={owner} LISTEN_FDS={len(sockets)} exec "$@" {files}'
+    return subprocess.Popen(
+        ["bash", "-c", script, "bash", sys.executable, "-c", CODE, *map(str, words)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        pass_fds=[one.fileno() for one in sockets],
+    )
+
+
+@pytest.mark.kill
+def test_clients_that_come_before_the_server_are_answered(tmp_path: Path) -> None:
+    """The manager listens: who has connected meanwhile is served then, over TCP and at a file,
+    which is there still when the server has stopped."""
+    file = str(tmp_path / "tarantool")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as port,
+        socket.socket(socket.AF_UNIX) as local,
+        socket.create_connection(port.getsockname()) as first,
+        socket.socket(socket.AF_UNIX) as second,
+    ):
+        local.bind(file)
+        local.listen()
+        second.connect(file)
+        listen = [f"tarantool://127.0.0.1:{port.getsockname()[1]}", f"tarantool://unix/:{file}"]
+        words = [word for one in listen for word in ("--listen", one)]
+        with handed([port, local], "serve", tmp_path / "store", *words) as process:
+            for client in (first, second):
+                client.settimeout(60)
+                assert client.recv(9, socket.MSG_WAITALL) == b"Tarantool"
+            process.terminate()
+            assert process.wait(30) == 0
+        with socket.socket(socket.AF_UNIX) as third:
+            third.connect(file)
+
+
+@pytest.mark.parametrize(
+    ("owner", "kind", "reason"),
+    [
+        ("$$", socket.SOCK_STREAM, b"listen (LISTEN_FDS): no address of this server is 127"),
+        ("$$", socket.SOCK_DGRAM, b"is no socket that listens for streams"),
+        ("1", socket.SOCK_STREAM, b"cannot be bound"),
+    ],
+)
+def test_a_socket_that_nobody_would_serve_is_told(
+    owner: str, kind: socket.SocketKind, reason: bytes, tmp_path: Path
+) -> None:
+    """Its clients would wait for ever; and what is handed to another process is not taken."""
+    with socket.socket(socket.AF_INET, kind) as one:
+        one.bind(("127.0.0.1", 0))
+        if kind == socket.SOCK_STREAM:
+            one.listen()
+        number = one.getsockname()[1] if owner == "1" else 0
+        words = ["serve", tmp_path / "store", "--listen", f"tarantool://127.0.0.1:{number}"]
+        with handed([one], *words, owner=owner) as process:
+            told = process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+    assert reason in b" ".join(told.split())
+
+
 @pytest.mark.parametrize("name", ["", "/none/there", "@none", "vsock:2:1", "/" + "x" * 300])
 def test_a_manager_that_cannot_be_told_stops_nobody(
     name: str, monkeypatch: pytest.MonkeyPatch

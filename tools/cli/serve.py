@@ -23,6 +23,7 @@ from logweir.limits import (
     WRITE_AHEAD_MAX_BYTES,
 )
 from logweir.replication import loop
+from logweir.replication.handedover import handed_over
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.urls import Url
 from logweir.tools.cli.common import TupleBytes
@@ -192,6 +193,7 @@ def command(
         memory_bytes=memory,
         ready_lag_seconds=ready_lag,
         tls=_tls(tls_certificate, tls_key, tls_client_ca),
+        sockets=handed_over(),
     )
     archiving = None
     if archive:
