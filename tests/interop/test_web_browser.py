@@ -35,6 +35,8 @@ EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>\u202e\x07"
 ROW = """[...document.querySelectorAll('[data-table="%s"] tbody tr')].map(
     (row) => [...row.cells].map((cell) => cell.textContent))"""
 
+TALLEST = "Math.max(...[...document.querySelectorAll('tr')].map((row) => row.offsetHeight))"
+
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
@@ -258,8 +260,14 @@ def test_user_logs_in(tmp_path: Path) -> None:
 def test_report_of_a_folder(browser: Browser, tmp_path: Path) -> None:
     """The page of `logweir report`, whole and damaged, can be read in light and dark and on a
     phone, and asks nobody for anything."""
-    for name in ("02-spaces", "05-damaged/v-gap"):
-        source = ROOT / "tests" / "data" / "tarantool" / name
+    running = tmp_path / "running"
+    with logweir.open(running) as log:
+        log.create_space("s")
+    (file,) = running.glob("*.xlog")
+    file.write_bytes(file.read_bytes()[:-4])  # without its end: as if it were written to
+    samples = ROOT / "tests" / "data" / "tarantool"
+    for source in (samples / "02-spaces", samples / "05-damaged" / "v-gap", running):
+        name = str(source)
         file = tmp_path / f"{source.name}.html"
         result = CliRunner().invoke(main.app, ["report", str(source), "-o", str(file)])
         assert result.exit_code == (3 if "damaged" in name else 0), result.output
@@ -269,6 +277,7 @@ def test_report_of_a_folder(browser: Browser, tmp_path: Path) -> None:
             browser.until("document.readyState === 'complete' && document.querySelector('h2')")
             assert browser.ask(CONTRAST) == []
             assert fits(browser)
+            assert browser.ask(TALLEST) < 150
             back = browser.ask("getComputedStyle(document.body).backgroundColor")
             assert (back == "rgb(255, 255, 255)") is not dark
             assert browser.ask("performance.getEntriesByType('resource').length") == 0

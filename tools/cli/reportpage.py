@@ -45,6 +45,7 @@ svg { display: block; width: 100%; height: 7rem; border-bottom: 1px solid var(--
   fill: var(--bar); }
 svg.second { fill: var(--second); }
 svg rect:hover { opacity: .6; }
+.end { min-width: min(16rem, 70vw); }
 .share { width: min(12rem, 24vw); } .share svg { height: 1rem; border: 0; }
 article { border-left: 3px solid var(--bad); padding: .1rem .8rem; margin: .6rem 0;
   overflow-wrap: anywhere; }
@@ -146,8 +147,9 @@ def _files(files: Sequence[Told]) -> str:
             f"{one['rows']:,}",
             f"{one['transactions']:,}" if one["kind"] == "XLOG" else "",
             *(f'<span class="whole">{_text(one[of] or "")}</span>' for of in _TIMES),
-            ('<span class="bad">damaged inside</span>, ' if _is_damaged(one) else "")
-            + ENDS[FileEnd(one["end"])],
+            '<div class="end">'
+            + ('<span class="bad">damaged inside</span>, ' if _is_damaged(one) else "")
+            + f"{ENDS[FileEnd(one['end'])]}</div>",
         )
         for one in files
     ]
