@@ -50,7 +50,7 @@ def command(
         from logweir.pipeline.onefile import write_file
     except ImportError as error:
         raise ConfigError(
-            "changes", f"needs pyarrow and numpy: {error}", hint="pip install pyarrow numpy"
+            "changes", f"needs pyarrow and numpy: {error}", hint="pip install 'logweir[arrow]'"
         ) from error
     bounds = {
         name: given_vclock(option, text)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from logweir.errors import ConfigError
-from logweir.recovery.report import RecoveryReport, vclock_json
+from logweir.recovery.report import RecoveryReport, vclock_json, words
 from logweir.tools.cli.common import given_vclock, show_damage, utc_text
 from logweir.tools.cli.output import Output, human_bytes
 from logweir.wal.render import value_json
@@ -361,8 +361,13 @@ def _cdc(spark: SparkSession, call: _Call) -> int:
     told = {"to": call.target, "batches": len(query.recentProgress), "rows": rows}
     if call.out.as_json:
         call.out.json(told)
+        return 0
+    batches = f"{told['batches']} {'batch' if told['batches'] == 1 else 'batches'}"
+    if call.options["mirror"]:  # the copy that it begins with is in none of the batches
+        done = f"as the space is; {words(rows, 'row')} of the log merged in {batches}"
     else:
-        call.out.line(f"{told['to']}: {rows} rows in {told['batches']} batches")
+        done = f"{words(rows, 'row')} in {batches}"
+    call.out.line(f"{call.target}: {done}")
     return 0
 
 
