@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.ports import free_port
 
 from interop.tankmodel import DATA
 from logweir.errors import LogweirError
@@ -28,9 +29,9 @@ def logweir(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *args: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A server on a free port: its Tank address and its process."""
-    command = [*PROGRAM, "--json", "serve", str(folder), "--listen", "tank://127.0.0.1:0"]
+def serving(folder: Path, *args: str, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A server, on a free port unless told: its Tank address and its process."""
+    command = [*PROGRAM, "--json", "serve", str(folder), "--listen", f"tank://127.0.0.1:{port}"]
     command += ["--allow-guest", "all", *args]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -145,6 +146,32 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path, durability: str) 
             assert len(mine) >= acknowledged
             assert state.last >= stored + acknowledged
             stored = state.last
+
+
+@pytest.mark.kill
+def test_a_producer_that_may_repeat_stores_all_once_through_a_kill(tmp_path: Path) -> None:
+    """SIGKILL in the middle of its publishes, and a server that comes back later: each message is
+    there once, in its order."""
+    port = free_port()
+    with serving(tmp_path / "store", port=port) as (url, process):
+        client = Client(url)
+        client.create_topic("t")
+        producer = client.producer(batch_messages=1, repeat_seconds=60)
+        outcomes = [producer.send("t", b"%d" % number, partition=0) for number in range(400)]
+        outcomes[0].result(20)
+        process.kill()
+        process.wait(20)
+        assert not outcomes[-1].done()
+    with serving(tmp_path / "store", port=port):
+        for each in outcomes:
+            each.result(60)
+        with client.consumer("t") as consumer:
+            found = []
+            while len(found) < 400:
+                found += consumer.get_many(10_000)
+            assert consumer.get_many(wait_ms=0) == []
+        client.close()
+    assert [each.content for each in found] == [b"%d" % number for number in range(400)]
 
 
 def test_one_server_follows_the_other(tmp_path: Path) -> None:

@@ -9,10 +9,11 @@
             async for record in consumer:
                 print(record.partition, record.number, record.content)
 
-A broker does not tell the numbers that it assigned, and a publish whose connection broke may or may
-not have happened: the caller gets `Unreachable` then and decides. A consumer keeps its own place
-(`position`, `seek…`), reconnects and goes on there; `commit` and `committed` keep it at a logweir
-broker under the name of a group. `logweir.replication.tank.client.sync` has the same without
+A broker does not tell the numbers that it assigned, and a publish whose connection broke may or
+may not have happened: the caller gets `Unreachable` then and decides; a producer with
+`repeat_seconds` publishes it again. A consumer keeps its own place (`position`, `seek…`),
+reconnects and goes on there; `commit` and `committed` keep it at a logweir broker under the name of
+a group. `logweir.replication.tank.client.sync` has the same without
 asyncio.
 
 Source: Tank 4.0 and its clients, observed: a high water mark in an answer without data may be too
@@ -35,9 +36,16 @@ from logweir.errors import (
     PositionUnavailable,
     Unreachable,
 )
-from logweir.limits import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS, CONNECT_SECONDS
+from logweir.limits import CONNECT_SECONDS
 from logweir.replication.dialer import Reconnecting
-from logweir.replication.tank.client.connection import Connection, fetches_of, now_ms, refused
+from logweir.replication.tank.client.connection import (
+    DISCOVER_SECONDS,
+    Connection,
+    fetches_of,
+    now_ms,
+    pause_seconds,
+    refused,
+)
 from logweir.replication.tank.client.producer import Producer, ProducerOptions
 from logweir.replication.tank.follow.cursor import Cursor, Reading
 from logweir.replication.tank.wire.address import SCHEMES
@@ -176,6 +184,14 @@ class Client(Reconnecting[Connection]):
                 out[index] = result
         return out
 
+    async def bundle_at(self, topic: str, partition: int, number: int) -> Sequence[Message]:
+        """The messages of the bundle that holds a number, or of the next one; none where the broker
+        has neither. Raises `DecodeError`, `Unreachable`."""
+        part = FetchPart(topic, partition, number, 0)
+        connection = await self.connection()
+        answer = await connection.fetch(Fetch(0, ((topic, (part,)),), client="logweir"))
+        return Cursor(topic, partition, 1, 0).bundle(answer.parts[0])
+
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer over this client's connection; see `Producer`."""
         return Producer(self, **options)
@@ -194,9 +210,10 @@ class Consumer:
     """Reads partitions of one topic, all unless named, and keeps its place in each.
 
     `start`: "begin" (the oldest there is), "end" (what comes from now on) or a number, for all or
-    per partition; with a `group` its committed place comes first. `reset`: where to go on when the
-    broker no longer has, or does not yet have, the place: "error" raises `PositionUnavailable`.
-    Lost connections are made anew.
+    per partition; with a `group` its committed place comes first. Where no partitions are named
+    those that the topic gets later are read, too, from their first message on. `reset`: where to go
+    on when the broker no longer has, or does not yet have, the place: "error" raises
+    `PositionUnavailable`. Lost connections are made anew.
     """
 
     def __init__(
@@ -224,6 +241,7 @@ class Consumer:
         self._cursors: dict[int, Cursor] = {}
         self._records: deque[Record] = deque()
         self._failures = 0
+        self._looked = 0.0
 
     async def __aenter__(self) -> Self:
         await self._begin()
@@ -274,7 +292,7 @@ class Consumer:
             low, high = max(1, states[partition].first), states[partition].last + 1
             while low < high:
                 middle = (low + high) // 2
-                messages = await self._bundle_at(partition, middle)
+                messages = await self._client.bundle_at(self.topic, partition, middle)
                 later = [each.number for each in messages if each.time_ms >= time_ms]
                 if not messages:
                     high = middle
@@ -286,21 +304,18 @@ class Consumer:
                     high = min(middle, messages[0].number)
             self.seek(partition, low)
 
-    async def _bundle_at(self, partition: int, number: int) -> Sequence[Message]:
-        connection = await self._client.connection()
-        part = FetchPart(self.topic, partition, number, 0)
-        answer = await connection.fetch(Fetch(0, ((self.topic, (part,)),), client="logweir"))
-        cursor = Cursor(self.topic, partition, 1, 0)
-        return cursor.bundle(answer.parts[0])
-
     def _cursor(self, partition: int) -> Cursor:
         cursor = self._cursors.get(partition)
         if cursor is None:
             raise ConfigError("partition", f"{partition} of {self.topic} is not read here")
         return cursor
 
+    async def _look(self) -> Sequence[PartitionState]:
+        self._looked = asyncio.get_running_loop().time()
+        return await self._client.partitions(self.topic)
+
     async def _begin(self) -> None:
-        states = await self._client.partitions(self.topic)
+        states = await self._look()
         chosen = range(len(states)) if self._chosen is None else self._chosen
         committed = await self.committed() if self._group else {}
         for partition in chosen:
@@ -318,6 +333,18 @@ class Consumer:
             else:
                 number = start
             number = committed.get(partition, number)
+            self._cursors[partition] = Cursor(self.topic, partition, number, self._fetch_bytes)
+
+    async def _add_new(self) -> None:
+        """Read the partitions that the topic has got meanwhile, too."""
+        looked = asyncio.get_running_loop().time() - self._looked
+        if self._chosen is not None or looked < DISCOVER_SECONDS:
+            return
+        states = await self._look()
+        new = range(len(self._cursors), len(states))
+        committed = await self.committed() if self._group and new else {}
+        for partition in new:
+            number = committed.get(partition, max(1, states[partition].first))
             self._cursors[partition] = Cursor(self.topic, partition, number, self._fetch_bytes)
 
     # --- reading ----------------------------------------------------------------------------------
@@ -341,6 +368,7 @@ class Consumer:
         if not self._cursors:
             await self._begin()
         try:
+            await self._add_new()
             connection = await self._client.connection()
             requests = [cursor.request() for cursor in self._cursors.values()]
             fetches = fetches_of(requests, min_bytes=self._min_bytes)
@@ -356,8 +384,7 @@ class Consumer:
 
     async def _pause(self) -> None:
         self._failures += 1
-        seconds = min(BACKOFF_MAX_SECONDS, BACKOFF_FIRST_SECONDS * 2.0 ** min(self._failures, 10))
-        await asyncio.sleep(seconds / 2)
+        await asyncio.sleep(pause_seconds(self._failures))
 
     async def _take(self, partition: int, reading: Reading) -> None:
         part = reading.part

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from logweir.errors import PeerRefused
-from logweir.limits import CONNECT_SECONDS
+from logweir.limits import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS, CONNECT_SECONDS
 from logweir.replication.dialer import Asking
 from logweir.replication.tank.client_session import Answered, ClientSession, Question
 from logweir.replication.tank.wire.messages import (
@@ -25,7 +25,11 @@ from logweir.replication.tank.wire.messages import (
 )
 from logweir.replication.urls import Url
 
-__all__ = ["Connection", "fetches_of", "now_ms", "refused"]
+__all__ = ["DISCOVER_SECONDS", "Connection", "fetches_of", "now_ms", "pause_seconds", "refused"]
+
+DISCOVER_SECONDS = 30.0
+"""How often who reads looks for topics and partitions that are new."""
+
 
 ANSWER_SECONDS = 32.0
 """How long an answer may take that waits for nothing. Source: Tank's own client, publish."""
@@ -117,6 +121,11 @@ class Connection(Asking[ClientSession, Answered]):
 def now_ms() -> int:
     """Unix time in ms."""
     return time.time_ns() // 1_000_000
+
+
+def pause_seconds(failures: int) -> float:
+    """How long to wait behind so many failures, before the next attempt to connect."""
+    return min(BACKOFF_MAX_SECONDS, BACKOFF_FIRST_SECONDS * 2.0 ** min(failures, 10)) / 2
 
 
 def refused(what: str, result: PublishResult | CreateError | ReloadError) -> PeerRefused:

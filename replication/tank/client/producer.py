@@ -1,7 +1,8 @@
 """Publishing to a Tank broker in batches: messages gathered into bundles, one per partition.
 
-A broker does not tell the numbers that it assigned, and a publish whose connection broke may or may
-not have happened: the caller gets `Unreachable` then and decides.
+A broker does not tell the numbers that it assigned, and a publish whose connection broke may or
+may not have happened: the caller gets `Unreachable` then and decides. With `repeat_seconds` bundles
+have numbers from here, and what is in doubt is published again; see `tank.client.repeating`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict
 
 from logweir.errors import ConfigError, LogweirError
 from logweir.replication.tank.client.connection import now_ms, refused
+from logweir.replication.tank.client.repeating import Numbered, Wanted
 from logweir.replication.tank.wire.messages import PublishPart, PublishResult
 from logweir.replication.topic.bundle import Message, encode_bundle
 
@@ -29,6 +31,7 @@ BATCH_BYTES: Final = 256 * 1024
 LINGER_SECONDS: Final = 0.005
 BUFFER_BYTES: Final = 32 * 1024 * 1024
 IN_FLIGHT: Final = 8
+_MOST: Final = 0xFF  # bundles of a request
 Compression = Literal["auto", "snappy", "none"]
 _COMPRESS: Final[Mapping[str, bool | None]] = {"auto": None, "snappy": True, "none": False}
 
@@ -41,6 +44,7 @@ class ProducerOptions(TypedDict, total=False):
     linger_seconds: float
     buffer_bytes: int
     compression: Compression
+    repeat_seconds: float
 
 
 @dataclass(slots=True)
@@ -56,7 +60,8 @@ class Producer:
     A bundle goes out when it has `batch_messages` or `batch_bytes`, or `linger_seconds` after its
     first message. At most `buffer_bytes` wait; then `send` does. A message without a partition goes
     to that of its key's CRC-32, without a key to each partition in turn, bundle by bundle.
-    `compression`: "auto" compresses above 1024 bytes or 512 messages.
+    `compression`: "auto" compresses above 1024 bytes or 512 messages. `repeat_seconds`: how long a
+    publish whose connection broke is tried again, each message being stored once; 0: it is not.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class Producer:
         linger_seconds: float = LINGER_SECONDS,
         buffer_bytes: int = BUFFER_BYTES,
         compression: Compression = "auto",
+        repeat_seconds: float = 0,
     ) -> None:
         if compression not in _COMPRESS:
             raise ConfigError("compression", f"{compression!r} is none of {', '.join(_COMPRESS)}")
@@ -76,7 +82,10 @@ class Producer:
         self._batch_bytes = batch_bytes
         self._linger_seconds = linger_seconds
         self._buffer_bytes = buffer_bytes
+        if repeat_seconds < 0:
+            raise ConfigError("repeat_seconds", f"{repeat_seconds} is below 0")
         self._compress = _COMPRESS[compression]
+        self._numbered = Numbered(client, repeat_seconds) if repeat_seconds else None
         self._open: dict[tuple[str, int], _Batch] = {}
         self._ready: deque[tuple[str, int, _Batch]] = deque()
         self._waiting_bytes = 0
@@ -166,13 +175,25 @@ class Producer:
         self._turns[topic] = self._turns.get(topic, 0) + 1
 
     def _pump(self) -> None:
-        while self._ready and len(self._in_flight) < IN_FLIGHT:
-            batches: list[tuple[str, int, _Batch]] = []
-            while self._ready and len(batches) < 0xFF:
-                batches.append(self._ready.popleft())
+        while self._ready and len(self._in_flight) < (1 if self._numbered else IN_FLIGHT):
+            batches = self._next_batches()
             task = asyncio.get_running_loop().create_task(self._publish(batches))
             self._in_flight.add(task)
             task.add_done_callback(self._landed)
+
+    def _next_batches(self) -> list[tuple[str, int, _Batch]]:
+        """Those of the next request: where they have numbers from here, one of each partition."""
+        if self._numbered is None:
+            return [self._ready.popleft() for _ in range(min(len(self._ready), _MOST))]
+        taken: dict[tuple[str, int], tuple[str, int, _Batch]] = {}
+        later = deque[tuple[str, int, _Batch]]()
+        for ready in self._ready:
+            if len(taken) < _MOST and ready[:2] not in taken:
+                taken[ready[:2]] = ready
+            else:
+                later.append(ready)
+        self._ready = later
+        return list(taken.values())
 
     def _landed(self, task: asyncio.Task[None]) -> None:
         self._in_flight.discard(task)
@@ -181,14 +202,9 @@ class Producer:
         self._pump()
 
     async def _publish(self, batches: Sequence[tuple[str, int, _Batch]]) -> None:
+        outcomes: Sequence[PublishResult | LogweirError]
         try:
-            parts = [
-                PublishPart(
-                    topic, partition, encode_bundle(batch.messages, compress=self._compress)
-                )
-                for topic, partition, batch in batches
-            ]
-            outcomes: Sequence[PublishResult | LogweirError] = await self._client.publish(parts)
+            outcomes = await self._outcomes(batches)
         except LogweirError as error:
             outcomes = [error] * len(batches)
         for (topic, partition, batch), outcome in zip(batches, outcomes, strict=True):
@@ -206,3 +222,22 @@ class Producer:
                     future.exception()  # who does not look at it has chosen not to
         if self._waiting_bytes <= self._buffer_bytes:
             self._room.set()
+
+    async def _outcomes(
+        self, batches: Sequence[tuple[str, int, _Batch]]
+    ) -> Sequence[PublishResult | LogweirError]:
+        if self._numbered is not None:
+            return await self._numbered.publish(
+                [
+                    Wanted(topic, partition, batch.messages, self._compress)
+                    for topic, partition, batch in batches
+                ]
+            )
+        return await self._client.publish(
+            [
+                PublishPart(
+                    topic, partition, encode_bundle(batch.messages, compress=self._compress)
+                )
+                for topic, partition, batch in batches
+            ]
+        )

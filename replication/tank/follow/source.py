@@ -36,7 +36,7 @@ from logweir.errors import (
 )
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.service.names import Names, local_name
-from logweir.replication.tank.client.connection import Connection, fetches_of
+from logweir.replication.tank.client.connection import DISCOVER_SECONDS, Connection, fetches_of
 from logweir.replication.tank.follow.cursor import Cursor, Reading
 from logweir.replication.tank.follow.ingest import Batch, Intake
 from logweir.replication.tank.wire.messages import (
@@ -55,7 +55,6 @@ FETCH_BYTES = 1024 * 1024
 """Asked for per partition and round."""
 
 WAIT_MS = 10_000
-DISCOVER_SECONDS = 30.0
 
 _Key = tuple[str, int]  # topic, partition
 
