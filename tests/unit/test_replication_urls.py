@@ -154,7 +154,7 @@ def test_listener_is_told_what_it_cannot_have(text: str, message: str, hint: str
     [
         (
             "tank://h/t?dialect=D1",
-            "it has ca, certificate, key, name, password_file, skip, stall, tls, topics",
+            "it has ca, certificate, key, name, password_file, skip, stall, start, tls, topics",
         ),
         ("synapse://h?vbuckets=1", "http."),
         ("greenstack://h?sweep=1", "stall"),

@@ -20,6 +20,7 @@ from logweir.replication.tank.client import Client
 from logweir.replication.tank.follow.importer import import_folder
 from logweir.replication.tank.follow.source import TankSource
 from logweir.replication.tank.wire.messages import PublishPart
+from logweir.replication.topic.bundle import Message, encode_bundle
 
 
 @pytest.fixture
@@ -72,6 +73,42 @@ def test_numbers_that_the_broker_no_longer_has_are_a_gap(log: logweir.Log) -> No
         assert {gap.reason for gap in gaps(log)} == {"the broker no longer has them"}
 
     run(test)
+
+
+@pytest.mark.parametrize(("start", "wanted"), [("end", []), ("0.025", [3]), ("0.0005", [1, 2, 3])])
+def test_what_there_is_begins_where_the_address_says(
+    log: logweir.Log, start: str, wanted: list[int]
+) -> None:
+    """At the end or from a time on, noted before anything is read; what comes is not left out, nor
+    are topics that come later."""
+
+    async def test() -> None:
+        upstream = MemoryStore()
+        upstream.create("t", 1)
+        for number in (1, 2, 3):
+            one = encode_bundle([Message(0, 10 * number, None, b"x")])
+            upstream.content["t"][0].add(number, number, one)
+        async with listening(upstream) as url:
+            async with following(log, f"{url}?start={start}") as runner:
+                await until(lambda: runner.status.state is SourceState.FOLLOWING)
+                await until(lambda: contents(log, "t") == wanted)
+                noted = position(log, f"tank://127.0.0.1:{url.port}", "t", "0")
+                assert noted == {"next": 4}
+            upstream.create("later", 1)
+            upstream.content["later"][0].add(1, 1, ordinary(b"a"))
+            upstream.content["t"][0].add(4, 4, ordinary(b"b"))
+            async with following(log, f"{url}?start={start}"):
+                await until(lambda: contents(log, "t") == [*wanted, 4])
+                await until(lambda: contents(log, "later") == [1])
+        assert not gaps(log)
+
+    run(test)
+
+
+def test_a_start_that_is_no_time_is_refused(log: logweir.Log) -> None:
+    """When the address is read."""
+    with pytest.raises(ConfigError, match="no time"):
+        TankSource(parse_url("tank://127.0.0.1?start=soon"), log)
 
 
 def test_broker_that_lost_data_stops_the_source(log: logweir.Log) -> None:

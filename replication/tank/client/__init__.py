@@ -53,8 +53,6 @@ from logweir.replication.tank.wire.messages import (
     Create,
     CreateAnswer,
     CreateError,
-    Fetch,
-    FetchPart,
     FetchStatus,
     PartitionState,
     Publish,
@@ -187,10 +185,7 @@ class Client(Reconnecting[Connection]):
     async def bundle_at(self, topic: str, partition: int, number: int) -> Sequence[Message]:
         """The messages of the bundle that holds a number, or of the next one; none where the broker
         has neither. Raises `DecodeError`, `Unreachable`."""
-        part = FetchPart(topic, partition, number, 0)
-        connection = await self.connection()
-        answer = await connection.fetch(Fetch(0, ((topic, (part,)),), client="logweir"))
-        return Cursor(topic, partition, 1, 0).bundle(answer.parts[0])
+        return await (await self.connection()).bundle_at(topic, partition, number)
 
     def producer(self, **options: Unpack[ProducerOptions]) -> Producer:
         """A producer over this client's connection; see `Producer`."""
@@ -284,25 +279,14 @@ class Consumer:
     async def seek_to_time(self, time_ms: int, *partitions: int) -> None:
         """Go to the first message with that time or a later one, in milliseconds since 1970.
 
-        The times of a partition have to rise; they are the producers'. Found by halving: each step
-        fetches one bundle.
+        The times of a partition have to rise; they are the producers'.
         """
         states = await self._client.partitions(self.topic)
         for partition in partitions or tuple(self._cursors):
-            low, high = max(1, states[partition].first), states[partition].last + 1
-            while low < high:
-                middle = (low + high) // 2
-                messages = await self._client.bundle_at(self.topic, partition, middle)
-                later = [each.number for each in messages if each.time_ms >= time_ms]
-                if not messages:
-                    high = middle
-                elif not later:
-                    low = messages[-1].number + 1
-                elif later[0] != messages[0].number or messages[0].number <= low:
-                    low = high = max(low, later[0])
-                else:
-                    high = min(middle, messages[0].number)
-            self.seek(partition, low)
+            connection = await self._client.connection()
+            state = states[partition]
+            number = await connection.number_at(self.topic, partition, state, time_ms)
+            self.seek(partition, number)
 
     def _cursor(self, partition: int) -> Cursor:
         cursor = self._cursors.get(partition)

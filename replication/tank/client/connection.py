@@ -11,6 +11,7 @@ from logweir.errors import PeerRefused
 from logweir.limits import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS, CONNECT_SECONDS
 from logweir.replication.dialer import Asking
 from logweir.replication.tank.client_session import Answered, ClientSession, Question
+from logweir.replication.tank.follow.cursor import Cursor
 from logweir.replication.tank.wire.messages import (
     CreateError,
     Fetch,
@@ -20,9 +21,11 @@ from logweir.replication.tank.wire.messages import (
     FetchStatus,
     Partitions,
     PartitionsAnswer,
+    PartitionState,
     PublishResult,
     ReloadError,
 )
+from logweir.replication.topic.bundle import Message
 from logweir.replication.urls import Url
 
 __all__ = ["DISCOVER_SECONDS", "Connection", "fetches_of", "now_ms", "pause_seconds", "refused"]
@@ -110,6 +113,33 @@ class Connection(Asking[ClientSession, Answered]):
                 task.cancel()  # an answer that comes later is passed over
             await asyncio.gather(*waiting, return_exceptions=True)
         return [part for task in done for part in task.result().parts]
+
+    async def bundle_at(self, topic: str, partition: int, number: int) -> Sequence[Message]:
+        """The messages of the bundle that holds a number, or of the next one; none where the broker
+        has neither. Raises `DecodeError`."""
+        part = FetchPart(topic, partition, number, 0)
+        answer = await self.fetch(Fetch(0, ((topic, (part,)),), client="logweir"))
+        return Cursor(topic, partition, 1, 0).bundle(answer.parts[0])
+
+    async def number_at(
+        self, topic: str, partition: int, state: PartitionState, time_ms: int
+    ) -> int:
+        """Number of the first message with that time or a later one; behind the last one where
+        there is none. The times have to rise. By halving: each step fetches one bundle."""
+        low, high = max(1, state.first), state.last + 1
+        while low < high:
+            middle = (low + high) // 2
+            messages = await self.bundle_at(topic, partition, middle)
+            later = [each.number for each in messages if each.time_ms >= time_ms]
+            if not messages:
+                high = middle
+            elif not later:
+                low = messages[-1].number + 1
+            elif later[0] != messages[0].number or messages[0].number <= low:
+                low = high = max(low, later[0])
+            else:
+                high = min(middle, messages[0].number)
+        return low
 
     async def partitions(self, topic: str) -> PartitionsAnswer:
         """What the partitions of a topic hold; none: the topic is unknown."""

@@ -9,13 +9,20 @@ place wanted only the rest is kept.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError, SourceStopped
 from logweir.limits import TANK_BUNDLE_BYTES, TRANSACTION_BYTES
 from logweir.replication.service.names import local_name
-from logweir.replication.stream.positions import Gap, make_spaces, position, put_gap, put_position
+from logweir.replication.stream.positions import (
+    POSITION_SPACE,
+    Gap,
+    make_spaces,
+    position,
+    put_gap,
+    put_position,
+)
 from logweir.replication.tank.follow.cursor import ReceivedBundle
 from logweir.replication.tank.wire.messages import PublishResult
 from logweir.replication.topic.bundle import check_bundle, decode_bundle, encode_bundle
@@ -92,6 +99,23 @@ class Intake:
             last = last_bundle(view.engine, space_id, partition)
         return last.last + 1 if last else 1
 
+    def is_new(self, topics: Sequence[str]) -> bool:
+        """Whether nothing was read yet of any of these topics."""
+        return not any(
+            self._log.select(POSITION_SPACE, (self._source, topic), limit=1) for topic in topics
+        )
+
+    def begin(self, places: Mapping[tuple[str, int], int]) -> None:
+        """Note where reading is to begin, all of it or none: topic and partition → number."""
+        now_ms = self._now_ms()
+
+        def apply(group: Group) -> None:
+            for (topic, partition), number in places.items():
+                tokens = {"next": number}
+                put_position(group, self._source, topic, str(partition), tokens, now_ms)
+
+        self._wait_for([Job(apply, 64 * len(places))])
+
     def store(self, batches: Sequence[Batch]) -> int:
         """Store `batches` and wait until they are durable. Returns the number of messages.
 
@@ -102,6 +126,11 @@ class Intake:
         jobs = [self._job(together, size) for together, size in _portions(batches)]
         if not jobs:
             return 0
+        self._wait_for(jobs)
+        return sum(job.result for job in jobs)
+
+    def _wait_for(self, jobs: Sequence[Job]) -> None:
+        """Until all is durable. Raises what the first one that failed has."""
         done = threading.Event()
         jobs[-1].finished = lambda _: done.set()
         self._log.inner.submit_jobs(jobs)
@@ -109,7 +138,6 @@ class Intake:
         for job in jobs:
             if job.error is not None:
                 raise job.error
-        return sum(job.result for job in jobs)
 
     def _job(self, batches: Sequence[Batch], size: int) -> Job:
         """What stores `batches` as one transaction; its result is the number of messages."""

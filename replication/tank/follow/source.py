@@ -16,6 +16,8 @@ that no
   as are new partitions. The address may choose: `topics=a,b-*` follows only these, `skip=c,d/3` all
   but topic c and partition 3 of d; both take patterns as a shell does. With `name=x` a topic t is
   x_t here, for a second broker in one store.
+* `start=end` or `start=TIME` says where what there is begins when nothing was read of any of it
+  yet; topics and partitions that come later are read whole, as without it.
 * A partition that cannot be followed any more (it ends before our place, what it sends is no chunk,
   its name is taken here by something else) is left at its place, and told; the others go on.
 
@@ -42,12 +44,14 @@ from logweir.replication.tank.follow.ingest import Batch, Intake
 from logweir.replication.tank.wire.messages import (
     FetchedPart,
     FetchStatus,
+    PartitionState,
     PublishResult,
     Topics,
     TopicsAnswer,
 )
 from logweir.replication.urls import Url, option_names
 from logweir.store import Log
+from logweir.wal.selection import parse_time
 
 __all__ = ["TankSource"]
 
@@ -55,6 +59,9 @@ FETCH_BYTES = 1024 * 1024
 """Asked for per partition and round."""
 
 WAIT_MS = 10_000
+
+_OWN = ("topics", "skip", "start")
+"""Options that choose: they are no part of the name under which positions are kept."""
 
 _Key = tuple[str, int]  # topic, partition
 
@@ -75,7 +82,7 @@ class TankSource:
         self._log = log
         self._fetch_bytes = fetch_bytes
         self._wait_ms = wait_ms
-        options = tuple(one for one in url.options if one[0] not in ("topics", "skip"))
+        options = tuple(one for one in url.options if one[0] not in _OWN)
         self._broker = Url(url.scheme, url.host, url.port, options=options, socket=url.socket)
         self._claims = names or Names()
         self._name = url.option("name")
@@ -87,6 +94,10 @@ class TankSource:
                     f"address {url}", f"{url.path[1]!r} is no partition", hint="give its number"
                 )
             self._partition = int(url.path[1])
+        self._start = url.option("start") or "begin"
+        self._start_ms = 0
+        if self._start not in ("begin", "end"):
+            self._start_ms = int(parse_time(self._start, origin=f"address {url}") * 1000)
         self._only = option_names(url, "topics") or ["*"]
         self._skip = option_names(url, "skip")
         if self._topic and (url.option("topics") or (self._partition is not None and self._skip)):
@@ -143,21 +154,11 @@ class TankSource:
     # --- what there is to follow ------------------------------------------------------------------
 
     async def _discover(self, connection: Connection, progress: Progress) -> None:
-        for name in await self._names(connection):
-            states = (await connection.partitions(name)).partitions
-            if not states:
-                raise PeerRefused(
-                    f"{self._broker}: there is no topic {name!r}",
-                    result=PublishResult.UNKNOWN_TOPIC,
-                    hint="create it there, or correct the address",
-                )
-            chosen = range(len(states)) if self._partition is None else [self._partition]
-            if self._partition is not None and self._partition >= len(states):
-                raise SourceStopped(
-                    f"{self._url}: topic {name!r} has {len(states)} partitions",
-                    hint="partitions are numbered from 0",
-                )
-            chosen = [partition for partition in chosen if not self._skips(f"{name}/{partition}")]
+        names = await self._names(connection)
+        if self._start != "begin":
+            await self._note_start(connection, names)
+        for name in names:
+            states, chosen = await self._partitions(connection, name)
             try:
                 for partition in chosen:
                     local = local_name(self._name, name)
@@ -169,6 +170,42 @@ class TankSource:
                 continue
             for partition in chosen:
                 self._marks.setdefault((name, partition), states[partition].last)
+
+    async def _partitions(
+        self, connection: Connection, name: str
+    ) -> tuple[Sequence[PartitionState], Sequence[int]]:
+        """Those of a topic, and which of them are followed."""
+        states = (await connection.partitions(name)).partitions
+        if not states:
+            raise PeerRefused(
+                f"{self._broker}: there is no topic {name!r}",
+                result=PublishResult.UNKNOWN_TOPIC,
+                hint="create it there, or correct the address",
+            )
+        chosen = range(len(states)) if self._partition is None else [self._partition]
+        if self._partition is not None and self._partition >= len(states):
+            raise SourceStopped(
+                f"{self._url}: topic {name!r} has {len(states)} partitions",
+                hint="partitions are numbered from 0",
+            )
+        return states, [one for one in chosen if not self._skips(f"{name}/{one}")]
+
+    async def _note_start(self, connection: Connection, names: Sequence[str]) -> None:
+        """Note where what there is begins, as the address says, where nothing was read of it."""
+        assert self._intake is not None
+        if not names or not await asyncio.to_thread(self._intake.is_new, names):
+            return
+        places: dict[_Key, int] = {}
+        for name in names:
+            states, chosen = await self._partitions(connection, name)
+            for partition in chosen:
+                state = states[partition]
+                if self._start == "end":
+                    places[name, partition] = state.last + 1
+                else:
+                    wanted = connection.number_at(name, partition, state, self._start_ms)
+                    places[name, partition] = await wanted
+        await asyncio.to_thread(self._intake.begin, places)
 
     async def _names(self, connection: Connection) -> Sequence[str]:
         if self._topic:

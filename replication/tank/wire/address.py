@@ -27,7 +27,7 @@ SCHEMES: Final = schemes_of(
         "tank",
         11011,
         ("topic", "partition"),
-        options=frozenset(("topics", "skip")),
+        options=frozenset(("topics", "skip", "start")),
         listen_options=frozenset(("topics",)),
         fills=_fills,
     )
