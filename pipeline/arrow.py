@@ -23,21 +23,15 @@ from logweir.pipeline.columns import arrow_schema
 from logweir.pipeline.options import ScanOptions
 from logweir.wal.columns import ABSENT, ODD, RowColumns
 from logweir.wal.vclock import VClock
-from logweir.wal.xrow import FLAG_COMMIT, RowType
+from logweir.wal.xrow import FLAG_COMMIT, RowType, type_name
 
 __all__ = ["BatchBuilder", "Group", "Place", "Taken"]
 
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
-_TYPE_NAMES: Final = {int(kind): kind.name for kind in RowType}
 
-
-def _type_name(number: int) -> str:
-    return _TYPE_NAMES.get(number, str(number))
-
-
-_NAMES: Final = pa.array([_type_name(number) for number in range(256)], pa.string())
+_NAMES: Final = pa.array([type_name(number) for number in range(256)], pa.string())
 _RANGES: Final = {"int16": 2**15, "int32": 2**31, "int64": 2**63}
 _MICROSECONDS: Final = 2.0**63 / 1e6
 _CONSTANTS: Final = 8  # more are not kept
@@ -339,7 +333,7 @@ class Taken:
         types = self._take(self._group.number("type"))
         if not len(types) or int(types.max()) < len(_NAMES):
             return _NAMES.take(pa.array(types))
-        return pa.array([_type_name(one) for one in types.tolist()], pa.string())
+        return pa.array([type_name(one) for one in types.tolist()], pa.string())
 
 
 _MAKERS: Final[dict[str, Callable[[Taken], pa.Array]]] = {

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from logweir.pipeline.cells import packed
 from logweir.pipeline.columns import arrow_schema
-from logweir.wal.xrow import RowType
+from logweir.wal.xrow import type_name
 
 __all__ = ["COUNTED", "COUNTS", "TOTALS", "counts", "totals"]
 
@@ -132,9 +132,7 @@ def totals(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _type_name(number: int | None) -> str | None:
-    if number is None:
-        return None
-    return RowType(number).name if number in set(RowType) else str(number)
+    return None if number is None else type_name(number)
 
 
 def _batch(rows: list[tuple[Any, ...]], types: dict[str, str]) -> pa.RecordBatch:

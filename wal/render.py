@@ -42,7 +42,7 @@ from logweir.wal import kernel
 from logweir.wal.columns import ABSENT, RowColumns
 from logweir.wal.mp import Ext, MapPairs, Value, decode_ext, map_of, unpack
 from logweir.wal.reader import Block
-from logweir.wal.xrow import FLAG_COMMIT, Row, RowType, decode_body
+from logweir.wal.xrow import FLAG_COMMIT, Row, RowType, decode_body, type_name
 
 __all__ = [
     "Json",
@@ -247,7 +247,6 @@ def value_json(data: bytes) -> str:
     return dumps(unpack(data))
 
 
-_TYPE_NAMES: Final = {int(kind): kind.name for kind in RowType}
 _PARTS: Final = ("key", "tuple", "ops")
 
 
@@ -313,7 +312,7 @@ def row_line(block: Block, number: int, names: Mapping[int, str], *, raw: bool =
     )
     line = (
         f'{{"file": {json.dumps(os.path.basename(block.path))}, "offset": {block.offset}, '
-        f'"row": {number}, "type": "{_TYPE_NAMES.get(kind, kind)}", "replica_id": {replica_id}, '
+        f'"row": {number}, "type": "{type_name(kind)}", "replica_id": {replica_id}, '
         f'"lsn": {lsn}, "timestamp": {dumps(columns.timestamp[number])}, "tsn": {tsn}, '
         f'"commit": {"true" if flags & FLAG_COMMIT else "false"}, "group_id": {group_id}'
     )

@@ -47,6 +47,7 @@ __all__ = [
     "decode_body",
     "decode_row",
     "encode_row",
+    "type_name",
 ]
 
 _U64: Final = 2**64
@@ -69,6 +70,20 @@ class RowType(IntEnum):
     NOP = 12
     CONFIRM = 40
     ROLLBACK = 41
+
+
+_NAMES: Final = {int(kind): kind.name for kind in RowType} | {
+    30: "RAFT",
+    31: "RAFT_PROMOTE",
+    32: "RAFT_DEMOTE",
+}
+"""The last three are of Tarantool 2.8 and newer (read in its `iproto_constants.h`): they are shown,
+and never applied."""
+
+
+def type_name(number: int) -> str:
+    """What a type of rows is called, or the number as text where it has no name."""
+    return _NAMES.get(number, str(number))
 
 
 class Key(IntEnum):
@@ -112,11 +127,8 @@ class Row:
 
     @property
     def type_name(self) -> str:
-        """ "INSERT" …, or the number as text where it has no name."""
-        try:
-            return RowType(self.type).name
-        except ValueError:
-            return str(self.type)
+        """See `type_name`."""
+        return type_name(self.type)
 
     @property
     def is_single(self) -> bool:

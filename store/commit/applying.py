@@ -21,7 +21,7 @@ from logweir.store.engine.request import Request
 from logweir.store.engine.sequence import learn_sequence
 from logweir.store.state.layered import LayeredTxn
 from logweir.wal.columns import RowColumns
-from logweir.wal.xrow import FLAG_COMMIT, RowType
+from logweir.wal.xrow import FLAG_COMMIT, RowType, type_name
 
 if TYPE_CHECKING or COMPILED:
     from logweir.store.commit.rowkernel import apply_rows as apply_columns
@@ -120,7 +120,8 @@ def apply_row(engine: Engine, columns: RowColumns, row: int) -> None:
     was done of it is then to be rolled back."""
     kind = columns.type[row]
     if kind not in APPLIED:
-        raise RequestError(ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {kind}")
+        text = f"Unknown request type {type_name(kind)}"
+        raise RequestError(ErrorCode.UNKNOWN_REQUEST_TYPE, text)
     space = engine.schema.space(columns.space_id[row])
     if kind in (RowType.UPDATE, RowType.DELETE) and columns.index_id(row):
         return  # it found nothing

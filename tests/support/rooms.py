@@ -35,6 +35,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *(
             "power_cut",
             "render",
+            "newer_rows",
             "selection",
             "summary",
             "vclock",

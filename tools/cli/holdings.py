@@ -20,7 +20,7 @@ from logweir.wal.reader import Block
 from logweir.wal.spacenames import SpaceNames
 from logweir.wal.summary import FileSummary, summarize_file
 from logweir.wal.vclock import VClock
-from logweir.wal.xrow import RowType
+from logweir.wal.xrow import type_name
 
 __all__ = [
     "ENDS",
@@ -33,7 +33,6 @@ __all__ = [
     "read_file",
     "read_folder",
     "space_fields",
-    "type_name",
 ]
 
 Each = Callable[[FileSummary, Block], None]
@@ -117,14 +116,6 @@ def read_folder(
             done += summary.size_bytes
             progress(done)
     return found
-
-
-def type_name(number: int) -> str:
-    """What a row's type is called."""
-    try:
-        return RowType(number).name
-    except ValueError:
-        return str(number)
 
 
 def file_fields(summary: FileSummary, names: SpaceNames) -> dict[str, Any]:

@@ -21,13 +21,13 @@ from logweir.tools.cli.holdings import (
     read_file,
     read_folder,
     space_fields,
-    type_name,
 )
 from logweir.tools.cli.output import BOLD_RED, Output, human_bytes
 from logweir.wal.lease import holders, leased
 from logweir.wal.spacenames import SpaceNames
 from logweir.wal.summary import FileSummary
 from logweir.wal.vclock import VClock
+from logweir.wal.xrow import type_name
 
 
 def command(out: Output, path: PathArgument) -> int:

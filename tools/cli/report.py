@@ -18,7 +18,6 @@ from logweir.tools.cli.holdings import (
     folder_fields,
     read_file,
     read_folder,
-    type_name,
 )
 from logweir.tools.cli.output import Output, human_bytes
 from logweir.tools.cli.reportpage import page
@@ -33,6 +32,7 @@ from logweir.wal.render import to_json
 from logweir.wal.spacenames import SpaceNames
 from logweir.wal.summary import FileSummary
 from logweir.wal.vclock import VClock
+from logweir.wal.xrow import type_name
 
 _SHOWN_KEYS: Final = 50
 
