@@ -136,7 +136,8 @@ class Tree:
         wanted = [root / name for name in listed.split("\0") if name]
         if (root / RECORD).is_file():
             sources = [source for source, _ in json.loads((root / RECORD).read_bytes()).values()]
-            compiled = (root.glob(f"{source.partition('.')[0]}.*.so") for source in sources)
+            folders = {(root / source).parent for source in sources}
+            compiled = (folder.glob("*kernel.*.so") for folder in folders)  # shared ones, too
             wanted += [root / RECORD, *chain.from_iterable(compiled)]
         for path in filter(Path.is_file, wanted):
             target = self.path / path.relative_to(root)

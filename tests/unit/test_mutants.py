@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.rooms import ROOMS
 
-from logweir.tools.mutate import Mutant, random_mutants, read_mutants, run_mutants, stale
+from logweir.tools.mutate import Mutant, Tree, random_mutants, read_mutants, run_mutants, stale
 from logweir.tools.randommutants import SOURCES, changes, room_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,6 +76,17 @@ def test_what_a_test_notices_is_killed_and_else_survives(tmp_path: Path) -> None
     assert [one.outcome for one in verdicts] == ["killed", "survived", "stale"]
     assert "its text stands 0 times in half.py" in said[-1]
     assert "value // 2" in (tree / "half.py").read_text()
+
+
+def kernels(tree: Path) -> set[Path]:
+    """Those of a tree that are compiled."""
+    found = (path.relative_to(tree) for path in tree.glob("[a-z]*/**/*kernel.*.so"))
+    return {path for path in found if path.parts[0] != "build"}
+
+
+def test_a_copy_of_the_tree_has_all_its_kernels(tmp_path: Path) -> None:
+    """Those without a source of their own, too, which others need."""
+    assert kernels(Tree(ROOT, tmp_path).path) == kernels(ROOT)
 
 
 def test_tests_that_fail_without_a_mutant_say_nothing_of_it(tmp_path: Path) -> None:
