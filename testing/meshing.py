@@ -30,6 +30,7 @@ __all__ = ["mesh"]
 
 _MEMBERS: Final = 3
 _PAUSE_SECONDS: Final = 0.3
+_SCATTER_SECONDS: Final = 0.05
 _SETTLE_SECONDS: Final = 60.0
 _PROGRAM: Final = "from logweir.tools.cli.main import run; run()"
 
@@ -123,7 +124,8 @@ def _members(folder: Path) -> Iterator[list[_Member]]:
     with contextlib.ExitStack() as stack:
         members = []
         for number in range(_MEMBERS):
-            valves = [stack.enter_context(Valve()) for _ in range(_MEMBERS - 1)]
+            ways = range(2 * number, 2 * number + _MEMBERS - 1)
+            valves = [stack.enter_context(Valve(seed=way)) for way in ways]
             members.append(_Member(number, folder / str(number), valves))
             stack.enter_context(members[-1])
         with logweir.open(members[0].folder) as log:
@@ -144,14 +146,16 @@ def _members(folder: Path) -> Iterator[list[_Member]]:
 
 def mesh(states: int, seed: int, *, kills: bool) -> Measured:
     """While all three take rows, `states` times one is killed and started again, or the ways to it
-    are held or broken; in the end all three hold every row that one of them acknowledged, once,
-    and the same."""
+    are held or broken, while connections overtake one another on all ways; in the end all three
+    hold every row that one of them acknowledged, once, and the same."""
     dice, pause = random.Random(seed), threading.Event()  # noqa: S311
     with (
         tempfile.TemporaryDirectory(prefix="logweir-mesh-") as scratch,
         _members(Path(scratch)) as members,
     ):
         for member in members:
+            for valve in () if kills else member.valves:
+                valve.scatter_seconds = _SCATTER_SECONDS
             member.write()
         for _ in range(states):
             pause.wait(dice.random() * _PAUSE_SECONDS)

@@ -1,9 +1,10 @@
 """A fault proxy: a relay of TCP connections on the loopback address, which counts, keeps, delays,
-holds and cuts what passes; what stands behind it may be replaced."""
+reorders, holds and cuts what passes; what stands behind it may be replaced."""
 
 from __future__ import annotations
 
 import contextlib
+import random
 import select
 import socket
 import threading
@@ -75,16 +76,18 @@ class Valve:
     """Listens on `port`, and connects to `target`, a port, for each that connects.
 
     `room`: how many bytes a client gets at most over one connection, see `allow`; `delay_seconds`:
-    how long everything takes, each way; `is_held`: nothing passes, neither bytes nor ends, and who
-    connects waits: what a peer sees of one that has lost its power or its network; `change`: makes,
-    for each connection, what is given all that the server sends, and returns what goes to the
-    client.
+    how long everything takes, each way; `scatter_seconds`: how much longer a piece takes at most,
+    drawn by `seed` for each, so that connections overtake one another, while each keeps its own
+    order; `is_held`: nothing passes, neither bytes nor ends, and who connects waits: what a peer
+    sees of one that has lost its power or its network; `change`: makes, for each connection, what
+    is given all that the server sends, and returns what goes to the client.
     """
 
-    def __init__(self, target: int = 0) -> None:
+    def __init__(self, target: int = 0, *, seed: int = 0) -> None:
         self.target = target
         self.room: int | None = None
-        self.delay_seconds = 0.0
+        self.delay_seconds = self.scatter_seconds = 0.0
+        self._dice = random.Random(seed)  # noqa: S311 - repeatable, nothing secret
         self.is_held = False
         self.change: Callable[[], Callable[[bytes], bytes]] = lambda: lambda data: data
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -172,7 +175,7 @@ class Valve:
 
     def _may_read(self, pair: _Pair) -> list[socket.socket]:
         """Of the client all is kept here, of the server little: it is to notice who is slow."""
-        most = _DELAYED_BYTES if self.delay_seconds else 1
+        most = _DELAYED_BYTES if self.delay_seconds or self.scatter_seconds else 1
         ways = [pair.up, *([pair.down] if pair.down.waiting_bytes < most else [])]
         return [way.source for way in ways if not way.is_ended]
 
@@ -225,18 +228,21 @@ class Valve:
         self._open.append(pair)
         self._newest = pair
 
+    def _due(self) -> float:
+        """When a piece that has come now may go on."""
+        return time.monotonic() + self.delay_seconds + self._dice.random() * self.scatter_seconds
+
     def _move(self, pair: _Pair, ready: list[socket.socket]) -> bool:
         """Returns whether it is over."""
-        due = time.monotonic() + self.delay_seconds
         if pair.client in ready:
             data = pair.client.recv(_PIECE_BYTES)
             pair.up.is_ended = not data
             pair.sent += data
-            pair.up.put(data, due)
+            pair.up.put(data, self._due())
         if pair.server in ready:
             data = pair.server.recv(_PIECE_BYTES)
             pair.down.is_ended = not data
-            pair.down.put(pair.change(data) if data else b"", due)
+            pair.down.put(pair.change(data) if data else b"", self._due())
         now = time.monotonic()
         for way, room in ((pair.up, None), (pair.down, self.room)):
             while data := way.sendable(now, room):

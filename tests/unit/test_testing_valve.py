@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
 import threading
 import time
@@ -85,6 +86,33 @@ def test_everything_takes_the_delay_each_way(echo: Echo) -> None:
         while len(got) < 200:
             got += client.recv(1000)
         assert time.monotonic() - begun >= 0.2
+
+
+def test_connections_overtake_one_another_and_each_keeps_its_order(echo: Echo) -> None:
+    """All come at once, and go on as the seed draws."""
+    data = bytes(range(256)) * 1000
+    with Valve(echo.port, seed=3) as valve, contextlib.ExitStack() as stack:
+        valve.scatter_seconds = 0.3
+        valve.hold()
+        clients = [stack.enter_context(connected(valve)) for _ in range(8)]
+        for client in clients:
+            client.sendall(data[:4])
+        valve.hold(False)
+        order: list[int] = []
+        while len(order) < len(clients):
+            waiting = [client for client in clients if clients.index(client) not in order]
+            for client in select.select(waiting, [], [], 20)[0]:
+                assert client.recv(10) == data[:4]
+                order.append(clients.index(client))
+        assert order != sorted(order)
+        valve.scatter_seconds = 0.01
+        for client in clients[:2]:
+            client.sendall(data)
+        for client in clients[:2]:
+            got = b""
+            while len(got) < len(data):
+                got += client.recv(1 << 20)
+            assert got == data
 
 
 def test_a_valve_that_holds_tells_no_side_of_the_other_s_end(echo: Echo) -> None:

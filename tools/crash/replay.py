@@ -40,6 +40,7 @@ class Replay:
         self._open: dict[int, Node] = {}
         self._syncs: dict[int, int] = {}
         self._paths: dict[int, str] = {}
+        self._begun: list[tuple[Node, int]] = []
         for path, data in sorted((start or {}).items()):
             parent, name = self._parent(path)
             assert parent is not None
@@ -60,6 +61,11 @@ class Replay:
     def acked_behind(self, number: int) -> bool:
         """Whether anything was acknowledged since that change."""
         return any(one.kind == "a" for one in self._operations[self.where[number] : self.place])
+
+    def writes(self) -> list[tuple[str, int]]:
+        """Path and offset of each write that is in a file which still has a name, in order."""
+        found = [(self._paths.get(node.number, ""), node, at) for node, at in self._begun]
+        return [(path, at) for path, node, at in found if path and self._node(path) is node]
 
     def go(self, place: int) -> None:
         """Do operations until so many are done."""
@@ -121,6 +127,7 @@ class Replay:
             self.mapped.add(path)
             return ""
         if one.kind == "w":
+            self._begun.append((node, one.at))
             self.disk.write(node, one.at, one.data)
             return f"the write of {len(one.data)} bytes at {one.at} of {path}"
         self.disk.resize(node, one.at)

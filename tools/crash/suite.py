@@ -51,7 +51,7 @@ def crash(test: CrashTest, kinds: Collection[str], bounds: Bounds) -> list[Tally
         if kind == "power cut":
             tally = cut(test, states=bounds.states, lives=bounds.lives, model=bounds.model)
         elif kind in DAMAGES:
-            tally = damage(test, kind, states=bounds.states)
+            tally = damage(test, kind, states=bounds.states, lives=bounds.lives)
         elif kind == "kill":
             tally = kill(test, rounds=bounds.rounds, lives=bounds.lives)
         else:

@@ -26,7 +26,7 @@ if count < last then
 end
 for number = 1, count do
     local row = space:get(number)
-    if row == nil or #row[2] ~= number % 300 then
+    if row == nil or #row[2] ~= 300 + number % 300 then
         wrong(('row %d is not what was written'):format(number))
     end
 end

@@ -18,7 +18,7 @@ local space = box.space.crashtest
 local number = space:len()
 while true do
     number = number + 1
-    space:insert{number, string.rep('x', number % 300)}
+    space:insert{number, string.rep('x', 300 + number % 300)}
     local line = string.format('ack %d\n', number)
     ffi.C.write(1, line, #line)
     if number % 100 == 0 then
