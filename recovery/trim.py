@@ -40,7 +40,8 @@ def trim(
 
     What goes are zeros written ahead, and writes that were never finished. Returns what was cut,
     oldest first. Raises `DirectoryLocked` while a writer has the folder, `CorruptBlock` where a log
-    is damaged (nothing of that log is cut then), `WriteFailed`, `WalError`.
+    is damaged (nothing of that log is cut then) or cannot be used at all (nothing is cut),
+    `WriteFailed`, `WalError`.
     """
     directory = Path(directory)
     index = scan_directory(directory, filesystem)
@@ -48,8 +49,12 @@ def trim(
         raise no_store(directory)
     try:
         with filesystem.lock(directory / LOCK_NAME) as held:
-            logs = scan_directory(directory, held).xlogs
-            found = [_trimmed(log, held, dry_run) for log in logs]
+            index = scan_directory(directory, held)
+            passed = {str(log.path) for log in index.files}
+            for damage in index.damage:
+                if damage.file.endswith(".xlog") and damage.file not in passed:
+                    raise damage.to_error()
+            found = [_trimmed(log, held, dry_run) for log in index.xlogs]
     except OSError as error:
         raise explain(error, str(directory)) from error
     return tuple(one for one in found if one is not None)

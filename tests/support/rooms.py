@@ -20,6 +20,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "decoders",
             "targets",
             "failing_calls",
+            "failing_copies",
             "unfinished_copies",
         ),
         *(
