@@ -39,6 +39,8 @@ from logweir.errors import DecodeError
 from logweir.wal.mp import decode_uint, encode_uint, skip, unpack
 
 __all__ = [
+    "PROMOTIONS",
+    "RAFT",
     "Body",
     "Key",
     "Row",
@@ -77,8 +79,11 @@ _NAMES: Final = {int(kind): kind.name for kind in RowType} | {
     31: "RAFT_PROMOTE",
     32: "RAFT_DEMOTE",
 }
-"""The last three are of Tarantool 2.8 and newer (read in its `iproto_constants.h`): they are shown,
-and never applied."""
+"""The last three are of Tarantool 2.8 and newer (read in its `iproto_constants.h`)."""
+RAFT: Final = 30
+PROMOTIONS: Final = frozenset((31, 32))
+"""Types of rows about elections, which change no tuple; these decide about what waits for CONFIRM,
+if anything does."""
 
 
 def type_name(number: int) -> str:

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from logweir.errors import CorruptBlock, RequestError
+from logweir.errors import CorruptBlock, ErrorCode, RequestError
 from logweir.limits import TOPIC_TUPLE_BYTES
 from logweir.recovery import Batch
-from logweir.store.commit.applying import APPLIED, apply_row, apply_rows, compiled_space
+from logweir.store.commit.applying import apply_row, apply_rows, compiled_space
 from logweir.store.commit.rows import COMPILED
 from logweir.store.engine import ddl
 from logweir.store.engine.engine import Engine, Plans
@@ -39,7 +39,7 @@ from logweir.wal.place import Place
 from logweir.wal.reader import Block
 from logweir.wal.settled import Span
 from logweir.wal.vclock import VClock
-from logweir.wal.xrow import FLAG_COMMIT
+from logweir.wal.xrow import FLAG_COMMIT, PROMOTIONS, RAFT, RowType, type_name
 
 if TYPE_CHECKING:
     from logweir.store.state.layerkernel import Space
@@ -49,6 +49,7 @@ __all__ = ["Loader", "Source", "cannot_apply", "load", "schema_of"]
 _ROWS_PER_COMMIT: Final = 50_000
 _BYTES_PER_COMMIT: Final = 16 * 1024 * 1024
 _DEFINING: Final = frozenset(ddl.DEFINING)
+_PASSED: Final = PROMOTIONS | {RAFT}
 
 
 def schema_of(txn: Txn) -> Schema:
@@ -257,7 +258,8 @@ class Loader:
             return None if self._is_elsewhere(space_id) else compiled_space(engine, space_id)
 
         def refer(row: int) -> None:
-            if columns.type[row] in APPLIED and not self._is_elsewhere(columns.space_id[row]):
+            kind, space_id = columns.type[row], columns.space_id[row]
+            if kind not in _PASSED and not self._is_elsewhere(space_id):
                 apply_row(engine, columns, row)
 
         refused = apply_rows(self._executor, engine, columns, first, last, refer=refer, find=find)
@@ -277,7 +279,7 @@ class Loader:
         self._settle()
         engine = Engine(self._begun(), self.schema, self._plans)
         try:
-            if columns.type[row] in APPLIED:
+            if columns.type[row] != RowType.NOP:
                 apply_row(engine, columns, row)
         except RequestError as error:
             raise cannot_apply(batch.block, columns, row, error) from error
@@ -314,6 +316,8 @@ class Loader:
                 self._apply_rows(batch, columns, ready, first, spaces)
                 self._decide(batch, row)
                 ready = last
+            elif self.waiting and kinds[row] in PROMOTIONS:
+                raise cannot_apply(batch.block, columns, row, _undecided(kinds[row]))
             elif self.waiting or any(map(self.schema.is_synchronous, spaces[first:last])):
                 self._apply_rows(batch, columns, ready, first, spaces)
                 before = VClock(dict(enumerate(lsns)))
@@ -383,6 +387,16 @@ class Loader:
             self._txn = None
             failpoint("loading.after_state_commit")
         self._rows = self._bytes = 0
+
+
+def _undecided(kind: int) -> RequestError:
+    """For a row about an election, behind rows that it may confirm or roll back."""
+    return RequestError(
+        ErrorCode.UNSUPPORTED,
+        f"{type_name(kind)} may decide about rows that wait for their CONFIRM, which is not known "
+        "here",
+        hint="let the Tarantool that wrote the folder take a snapshot behind it, then open that",
+    )
 
 
 def cannot_apply(block: Block, columns: RowColumns, row: int, error: RequestError) -> CorruptBlock:
