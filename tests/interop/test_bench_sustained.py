@@ -4,16 +4,37 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from logweir.tools.bench.sustained import Sample, growth, run_sustained
+from logweir.errors import Unreachable
+from logweir.store import open as open_store
+from logweir.store.log import Log
+from logweir.tools.bench import sustained
+from logweir.tools.bench.load import Exchanged, LoadProcess
+from logweir.tools.bench.sustained import Reopened, Sample, growth, run_sustained
+from logweir.wal.block import EOF_MARKER
 
 
-def test_a_load_is_told_of_stretch_by_stretch(tmp_path: Path) -> None:
+def test_a_load_is_told_of_stretch_by_stretch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each sample is later than the one before; what was changed is in log and memory, and in
-    layers or state."""
-    samples = list(run_sustained(tmp_path, minutes=0.02, rows=2000, sample_seconds=0.3))
+    layers or state. At last the folder of a killed server, which wrote no end mark, is opened."""
+    ends: list[bytes] = []
+
+    def look(folder: Path) -> Log:
+        ends.append(max(folder.glob("*.xlog")).read_bytes()[-4:])
+        return open_store(folder)
+
+    monkeypatch.setattr(sustained, "open_store", look)
+    *samples, reopened = run_sustained(tmp_path, minutes=0.02, rows=2000, sample_seconds=0.3)
+    assert isinstance(reopened, Reopened)
+    assert reopened.seconds > 0
+    assert ends != []
+    assert EOF_MARKER not in ends
+    samples = [one for one in samples if isinstance(one, Sample)]
     seconds = [one.seconds for one in samples]
     assert seconds == sorted(set(seconds))
     assert seconds[-1] >= 1.2  # it ends when the last exchange did
@@ -21,6 +42,22 @@ def test_a_load_is_told_of_stretch_by_stretch(tmp_path: Path) -> None:
     assert max(one.slowest for one in samples) > 0
     assert [one for one in samples if not (one.log_bytes and one.state_bytes)] == []
     assert max(one.layers_bytes for one in samples) > 0
+
+
+def test_only_the_kill_that_is_meant_ends_a_sender() -> None:
+    """A server that ends by itself is told of: what it was sent was not answered."""
+    is_killed = Event()
+
+    class Refused(LoadProcess):
+        def exchange(self, *told: object) -> Exchanged:
+            raise Unreachable("bench", "connection refused")
+
+    sender = sustained._Sender(Refused(), 1, 512, 10, [])
+    with pytest.raises(Unreachable):
+        sender.send(is_killed)
+    is_killed.set()
+    sender.send(is_killed)
+    assert sender.took == []
 
 
 def test_growth_is_that_of_the_second_half() -> None:

@@ -3,29 +3,34 @@
 Two clients, each a process of its own, send UPDATEs of random keys without a pause to a server with
 a space of `ROWS` tuples for each client, every one of which changes an entry of a secondary index
 too: while one client looks its answers through, the other one sends. After each stretch of
-`SAMPLE_SECONDS` the server's process and folder are looked at.
+`SAMPLE_SECONDS` the server's process and folder are looked at. At last, with both still sending,
+the server is killed with SIGKILL, and its folder opened.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
+from threading import Event
 from typing import Any, Final
 
+from logweir.errors import Unreachable
 from logweir.replication.iproto.client.status import fetch_status
 from logweir.replication.protocols import SCHEMES
 from logweir.replication.urls import read_url
+from logweir.store import open as open_store
 from logweir.tools.bench.load import LoadProcess
 from logweir.tools.bench.servers import Server, logweir_server
 
-__all__ = ["ROWS", "SAMPLE_SECONDS", "Sample", "growth", "run_sustained"]
+__all__ = ["ROWS", "SAMPLE_SECONDS", "Reopened", "Sample", "growth", "run_sustained"]
 
 ROWS: Final = 50_000
 SAMPLE_SECONDS: Final = 10.0
@@ -56,6 +61,18 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
+class Reopened:
+    """Opening the folder of the killed server: `seconds`, and those of the processor."""
+
+    seconds: float
+    cpu_seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {name: round(value, 3) for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
 class _Sender:
     """One client and its space. `took`: where all put the seconds of each exchange."""
 
@@ -71,10 +88,14 @@ class _Sender:
         told = {**wanted, "count": self.rows, "round": round}
         return self.load.exchange(self.port, "iproto", told, _CONNECTIONS, _DEPTH).seconds
 
-    def send_until(self, end: float) -> None:
-        """Send until a time of `time.monotonic`. Raises `Unreachable`."""
-        while time.monotonic() < end:  # the same requests, which need not be made anew
-            self.took.append(self.exchange("update", round=0))
+    def send(self, is_killed: Event) -> None:
+        """Send until the server was killed. Raises `Unreachable` where it ended before."""
+        try:
+            while True:  # the same requests, which need not be made anew
+                self.took.append(self.exchange("update", round=0))
+        except Unreachable:
+            if not is_killed.is_set():
+                raise
 
 
 def run_sustained(
@@ -84,9 +105,10 @@ def run_sustained(
     durability: str = "fsync",
     rows: int = ROWS,
     sample_seconds: float = SAMPLE_SECONDS,
-) -> Iterator[Sample]:
-    """Load a server for so long, and tell how it is after each stretch. Raises `Unreachable`."""
-    store, took = directory / "store", list[float]()
+) -> Iterator[Sample | Reopened]:
+    """Load a server for so long, tell how it is after each stretch, and at last how it opens after
+    a kill. Raises `Unreachable`."""
+    store, took, is_killed = directory / "store", list[float](), Event()
     with ExitStack() as stack:
         server = stack.enter_context(logweir_server(store, [_LISTEN + "0"], durability=durability))
         senders = []
@@ -96,19 +118,38 @@ def run_sustained(
             senders.append(_Sender(load, server.port, space, rows, took))
             senders[-1].exchange("fill", round=-1)
         threads = stack.enter_context(ThreadPoolExecutor(len(senders)))
+        stack.callback(_kill, server, is_killed)  # also where what follows fails
         begin = at = time.monotonic()
         end = begin + 60 * minutes
-        sending = [threads.submit(sender.send_until, end) for sender in senders]
-        told, is_over = 0, False
-        while not is_over:
-            is_over = not wait(sending, sample_seconds).not_done
+        sending = [threads.submit(sender.send, is_killed) for sender in senders]
+        told = 0
+        while at < end:
+            ended = wait(sending, min(sample_seconds, end - at), FIRST_COMPLETED).done
+            for one in ended:
+                one.result()
             now, done = time.monotonic(), len(took)
             rate = (done - told) * rows / (now - at)
             slowest = max(took[told:done], default=0.0)
             yield _sample(server, store, now - begin, rate, slowest)
             told, at = done, now
+        _kill(server, is_killed)
         for one in sending:
             one.result()
+    yield _reopened(store)
+
+
+def _kill(server: Server, is_killed: Event) -> None:
+    if not is_killed.is_set():
+        is_killed.set()
+        os.kill(server.pid, signal.SIGKILL)
+
+
+def _reopened(store: Path) -> Reopened:
+    began, cpu_began = time.perf_counter(), time.process_time()
+    log = open_store(store)
+    found = Reopened(time.perf_counter() - began, time.process_time() - cpu_began)
+    log.close()
+    return found
 
 
 def _sample(server: Server, store: Path, seconds: float, rate: float, slowest: float) -> Sample:

@@ -312,8 +312,12 @@ def _fair(out: Output, folder: Path) -> None:
 def _sustained(out: Output, folder: Path, durability: str, minutes: float) -> None:
     from logweir.tools.bench import sustained
 
-    samples = []
+    samples: list[sustained.Sample] = []
+    reopened: sustained.Reopened | None = None
     for one in sustained.run_sustained(folder, minutes=minutes, durability=durability):
+        if isinstance(one, sustained.Reopened):
+            reopened = one
+            continue
         samples.append(one)
         if out.as_json:
             out.json({"suite": "sustained", "durability": durability, **one.to_json()})
@@ -323,16 +327,21 @@ def _sustained(out: Output, folder: Path, durability: str, minutes: float) -> No
             shown = ", ".join(f"{name} {human_bytes(size)}" for name, size in told.items())
             out.line(f"{one.seconds:6.1f} s  {one.rate:9,.0f} updates/s  {shown}")
         out.flush()
+    assert reopened is not None
     grown = sustained.growth(samples)
     if out.as_json:
-        out.json({"suite": "sustained", "growth": {k: round(v, 3) for k, v in grown.items()}})
-    elif grown:
+        told_last = {"growth": {k: round(v, 3) for k, v in grown.items()}}
+        out.json({"suite": "sustained", **told_last, "reopened": reopened.to_json()})
+        return
+    if grown:
         rate = grown.pop("rate")
         shown = ", ".join(
             f"{name.removesuffix('_bytes')} {value / 2**20:+.2f} MiB"
             for name, value in grown.items()
         )
         out.line(f"second half: {shown} a minute; rate {rate:.2f} of the first half's")
+    spent = f"{reopened.cpu_seconds:.2f} s of processor time"
+    out.line(f"opened after SIGKILL in {reopened.seconds:.2f} s, {spent}")
 
 
 def _recover(out: Output, folder: Path, rows: int, rounds: int) -> None:
