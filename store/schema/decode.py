@@ -28,12 +28,11 @@ Source: Tarantool 2.6.0, `alter.cc`, `index_def.c`, `key_def.c`, `opt_def.c`, ob
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, NoReturn
 
-from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError
+from logweir.errors import ErrorCode, RequestError
 from logweir.limits import IDENTIFIER_BYTES, INDEX_ID_MAX, SPACE_ID_MAX
 from logweir.store.schema import jsonpath
 from logweir.store.schema.collation import OPTION_VALUES
@@ -49,19 +48,28 @@ from logweir.store.schema.definition import (
     SpaceDef,
 )
 from logweir.store.schema.fieldtype import MP_TYPE_NAMES, FieldType, MpType, mp_type
-from logweir.store.schema.values import invalid_msgpack, read_array, skip
-from logweir.wal.mp import MapPairs, unpack
+from logweir.store.schema.row import (
+    Fail,
+    Options,
+    check_identifier,
+    choose,
+    encoded,
+    field,
+    i64,
+    kind_of,
+    pairs,
+    read_row,
+    u32,
+)
+from logweir.store.schema.values import read_array, skip
 
 __all__ = [
     "ENGINES",
-    "check_identifier",
     "decode_collation",
     "decode_index",
     "decode_sequence",
     "decode_sequence_use",
     "decode_space",
-    "read_row",
-    "row_numbers",
 ]
 
 ENGINES: Final = ("memtx", "vinyl", "blackhole", "sysview", "service")
@@ -75,149 +83,7 @@ _NAME_SHOWN: Final = 64
 _ACTIONS: Final = ("none", "rollback", "abort", "fail", "ignore", "replace", "default")
 _SORT_ORDERS: Final = ("asc", "desc", "undef")
 
-Fail = Callable[[str], NoReturn]
-"""Raises the error of the thing at hand with a reason."""
-
 Collations = Mapping[int, CollationDef]
-
-
-# --- pieces ---------------------------------------------------------------------------------------
-_KIND_OF: Final = (
-    (bool, MpType.BOOL),
-    (str, MpType.STR),
-    (bytes, MpType.BIN),
-    (float, MpType.DOUBLE),
-    ((list, tuple), MpType.ARRAY),
-    ((dict, MapPairs), MpType.MAP),
-)
-
-
-def _kind(value: Any) -> MpType:
-    if value is None:
-        return MpType.NIL
-    for kinds, kind in _KIND_OF:
-        if isinstance(value, kinds):
-            return kind
-    if isinstance(value, int):
-        return MpType.INT if value < 0 else MpType.UINT
-    return MpType.EXT
-
-
-def read_row(data: bytes) -> list[Any]:
-    """A tuple as values. Raises `RequestError` 20 for what is no MsgPack, 22 for no array."""
-    try:
-        row = unpack(data)
-    except (DecodeError, LimitExceeded):
-        raise invalid_msgpack() from None
-    if not isinstance(row, list):
-        raise RequestError(ErrorCode.TUPLE_NOT_ARRAY, "Tuple/Key must be MsgPack array")
-    return row
-
-
-def row_numbers(data: bytes, count: int) -> list[int]:
-    """The first fields of a tuple, which must be ids. Raises as `read_row`, and 37, 23."""
-    row = read_row(data)
-    return [_u32(row, number) for number in range(count)]
-
-
-def _field(row: list[Any], number: int, wanted: MpType) -> Any:
-    """A field of a row, of that kind. Raises 37, 23."""
-    if number >= len(row):
-        raise RequestError(
-            ErrorCode.NO_SUCH_FIELD_NO, f"Field {number + 1} was not found in the tuple"
-        )
-    if _kind(row[number]) is not wanted:
-        _raise_field_type(number, MP_TYPE_NAMES[wanted])
-    return row[number]
-
-
-def _raise_field_type(number: int, wanted: str) -> NoReturn:
-    raise RequestError(
-        ErrorCode.FIELD_TYPE,
-        f"Tuple field {number + 1} type does not match one required by operation: "
-        f"expected {wanted}",
-    )
-
-
-def _u32(row: list[Any], number: int) -> int:
-    value: int = _field(row, number, MpType.UINT)
-    if value > 0xFFFFFFFF:
-        _raise_field_type(number, "unsigned")
-    return value
-
-
-def _i64(row: list[Any], number: int) -> int:
-    value = row[number] if number < len(row) else None
-    if not isinstance(value, int) or isinstance(value, bool) or value > 2**63 - 1:
-        _raise_field_type(number, "integer")
-    return value
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
-def check_identifier(name: str) -> None:
-    """Check the name of a space, index, field, sequence or user. Raises 70."""
-    forbidden = ("Cn", "Zl", "Zp", "Cc", "Cs")
-    if not name or "\ufffd" in name or any(unicodedata.category(one) in forbidden for one in name):
-        raise RequestError(
-            ErrorCode.IDENTIFIER,
-            f"Invalid identifier '{name}' (expected printable symbols only or it is too long)",
-        )
-
-
-def _pairs(options: Any) -> list[tuple[Any, Any]]:
-    return list(options.pairs if isinstance(options, MapPairs) else options.items())
-
-
-class _Options:
-    """The options of a map, taken one by one: type checked, defaults kept.
-
-    `specs`: name → kind ("boolean", "unsigned", "integer", "float", "string", "enum", "legacy").
-    `refuse`: raises with the reason. Unknown options are refused, or left out with `lenient`.
-    """
-
-    def __init__(
-        self, given: Any, specs: Mapping[str, str], refuse: Fail, *, lenient: bool = False
-    ) -> None:
-        self.values: dict[str, Any] = {}
-        for key, value in _pairs(given):
-            if not isinstance(key, str):
-                refuse("key must be a string")
-            kind = specs.get(key)
-            if kind is None:
-                if lenient:
-                    continue
-                refuse(f"unexpected option '{key}'")
-            if not _fits(kind, value):
-                refuse(f"'{key}' must be {kind}")
-            if kind == "string" and not value:
-                self.values.pop(key, None)
-            else:
-                self.values[key] = value
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The value of an option, or its default."""
-        return self.values.get(name, default)
-
-
-def _fits(kind: str, value: Any) -> bool:
-    found = _kind(value)
-    if kind == "boolean":
-        return found is MpType.BOOL
-    if kind == "unsigned":
-        return found is MpType.UINT and value <= 0xFFFFFFFF
-    if kind == "integer":
-        return found in (MpType.UINT, MpType.INT) and value < 2**63
-    if kind == "float":
-        return found in (MpType.UINT, MpType.INT, MpType.DOUBLE)
-    return kind == "legacy" or found is MpType.STR
-
-
-def _choose(value: str, known: tuple[str, ...]) -> str | None:
-    low = value.lower()
-    return low if low in known else None
 
 
 # --- spaces ---------------------------------------------------------------------------------------
@@ -247,25 +113,25 @@ def decode_space(data: bytes, *, is_new: bool) -> SpaceDef:
     row = read_row(data)
     code = ErrorCode.CREATE_SPACE if is_new else ErrorCode.ALTER_SPACE
     verb = "Failed to create space" if is_new else "Can't modify space"
-    name = _field(row, 2, MpType.STR)
+    name = field(row, 2, MpType.STR)
 
     def fail(reason: str, shown: str = name) -> NoReturn:
         raise RequestError(code, f"{verb} '{shown}': {reason}", details={"space": name})
 
-    if len(_bytes(name)) > IDENTIFIER_BYTES:
+    if len(encoded(name)) > IDENTIFIER_BYTES:
         fail("space name is too long", name[:_NAME_SHOWN])
     check_identifier(name)
-    space_id = _u32(row, 0)
+    space_id = u32(row, 0)
     if space_id > SPACE_ID_MAX:
         fail("space id is too big")
     if space_id == 0:
         fail("space id 0 is reserved")
-    owner, field_count = _u32(row, 1), _u32(row, 4)
-    engine = _field(row, 3, MpType.STR)
-    if len(_bytes(engine)) > ENGINE_NAME_BYTES:
+    owner, field_count = u32(row, 1), u32(row, 4)
+    engine = field(row, 3, MpType.STR)
+    if len(encoded(engine)) > ENGINE_NAME_BYTES:
         fail("space engine name is too long")
     check_identifier(engine)
-    flags, format_ = _field(row, 5, MpType.MAP), _field(row, 6, MpType.ARRAY)
+    flags, format_ = field(row, 5, MpType.MAP), field(row, 6, MpType.ARRAY)
     fields = tuple(_decode_field(one, number, fail) for number, one in enumerate(format_))
     if field_count and field_count < len(fields):
         fail("exact_field_count must be either 0 or >= formatted field count")
@@ -301,7 +167,7 @@ def _space_options(flags: Any, fail: Fail) -> dict[str, Any]:
             ErrorCode.WRONG_SPACE_OPTIONS, f"Wrong space options (field 5): {reason}"
         )
 
-    options = _Options(flags, _SPACE_OPTIONS, refuse)
+    options = Options(flags, _SPACE_OPTIONS, refuse)
     group = options.get("group_id", 0)
     if group not in (0, GROUP_LOCAL):
         raise RequestError(ErrorCode.NO_SUCH_GROUP, f"Replication group '{group}' does not exist")
@@ -317,7 +183,7 @@ def _space_options(flags: Any, fail: Fail) -> dict[str, Any]:
 def _decode_field(given: Any, number: int, fail: Fail) -> FieldDef:
     """One field of a format. `fail`: raises the space's error."""
     at = number + 1
-    if _kind(given) is not MpType.MAP:
+    if kind_of(given) is not MpType.MAP:
         fail(f"field {at} is not map")
 
     def refuse(reason: str) -> NoReturn:
@@ -325,20 +191,20 @@ def _decode_field(given: Any, number: int, fail: Fail) -> FieldDef:
             ErrorCode.WRONG_SPACE_FORMAT, f"Wrong space format (field {at}): {reason}"
         )
 
-    if any(not isinstance(key, str) for key, _ in _pairs(given)):
+    if any(not isinstance(key, str) for key, _ in pairs(given)):
         fail(f"field {at} format is not map with string keys")
-    options = _Options(given, _FIELD_OPTIONS, refuse, lenient=True)
+    options = Options(given, _FIELD_OPTIONS, refuse, lenient=True)
     name = options.get("name")
     if name is None:
         fail(f"field {at} name is not specified")
-    if len(_bytes(name)) > IDENTIFIER_BYTES:
+    if len(encoded(name)) > IDENTIFIER_BYTES:
         fail(f"field {at} name is too long")
     check_identifier(name)
     kind = FieldType.parse(options.get("type", "any"))
     if kind is None:
         fail(f"field {at} has unknown field type")
     is_nullable = options.get("is_nullable", False)
-    action = _choose(options.get("nullable_action", "none" if is_nullable else "default"), _ACTIONS)
+    action = choose(options.get("nullable_action", "none" if is_nullable else "default"), _ACTIONS)
     if action is None:
         fail(f"field {at} has unknown field on conflict nullable action")
     if is_nullable != (action == "none"):
@@ -392,7 +258,7 @@ def decode_index(data: bytes, space: SpaceDef, collations: Collations) -> IndexD
         )
 
     options = _index_options(row[4])
-    if len(_bytes(name)) > IDENTIFIER_BYTES:
+    if len(encoded(name)) > IDENTIFIER_BYTES:
         fail("index name is too long", name[:_NAME_SHOWN])
     check_identifier(name)
     parts = _join_parts(_decode_parts(row[5], space), collations)
@@ -401,8 +267,8 @@ def decode_index(data: bytes, space: SpaceDef, collations: Collations) -> IndexD
     kind = next((one for one in IndexType if one.name == row[3].upper()), None)
     is_unique = options.pop("unique", True)
     index = IndexDef(
-        space_id=_u32(row, 0),
-        id=_u32(row, 1),
+        space_id=u32(row, 0),
+        id=u32(row, 1),
         name=name,
         type=IndexType.TREE if kind is None else kind,
         parts=parts,
@@ -435,7 +301,7 @@ def _index_options(given: Any) -> dict[str, Any]:
             ErrorCode.WRONG_INDEX_OPTIONS, f"Wrong index options (field 4): {reason}"
         )
 
-    options = _Options(given, _INDEX_OPTIONS, refuse)
+    options = Options(given, _INDEX_OPTIONS, refuse)
     if options.get("distance", "euclid").lower() not in ("euclid", "manhattan"):
         refuse("distance must be either 'euclid' or 'manhattan'")
     page, whole = options.get("page_size", 8192), options.get("range_size", 0)
@@ -452,7 +318,7 @@ def _index_options(given: Any) -> dict[str, Any]:
 
 def _decode_parts(given: list[Any], space: SpaceDef) -> list[tuple[PartDef, int]]:
     """The parts of an index, each with the id of its collation, which is not in it yet."""
-    if given and _kind(given[0]) is MpType.ARRAY:
+    if given and kind_of(given[0]) is MpType.ARRAY:
         return [(_decode_old_part(one, space), 0) for one in given]
     return [_decode_part(one, number) for number, one in enumerate(given, 1)]
 
@@ -466,15 +332,15 @@ def _decode_old_part(given: Any, space: SpaceDef) -> PartDef:
             f"Wrong index parts: {reason}; expected field1 id (number), field1 type (string), ...",
         )
 
-    if _kind(given) is not MpType.ARRAY:
+    if kind_of(given) is not MpType.ARRAY:
         refuse("expected an array")
     if not given:
         refuse("expected a non-empty array")
     if len(given) < 2:
         refuse("a field type is missing")
-    if _kind(given[0]) is not MpType.UINT:
+    if kind_of(given[0]) is not MpType.UINT:
         refuse("field id must be an integer")
-    if _kind(given[1]) is not MpType.STR:
+    if kind_of(given[1]) is not MpType.STR:
         refuse("field type must be a string")
     kind = FieldType.parse(given[1])
     if kind is None:
@@ -496,9 +362,9 @@ def _decode_part(given: Any, at: int) -> tuple[PartDef, int]:
     def refuse(reason: str) -> NoReturn:
         raise _wrong_part(at, reason)
 
-    if _kind(given) is not MpType.MAP:
+    if kind_of(given) is not MpType.MAP:
         refuse("index part is expected to be a map")
-    options = _Options(given, _PART_OPTIONS, refuse)
+    options = Options(given, _PART_OPTIONS, refuse)
     kind = FieldType.parse(options.get("type", "?"))
     if kind is None:
         refuse("index part: unknown field type")
@@ -506,10 +372,10 @@ def _decode_part(given: Any, at: int) -> tuple[PartDef, int]:
     if collation_id and kind not in (FieldType.STRING, FieldType.SCALAR):
         refuse("collation is reasonable only for string and scalar parts")
     is_nullable = options.get("is_nullable", False)
-    action = _choose(options.get("nullable_action", "none" if is_nullable else "default"), _ACTIONS)
+    action = choose(options.get("nullable_action", "none" if is_nullable else "default"), _ACTIONS)
     if is_nullable != (action == "none"):
         refuse("index part: conflicting nullability and nullable action properties")
-    order = _choose(options.get("sort_order", "asc"), _SORT_ORDERS)
+    order = choose(options.get("sort_order", "asc"), _SORT_ORDERS)
     if order is None:
         refuse("index part: unknown sort order")
     path = options.get("path")
@@ -658,24 +524,24 @@ def decode_sequence(data: bytes, *, is_new: bool) -> SequenceDef:
     row = read_row(data)
     code = ErrorCode.CREATE_SEQUENCE if is_new else ErrorCode.ALTER_SEQUENCE
     verb = "Failed to create sequence" if is_new else "Can't modify sequence"
-    name = _field(row, 2, MpType.STR)
+    name = field(row, 2, MpType.STR)
 
     def fail(reason: str, shown: str = name) -> NoReturn:
         raise RequestError(code, f"{verb} '{shown}': {reason}")
 
-    if len(_bytes(name)) > IDENTIFIER_BYTES:
+    if len(encoded(name)) > IDENTIFIER_BYTES:
         fail("sequence name is too long", name[:_NAME_SHOWN])
     check_identifier(name)
     sequence = SequenceDef(
-        id=_u32(row, 0),
-        owner=_u32(row, 1),
+        id=u32(row, 0),
+        owner=u32(row, 1),
         name=name,
-        step=_i64(row, 3),
-        min=_i64(row, 4),
-        max=_i64(row, 5),
-        start=_i64(row, 6),
-        cache=_i64(row, 7),
-        cycle=_field(row, 8, MpType.BOOL),
+        step=i64(row, 3),
+        min=i64(row, 4),
+        max=i64(row, 5),
+        start=i64(row, 6),
+        cache=i64(row, 7),
+        cycle=field(row, 8, MpType.BOOL),
     )
     if sequence.step == 0:
         fail("step option must be non-zero")
@@ -693,15 +559,15 @@ def decode_sequence_use(data: bytes, primary: IndexDef | None) -> SequenceUse:
     if primary is not None:
         field_no, path = primary.parts[0].field_no, primary.parts[0].path
     if len(row) > 3:
-        field_no = _u32(row, 3)
-        path = _field(row, 4, MpType.STR) or None
-    return SequenceUse(_u32(row, 0), _u32(row, 1), _field(row, 2, MpType.BOOL), field_no, path)
+        field_no = u32(row, 3)
+        path = field(row, 4, MpType.STR) or None
+    return SequenceUse(u32(row, 0), u32(row, 1), field(row, 2, MpType.BOOL), field_no, path)
 
 
 def decode_collation(data: bytes) -> CollationDef:
     """A row of `_collation` → the collation. Raises `RequestError`."""
     row = read_row(data)
-    collation_id, name = _u32(row, 0), _field(row, 1, MpType.STR)
+    collation_id, name = u32(row, 0), field(row, 1, MpType.STR)
 
     def fail(reason: str) -> NoReturn:
         raise RequestError(
@@ -713,21 +579,19 @@ def decode_collation(data: bytes) -> CollationDef:
             ErrorCode.WRONG_COLLATION_OPTIONS, f"Wrong collation options (field 5): {reason}"
         )
 
-    if len(_bytes(name)) > IDENTIFIER_BYTES:
+    if len(encoded(name)) > IDENTIFIER_BYTES:
         fail("collation name is too long")
     check_identifier(name)
-    owner = _u32(row, 2)
-    kind = _field(row, 3, MpType.STR).upper()
+    owner = u32(row, 2)
+    kind = field(row, 3, MpType.STR).upper()
     if kind not in ("ICU", "BINARY"):
         fail("unknown collation type")
-    locale = _field(row, 4, MpType.STR)
-    if len(_bytes(locale)) > LOCALE_BYTES:
+    locale = field(row, 4, MpType.STR)
+    if len(encoded(locale)) > LOCALE_BYTES:
         fail("collation locale is too long")
     if locale:
         check_identifier(locale)
-    given = _Options(
-        _field(row, 5, MpType.MAP), dict.fromkeys(OPTION_VALUES, "enum"), refuse
-    ).values
+    given = Options(field(row, 5, MpType.MAP), dict.fromkeys(OPTION_VALUES, "enum"), refuse).values
     for option, allowed in OPTION_VALUES.items():
         value = given.get(option)
         if value is not None and value.upper() not in (*allowed, "DEFAULT"):

@@ -44,8 +44,6 @@ from logweir.store.schema.decode import (
     decode_sequence,
     decode_sequence_use,
     decode_space,
-    read_row,
-    row_numbers,
 )
 from logweir.store.schema.definition import (
     CollationDef,
@@ -59,6 +57,7 @@ from logweir.store.schema.definition import (
 )
 from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.jsonpath import PathError
+from logweir.store.schema.row import read_row, row_numbers
 from logweir.wal.vclock import VClock
 
 __all__ = ["Change", "ChangeKind", "Definitions", "HasRows", "Schema"]

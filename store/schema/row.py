@@ -1,0 +1,173 @@
+"""Fields and options of rows of the system spaces, each checked for its kind. No I/O."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NoReturn
+
+from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError
+from logweir.store.schema.fieldtype import MP_TYPE_NAMES, MpType
+from logweir.store.schema.values import invalid_msgpack
+from logweir.wal.mp import MapPairs, unpack
+
+__all__ = [
+    "Fail",
+    "Options",
+    "check_identifier",
+    "choose",
+    "encoded",
+    "field",
+    "i64",
+    "kind_of",
+    "pairs",
+    "read_row",
+    "row_numbers",
+    "u32",
+]
+
+Fail = Callable[[str], NoReturn]
+"""Raises the error of the thing at hand with a reason."""
+
+_KIND_OF: Final = (
+    (bool, MpType.BOOL),
+    (str, MpType.STR),
+    (bytes, MpType.BIN),
+    (float, MpType.DOUBLE),
+    ((list, tuple), MpType.ARRAY),
+    ((dict, MapPairs), MpType.MAP),
+)
+
+
+def kind_of(value: Any) -> MpType:
+    """As which kind of MsgPack a value came."""
+    if value is None:
+        return MpType.NIL
+    for kinds, kind in _KIND_OF:
+        if isinstance(value, kinds):
+            return kind
+    if isinstance(value, int):
+        return MpType.INT if value < 0 else MpType.UINT
+    return MpType.EXT
+
+
+def read_row(data: bytes) -> list[Any]:
+    """A tuple as values. Raises `RequestError` 20 for what is no MsgPack, 22 for no array."""
+    try:
+        row = unpack(data)
+    except (DecodeError, LimitExceeded):
+        raise invalid_msgpack() from None
+    if not isinstance(row, list):
+        raise RequestError(ErrorCode.TUPLE_NOT_ARRAY, "Tuple/Key must be MsgPack array")
+    return row
+
+
+def row_numbers(data: bytes, count: int) -> list[int]:
+    """The first fields of a tuple, which must be ids. Raises as `read_row`, and 37, 23."""
+    row = read_row(data)
+    return [u32(row, number) for number in range(count)]
+
+
+def field(row: list[Any], number: int, wanted: MpType) -> Any:
+    """A field of a row, of that kind. Raises 37, 23."""
+    if number >= len(row):
+        raise RequestError(
+            ErrorCode.NO_SUCH_FIELD_NO, f"Field {number + 1} was not found in the tuple"
+        )
+    if kind_of(row[number]) is not wanted:
+        _raise_field_type(number, MP_TYPE_NAMES[wanted])
+    return row[number]
+
+
+def _raise_field_type(number: int, wanted: str) -> NoReturn:
+    raise RequestError(
+        ErrorCode.FIELD_TYPE,
+        f"Tuple field {number + 1} type does not match one required by operation: "
+        f"expected {wanted}",
+    )
+
+
+def u32(row: list[Any], number: int) -> int:
+    """A field of a row that is below 2^32. Raises 37, 23."""
+    value: int = field(row, number, MpType.UINT)
+    if value > 0xFFFFFFFF:
+        _raise_field_type(number, "unsigned")
+    return value
+
+
+def i64(row: list[Any], number: int) -> int:
+    """A field of a row that is an integer below 2^63. Raises 23."""
+    value = row[number] if number < len(row) else None
+    if not isinstance(value, int) or isinstance(value, bool) or value > 2**63 - 1:
+        _raise_field_type(number, "integer")
+    return value
+
+
+def encoded(text: str) -> bytes:
+    """The bytes of a text, as they came."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def check_identifier(name: str) -> None:
+    """Check the name of a space, index, field, sequence or user. Raises 70."""
+    forbidden = ("Cn", "Zl", "Zp", "Cc", "Cs")
+    if not name or "\ufffd" in name or any(unicodedata.category(one) in forbidden for one in name):
+        raise RequestError(
+            ErrorCode.IDENTIFIER,
+            f"Invalid identifier '{name}' (expected printable symbols only or it is too long)",
+        )
+
+
+def pairs(options: Any) -> list[tuple[Any, Any]]:
+    """The keys and values of a map, whatever its keys are."""
+    return list(options.pairs if isinstance(options, MapPairs) else options.items())
+
+
+class Options:
+    """The options of a map, taken one by one: type checked, defaults kept.
+
+    `specs`: name → kind ("boolean", "unsigned", "integer", "float", "string", "enum", "legacy").
+    `refuse`: raises with the reason. Unknown options are refused, or left out with `lenient`.
+    """
+
+    def __init__(
+        self, given: Any, specs: Mapping[str, str], refuse: Fail, *, lenient: bool = False
+    ) -> None:
+        self.values: dict[str, Any] = {}
+        for key, value in pairs(given):
+            if not isinstance(key, str):
+                refuse("key must be a string")
+            kind = specs.get(key)
+            if kind is None:
+                if lenient:
+                    continue
+                refuse(f"unexpected option '{key}'")
+            if not _fits(kind, value):
+                refuse(f"'{key}' must be {kind}")
+            if kind == "string" and not value:
+                self.values.pop(key, None)
+            else:
+                self.values[key] = value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of an option, or its default."""
+        return self.values.get(name, default)
+
+
+def _fits(kind: str, value: Any) -> bool:
+    found = kind_of(value)
+    if kind == "boolean":
+        return found is MpType.BOOL
+    if kind == "unsigned":
+        return found is MpType.UINT and value <= 0xFFFFFFFF
+    if kind == "integer":
+        return found in (MpType.UINT, MpType.INT) and value < 2**63
+    if kind == "float":
+        return found in (MpType.UINT, MpType.INT, MpType.DOUBLE)
+    return kind == "legacy" or found is MpType.STR
+
+
+def choose(value: str, known: tuple[str, ...]) -> str | None:
+    """One of the known words, in whatever case it came."""
+    low = value.lower()
+    return low if low in known else None
