@@ -12,11 +12,19 @@ does it where nothing is compiled.
 from __future__ import annotations
 
 import functools
+from array import array
 from collections.abc import Callable, Sequence
 
 from logweir.wal import fillerkernel
 
-__all__ = ["SOURCE", "behind_zeros", "checksum", "checksums", "reference_checksum"]
+__all__ = [
+    "SOURCE",
+    "behind_zeros",
+    "checksum",
+    "checksums",
+    "first_wrong",
+    "reference_checksum",
+]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -37,18 +45,43 @@ def reference_checksum(data: Buffer, before: int = 0, /) -> int:
     return _by_crcmod()(data, before)
 
 
+def reference_first_wrong(
+    data: bytes, table: array[int], stride: int, count: int, header: int, /
+) -> int:
+    """As `first_wrong`, a block at a time."""
+    if not 0 <= count <= stride or header < 0 or stride > len(table) // 3:
+        raise IndexError("the table is shorter than it should be")
+    view = memoryview(data)
+    for block in range(count):
+        start = table[block] + header
+        size = table[stride + block]
+        if start + size > len(data):
+            raise IndexError("a block ends behind the data")
+        if checksum(view[start : start + size]) != table[2 * stride + block]:
+            return block
+    return count
+
+
 checksum: Callable[..., int]
 """CRC-32C in Tarantool's variant: of bytes, and the checksum of what stands in front of them, 0 if
 that is nothing. Returns 0 … 2^32-1."""
+
+first_wrong: Callable[[bytes, array[int], int, int, int], int]
+"""Which of the blocks in `data` is the first whose payload has another checksum than its header
+says; `count` if none. `table`: columns of `stride` numbers: where a block begins, the bytes of its
+payload, its checksum; `count`: how many blocks; `header`: bytes in front of a payload. Raises
+`IndexError` for a block that ends behind the data, and a table that is too short."""
 
 SOURCE: str
 """What computes `checksum`: "kernel" or "crcmod"."""
 
 try:
     from logweir.wal.crckernel import checksum as checksum
+    from logweir.wal.crckernel import first_wrong as first_wrong
 except ImportError:
     SOURCE = "crcmod"
     checksum = reference_checksum
+    first_wrong = reference_first_wrong
 else:
     SOURCE = "kernel"
 

@@ -99,9 +99,26 @@ cdef extern from *:
         return crc_is_instruction ? crc_by_instruction(crc, at, size)
                                   : crc_by_tables(crc, at, size);
     }
+
+    /* The first of `count` blocks whose payload is not as `crcs` say, -1 if one passes `size`. */
+    static ptrdiff_t crc_wrong(const unsigned char *data, size_t size, size_t header,
+                               const uint64_t *starts, const uint64_t *sizes,
+                               const uint64_t *crcs, size_t count) {
+        for (size_t block = 0; block < count; block++) {
+            if (starts[block] > size || header > size - starts[block]
+                || sizes[block] > size - starts[block] - header)
+                return -1;
+            if (crc_find(0, data + starts[block] + header, sizes[block]) != crcs[block])
+                return (ptrdiff_t)block;
+        }
+        return (ptrdiff_t)count;
+    }
     """
     unsigned crc_by_tables(unsigned crc, const unsigned char *at, size_t size) nogil
     unsigned crc_find(unsigned crc, const unsigned char *at, size_t size) nogil
+    Py_ssize_t crc_wrong(const unsigned char *data, size_t size, size_t header,
+                         const unsigned long long *starts, const unsigned long long *sizes,
+                         const unsigned long long *crcs, size_t count) nogil
     void crc_prepare()
 
 cdef enum:
@@ -122,6 +139,24 @@ def checksum(data, unsigned before=0, /):
             crc = crc_find(before, <const unsigned char *> view.buf, view.len)
     PyBuffer_Release(&view)
     return crc
+
+
+def first_wrong(const unsigned char[::1] data, const unsigned long long[::1] table,
+                Py_ssize_t stride, Py_ssize_t count, Py_ssize_t header, /):
+    """See `logweir.wal.crc32c.first_wrong`."""
+    cdef Py_ssize_t found
+    if not 0 <= count <= stride or header < 0 or stride > table.shape[0] // 3:
+        raise IndexError("the table is shorter than it should be")
+    if not count or not data.shape[0]:
+        if count:
+            raise IndexError("a block ends behind the data")
+        return 0
+    with nogil:
+        found = crc_wrong(&data[0], data.shape[0], header, &table[0], &table[stride],
+                          &table[2 * stride], count)
+    if found < 0:
+        raise IndexError("a block ends behind the data")
+    return found
 
 
 def by_tables(data, unsigned before=0, /):

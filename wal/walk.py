@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from logweir.limits import BLOCK_RAW_BYTES, PIPELINE_WINDOW_BYTES
 from logweir.wal import kernel
 from logweir.wal.block import FIXHEADER_BYTES
+from logweir.wal.crc32c import first_wrong
 from logweir.wal.filesystem import ReadFile
 
 __all__ = ["Walked", "walk_blocks"]
@@ -30,6 +31,11 @@ class Walked(NamedTuple):
         """One column of the table: offset, payload bytes, checksum, 1 if compressed."""
         start = number * _WALK_BLOCKS
         return memoryview(self.table)[start : start + self.blocks]
+
+    def first_wrong(self) -> int:
+        """Which is the first block whose payload, which stands in the window, has not its checksum;
+        `blocks` if none."""
+        return first_wrong(self.window, self.table, _WALK_BLOCKS, self.blocks, FIXHEADER_BYTES)
 
     @property
     def end(self) -> int:

@@ -28,7 +28,7 @@ from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, decompress
 from logweir.wal.crc32c import checksum
 from logweir.wal.directory import LogFile
 from logweir.wal.lease import leased
-from logweir.wal.walk import walk_blocks
+from logweir.wal.walk import Walked, walk_blocks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -176,23 +176,19 @@ def check_blocks(one: Range, *, unpack: bool = False) -> tuple[int, int, int | N
     blocks, at = 0, one.start
     try:
         for walked in walk_blocks(file, one.start, one.end, whole=True):
-            window = memoryview(walked.window)
-            columns = [walked.column(number).tolist() for number in range(4)]
-            for offset, size, crc, packed in zip(*columns, strict=True):
-                start = offset + FIXHEADER_BYTES
-                payload = window[start : start + size]
-                found = checksum(payload)
-                if found != crc:
-                    reason = f"block checksum is {found:08x}, its header says {crc:08x}"
-                    return blocks, at, walked.at + offset, reason
-                if unpack and packed:
-                    try:
-                        decompress(payload)
-                    except (DecodeError, LimitExceeded) as error:
-                        reason = f"checksum matches but {error.message}"
-                        return blocks, at, walked.at + offset, reason
-                blocks += 1
-                at = walked.at + start + size
+            wrong = walked.first_wrong()
+            if unpack and (found := _not_unpacked(walked, wrong)):
+                number, reason = found
+                offset = walked.at + walked.column(0)[number]
+                return blocks + number, offset, offset, reason
+            blocks += wrong
+            at = walked.at + walked.table[wrong]
+            if wrong < walked.blocks:
+                start = walked.table[wrong] + FIXHEADER_BYTES
+                payload = walked.window[start : start + walked.column(1)[wrong]]
+                said = walked.column(2)[wrong]
+                reason = f"block checksum is {checksum(payload):08x}, its header says {said:08x}"
+                return blocks, at, at, reason
         if at < one.end:
             head = bytes(file.read(len(EOF_MARKER), at))
             is_end = head == EOF_MARKER and at + len(head) == one.source.size
@@ -201,3 +197,17 @@ def check_blocks(one: Range, *, unpack: bool = False) -> tuple[int, int, int | N
     finally:
         file.close()
     return blocks, at, None, None
+
+
+def _not_unpacked(walked: Walked, count: int) -> tuple[int, str] | None:
+    """Which of the first `count` blocks cannot be unpacked, and why."""
+    window = memoryview(walked.window)
+    starts, sizes, _, packed = (walked.column(number) for number in range(4))
+    for number in range(count):
+        if packed[number]:
+            start = starts[number] + FIXHEADER_BYTES
+            try:
+                decompress(window[start : start + sizes[number]])
+            except (DecodeError, LimitExceeded) as error:
+                return number, f"checksum matches but {error.message}"
+    return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import random
 import sys
+from array import array
 from types import ModuleType
 
 import pytest
@@ -78,6 +79,41 @@ def test_blocks_of_the_samples(name: str) -> None:
             payload = data[start : start + block.stored_bytes]
             assert header.crc == checksum(payload) == reference_checksum(payload)
             assert header.crc == int(block.crc, 16)
+
+
+@pytest.mark.parametrize("name", ["first_wrong", "reference_first_wrong"])
+def test_the_first_block_that_is_not_as_its_header_says(name: str) -> None:
+    """Of several it is the first; blocks and tables that are shorter than told are refused."""
+    first_wrong = getattr(crc32c, name)
+    sizes = [0, 5, 4000, 1, 650]
+    payloads = [random.Random(size).randbytes(size) for size in sizes]
+    data = b"".join(b"head" + payload for payload in payloads)
+    starts = [sum(sizes[:n]) + 4 * n for n in range(5)]
+    crcs = [checksum(payload) for payload in payloads]
+    table = array("Q", [*starts, 0, *sizes, 0, *crcs, 0])
+    assert [first_wrong(data, table, 6, count, 4) for count in range(6)] == list(range(6))
+    for wrong in (1, 2, 4):
+        bad = bytearray(data)
+        bad[starts[wrong] + 4] ^= 1
+        bad[-1] ^= 1
+        assert first_wrong(bytes(bad), table, 6, 5, 4) == wrong
+        assert first_wrong(bytes(bad), table, 6, wrong, 4) == wrong
+    for window, stride, count, header in (
+        (data[:-1], 6, 5, 4),
+        (data, 6, 1, len(data) + 1),
+        (b"", 6, 1, 4),
+        (data, 7, 5, 4),
+        (data, 6, 7, 4),
+        (data, 6, -1, 4),
+        (data, 6, 5, -1),
+    ):
+        with pytest.raises(IndexError):
+            first_wrong(window, table, stride, count, header)
+    for column, number in ((0, 2**64 - 1), (1, 2**64 - 1), (1, 2**64 - 8)):
+        far = array("Q", table)
+        far[6 * column + 1] = number
+        with pytest.raises(IndexError):
+            first_wrong(data, far, 6, 5, 4)
 
 
 def _load(name: str) -> ModuleType:

@@ -580,3 +580,20 @@ def test_a_frame_that_does_not_unpack_is_found_by_unpacking(tmp_path: Path, is_r
     else:
         assert (blocks, end, bad) == (2, len(data) - 4, len(data) - 4)
         assert "checksum matches but zstd" in (reason or "")
+
+
+def test_the_first_of_several_faults_is_told(tmp_path: Path) -> None:
+    """A block that does not unpack in front of one with a flipped bit, and behind it."""
+    write_log(tmp_path, blocks=1, per_block=3, base=b"base", max_bytes=2**40)
+    log = min(tmp_path.glob("*.xlog"))
+    data = log.read_bytes()
+    frame = bytes(encode_block(rows(b"base" * 100, 30, 7))[1])[:-9] + bytes(9)
+    unpackable = encode_fixheader("zstd", len(frame), checksum(frame)) + frame
+    plain = encode_fixheader("plain", 5, checksum(b"right")) + b"wrong"
+    at = len(data) - 4
+    for blocks, told in (((unpackable, plain), "matches but zstd"), ((plain, unpackable), "says")):
+        log.write_bytes(data[:-4] + b"".join(blocks) + data[-4:])
+        ((one,),) = [split.ranges for split in plan(ScanOptions(paths=(str(tmp_path),))).splits]
+        done, end, bad, reason = check_blocks(one, unpack=True)
+        assert (done, end, bad) == (1, at, at)
+        assert told in (reason or "")

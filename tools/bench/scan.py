@@ -47,7 +47,9 @@ os.exit(0)
 """
 
 
-def make_log(directory: Path, rows: int, *, compress: bool) -> Path:
+def make_log(
+    directory: Path, rows: int, *, compress: bool, per_block: int = _ROWS_PER_BLOCK
+) -> Path:
     """Write a log of `rows` single-row transactions. Returns the file's path."""
     pack = packer()
     writer = WalWriter(
@@ -56,8 +58,8 @@ def make_log(directory: Path, rows: int, *, compress: bool) -> Path:
         AppendPoint(VClock()),
         options=WriterOptions(max_bytes=2**40, compress_threshold_bytes=2029 if compress else None),
     )
-    for first in range(1, rows + 1, _ROWS_PER_BLOCK):
-        count = min(_ROWS_PER_BLOCK, rows - first + 1)
+    for first in range(1, rows + 1, per_block):
+        count = min(per_block, rows - first + 1)
         parts = [pack(one) for one in bench_tuples(count, first)]
         block = encode_run(
             type=RowType.INSERT,

@@ -52,6 +52,7 @@ _KEYS: Final = 50_000
 _COPIES: Final = 8
 _TIMES: Final = 2
 _EIGHT: Final = 8
+_SMALL_ROWS: Final = 5
 _CHECK_TIMES: Final = 5
 _MB: Final = 1e6
 _CPUS: Final = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
@@ -419,9 +420,15 @@ def _checks(folder: Path, log: Path) -> Iterator[Figure]:
     plain_folder.mkdir()
     plain = make_log(plain_folder, 500_000, compress=False)
     crc, unpack = partial(_checked, unpack=False), partial(_checked, unpack=True)
+    small_folder = folder / "small"
+    small_folder.mkdir()
+    small = make_log(small_folder, 200_000, compress=False, per_block=_SMALL_ROWS)
+    size = small.stat().st_size / (200_000 / _SMALL_ROWS)
     yield _rate("verify, plain blocks", plain, crc, 1000)
+    yield Figure("a small block", [size], "bytes")
+    yield _rate("verify, small blocks", small, crc, 200)
     yield _rate("verify, zstd blocks", log, crc, 150)
-    yield _rate("verify with unpacking, zstd blocks", log, unpack, 150)
+    yield _rate("verify with unpacking, zstd blocks", log, unpack, 250)
     yield _rate("verify of all rows, plain blocks", plain, _rows)
     yield _rate("verify of all rows, zstd blocks", log, _rows)
 
