@@ -32,7 +32,7 @@ from typing import TypeVar
 from logweir.errors import ConfigError, CorruptFile, WalError
 from logweir.limits import PIPELINE_OPENING_BYTES, PIPELINE_SPLIT_BYTES
 from logweir.pipeline.options import ORIGIN, ScanOptions
-from logweir.pipeline.storage import CutFile, open_storage
+from logweir.pipeline.storage import CutFile, open_storage, shown
 from logweir.recovery.chain import missing_end, own_mark
 from logweir.store.engine.settling import judged, may_wait
 from logweir.wal.damage import Damage
@@ -197,7 +197,7 @@ def _folders(location: str, recursive: bool) -> Iterator[_Folder]:
         yield _Folder(location, filesystem, path, True)
         return
     except OSError as error:
-        raise explain(error, location) from error
+        raise explain(error, shown(location)) from error
     yield _Folder(location, filesystem, path, False)
     if recursive:
         for name in names:
@@ -237,7 +237,7 @@ def _index(folder: _Folder, options: ScanOptions) -> tuple[DirectoryIndex, list[
         if not index.files and not options.recursive:
             raise WalError(
                 "holds no log or snapshot.",
-                path=folder.location,
+                path=shown(folder.location),
                 hint="name the folder that has the .xlog and .snap files, or use recursive",
             )
         wanted = [file for file in index.files if file.suffix in options.kinds]

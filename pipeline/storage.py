@@ -16,7 +16,15 @@ from logweir.errors import ConfigError, WalError
 from logweir.pipeline.options import ORIGIN, is_url
 from logweir.wal.filesystem import OS, AppendFile, FileSystem, ReadFile
 
-__all__ = ["CutFile", "CutFileSystem", "UrlFileSystem", "connect", "open_storage", "shown"]
+__all__ = [
+    "CutFile",
+    "CutFileSystem",
+    "UrlFileSystem",
+    "connect",
+    "inside",
+    "open_storage",
+    "shown",
+]
 
 _HINT: Final = "look at the address, and at what its file system asks for (keys, region, host)"
 
@@ -42,6 +50,12 @@ def shown(location: str) -> str:
         return location
     parts = urllib.parse.urlsplit(location)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def inside(location: str, name: str) -> str:
+    """The location of a file of the folder `location`: in front of the options of a URL."""
+    head, mark, options = location.partition("?") if is_url(location) else (location, "", "")
+    return f"{head.rstrip('/')}/{name}{mark}{options}"
 
 
 def connect(location: str, scheme: str) -> tuple[Any, str]:

@@ -23,7 +23,7 @@ from typing import Final
 from logweir.errors import PositionUnavailable, WalError
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import Range, Source, Split, lost_behind
-from logweir.pipeline.storage import open_storage
+from logweir.pipeline.storage import open_storage, shown
 from logweir.store.engine.settling import judge_at
 from logweir.wal.directory import scan_directory
 from logweir.wal.endmark import load_end_mark
@@ -166,7 +166,7 @@ class Tail:
         if snap is None:
             raise WalError(
                 "holds no log and no snapshot, so there is nothing to follow.",
-                path=self._location,
+                path=shown(self._location),
                 hint="name the folder of a store that has been started once",
             )
         return snap.vclock
@@ -259,8 +259,8 @@ class Tail:
                         end,
                         start,
                         cursor.position,
-                        hint=f"{self._location} ends before what the checkpoint says was read: "
-                        "it is another folder, or its newest logs were removed",
+                        hint=f"{shown(self._location)} ends before what the checkpoint says was "
+                        "read: it is another folder, or its newest logs were removed",
                     )
                 self._extend(segments, block)
                 cursor.take()

@@ -42,7 +42,7 @@ from logweir.pipeline.jobs.survey import (
 from logweir.pipeline.jobs.work import carrying, per_item, typed_errors
 from logweir.pipeline.options import ScanOptions, absolute
 from logweir.pipeline.plan import Source, Split, plan
-from logweir.pipeline.storage import open_storage
+from logweir.pipeline.storage import inside, open_storage, shown
 from logweir.store.schema.definition import SystemSpace
 from logweir.wal.reader import read_meta
 from logweir.wal.vclock import VClock
@@ -139,7 +139,7 @@ def _check_folder(logs: Sequence[Source], options: ScanOptions) -> None:
         raise WalError(
             "there are synchronous spaces, and rows that decide about them may be in another "
             "folder.",
-            path=", ".join(options.paths),
+            path=", ".join(map(shown, options.paths)),
             hint="put the logs and a snapshot before them into one folder",
         )
 
@@ -152,7 +152,7 @@ def _snapshots(options: ScanOptions, name: str | None) -> list[Source]:
         what = "there is no snapshot to start from." if name is None else f"no snapshot is {name}."
         raise CorruptFile(
             what,
-            path=", ".join(options.paths),
+            path=", ".join(map(shown, options.paths)),
             hint="put a snapshot back, or name the folder that has one too",
         )
     return sorted(snaps, key=lambda one: one.vclock.signature)
@@ -187,8 +187,8 @@ def _based(
 
 def _of_snapshot(options: ScanOptions, source: Source) -> list[Split]:
     path, name = source.location, Path(source.path).name
-    if not path.endswith(name):
-        path = f"{path.rstrip('/')}/{name}"
+    if not shown(path).endswith(name):
+        path = inside(path, name)
     return renumbered(plan(replace(options, paths=(path,))).splits, {source.path: 0})
 
 
