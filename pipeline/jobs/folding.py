@@ -43,7 +43,7 @@ from logweir.pipeline.jobs.work import carrying, per_item, typed_errors
 from logweir.pipeline.options import ScanOptions, absolute
 from logweir.pipeline.plan import Source, Split, plan
 from logweir.pipeline.storage import inside, open_storage, shown
-from logweir.store.schema.definition import SystemSpace
+from logweir.store.schema.definition import SYSTEM_ID_MAX, SYSTEM_ID_MIN, SystemSpace
 from logweir.wal.reader import read_meta
 from logweir.wal.vclock import VClock
 
@@ -80,13 +80,16 @@ def prepare(
     snapshot: str | None = None,
     parts: int | None = None,
     split_bytes: int | None = None,
+    spaces: Sequence[str | int] = (),
 ) -> Prepared:
     """Look at the folders of one instance and decide what to fold.
 
     `look`: `looking(spark)`, or something that does the same elsewhere; `until`: a vclock or a
     time, as `logweir.recovery.restore` takes it; `snapshot`: name of the one to start from, else
-    the newest that is not too new; `parts`: into how many parts of keys the result is cut. Raises
-    `WalError` and its kinds, `PositionUnavailable`, `ConfigError`.
+    the newest that is not too new; `parts`: into how many parts of keys the result is cut;
+    `spaces`: names or ids of those whose tuples are wanted, all if there are none. Raises
+    `WalError` and its kinds, `PositionUnavailable`, `ConfigError`, `RequestError` 36 for a space
+    that is not there.
     """
     if isinstance(until, Mapping) and not isinstance(until, VClock):
         until = VClock(until)
@@ -108,6 +111,9 @@ def prepare(
     definitions += wanted_definitions(found, judged)
     draft = FoldPlan(files, tuple(definitions), judged.known, judged.end)
     keyer = Keyer(draft)
+    ids = tuple(keyer.history.schema.space(one).id for one in spaces)
+    if not any(SYSTEM_ID_MIN <= one <= SYSTEM_ID_MAX for one in ids):  # all may change these
+        keyer.plan = draft = replace(draft, only=ids)
     every = [*splits, *logs[1]]
     wanted = parts or max(1, sum(one.size for one in every) // PIPELINE_PART_BYTES + 1)
     decided = replace(draft, cuts=cuts_of(found, keyer, wanted))

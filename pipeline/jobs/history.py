@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import base64
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, cast
 
@@ -287,10 +287,11 @@ class History:
         mine = self.by_space[era.space.id][-1].segment
         return self.segments - 1 - mine + era.segment
 
-    def refuse_other_engines(self) -> None:
-        """Raises `RequestError` 5, naming the space, where one keeps its rows elsewhere."""
+    def refuse_other_engines(self, wants: Callable[[int], bool] = lambda _: True) -> None:
+        """Raises `RequestError` 5, naming the space, where one keeps its rows elsewhere. `wants`:
+        whether a space, by its id, counts."""
         for space in self.schema:
-            if space.engine == "vinyl":
+            if space.engine == "vinyl" and wants(space.id):
                 raise RequestError(
                     ErrorCode.UNSUPPORTED,
                     f"Space '{space.name}' is of engine vinyl, whose rows are not in these files",

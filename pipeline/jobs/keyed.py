@@ -124,13 +124,14 @@ class Known:
 class FoldPlan:
     """What to fold. `files`: names by number, the snapshot first ("" for none); `known`: by
     ascending start; `end`: rows from this place on are not wanted; `cuts`: (space id, key) at which
-    parts 1, 2 … begin."""
+    parts 1, 2 … begin; `only`: ids of the spaces that are wanted, all if there are none."""
 
     files: tuple[str, ...]
     definitions: tuple[SystemRow, ...]
     known: tuple[Known, ...]
     end: Place
     cuts: tuple[tuple[int, bytes], ...] = ()
+    only: tuple[int, ...] = ()
 
     def to_text(self) -> str:
         """As text, for the way to a worker."""
@@ -141,6 +142,7 @@ class FoldPlan:
                 "known": [[*one.start, str(one.vclock)] for one in self.known],
                 "end": self.end,
                 "cuts": [[space_id, key.hex()] for space_id, key in self.cuts],
+                "only": self.only,
             }
         )
 
@@ -156,12 +158,17 @@ class FoldPlan:
             ),
             end=(found["end"][0], found["end"][1]),
             cuts=tuple((space_id, bytes.fromhex(key)) for space_id, key in found["cuts"]),
+            only=tuple(found["only"]),
         )
 
     def history(self) -> History:
         """The definitions over time, up to `end`."""
         rows = (row for row in self.definitions if row.place < self.end)
         return History.of(rows, dict(enumerate(self.files)))
+
+    def wants(self, space_id: int) -> bool:
+        """Whether the tuples of a space are wanted."""
+        return not self.only or space_id in self.only
 
     @property
     def parts(self) -> int:
@@ -288,7 +295,7 @@ class Keyer:
     ) -> Iterator[tuple[int, bytes]]:
         """Space and key of sampled rows: of those that stand in eras whose rows are kept."""
         for place, space_id, kind, data in samples:
-            era = self.history.at(space_id, place)
+            era = self.history.at(space_id, place) if self.plan.wants(space_id) else None
             if era is None or not era.keeps_rows:
                 continue
             reader = self._readers.setdefault(era.number, _Reader.of(era))
@@ -379,7 +386,7 @@ class Keyer:
         by_key = _IS_BY_KEY[kinds]
         for space_id in np.unique(spaces[wanted]).tolist():
             space_id = int(space_id)
-            if is_definition(space_id):
+            if is_definition(space_id) or not self.plan.wants(space_id):
                 continue
             of_space = wanted & (spaces == space_id)
             for era, inside in self._eras(space_id, file, at, of_space):
@@ -447,7 +454,8 @@ class Keyer:
             data,
             ops,
         ]
-        if rows.era.step and not rows.by_key:
+        learns = rows.era.step and self.plan.wants(SystemSpace.SEQUENCE_DATA)
+        if learns and not rows.by_key:
             learned = self._learned(rows, batch, file, at, source)
             made = [pa.concat_arrays(pair) for pair in zip(made, learned, strict=True)]
         return made

@@ -40,7 +40,7 @@ def prepared_state(
 ) -> Prepared:
     """What `state` folds. Arguments and errors as `folding.prepare`."""
     prepared = prepare(looking(spark), _listed(paths), until=until, **options)
-    prepared.history.refuse_other_engines()
+    prepared.history.refuse_other_engines(prepared.plan.wants)
     return prepared
 
 
@@ -56,7 +56,8 @@ def state(
     """All tuples at a vclock, a time, or the end: space_id, space, key, tuple.
 
     `key` sorts as the primary index does (it is `store.schema.keys`' encoding, no MsgPack);
-    `system`: with the system spaces. Raises what `folding.prepare` raises; damage met later by the
+    `system`: with the system spaces; `options`: `spaces`, names or ids of those that are wanted,
+    `snapshot`, `parts`. Raises what `folding.prepare` raises; damage met later by the
     first action.
     """
     decided = prepared or prepared_state(spark, paths, until, **options)
@@ -116,7 +117,7 @@ def table(
 
     Raises `RequestError` 36 where there is no such space, and what `state` raises.
     """
-    prepared = prepared_state(spark, paths, until, **options)
+    prepared = prepared_state(spark, paths, until, **options, spaces=[space])
     found = prepared.history.schema.space(space)
     columns = TypedColumns(found, integers)
     wanted = found.id

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import logweir
 from logweir.errors import ChainGap, CorruptBlock, PositionUnavailable, RequestError
 from logweir.pipeline.jobs.keyed import FoldPlan
 from logweir.recovery import restore
+from logweir.store.schema import collation
 from logweir.store.schema.definition import IndexType
 from logweir.wal.snapshot import read_snapshot
 from logweir.wal.vclock import VClock
@@ -57,6 +59,38 @@ def test_samples_fold_to_what_tarantool_had(name: str, batch_rows: int) -> None:
             found, tuples = sorted(found), sorted(tuples)  # the program has these in no order
         if tuples or found:
             assert found == tuples, space.name
+
+
+def test_wanted_spaces_alone_need_no_collation_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ICU is not there, the spaces that can be keyed are had by name, whole and alone; one
+    that cannot, all of them, and one that is not there, are refused."""
+    monkeypatch.setattr(collation, "_icu", lambda: None)
+    collation._icu_maker.cache_clear()
+    wanted = sample("02-spaces")
+    folder, names = wanted.folder, {name: number for number, name in wanted.space_names.items()}
+    schema = prepared_here(folder, spaces=["_schema"]).history.schema
+    collated, plain = [], []
+    for name, number in names.items():
+        space = schema.space(number)
+        if space.is_system or space.primary is None or not wanted.spaces.get(number):
+            continue
+        ordered = [part.collation for part in space.primary.parts]
+        needs = any(one is not None and not one.is_binary for one in ordered)
+        (collated if needs else plain).append(name)
+    assert collated
+    assert len(plain) > 2
+    for first, second in pairwise(plain):
+        prepared = prepared_here(folder, spaces=[first, names[second]], parts=3)
+        got = folded_here(prepared)
+        assert {number: sorted(tuples) for number, tuples in got.items()} == {
+            names[name]: sorted(wanted.spaces[names[name]]) for name in (first, second)
+        }
+    for spaces in ([collated[0]], []):
+        with pytest.raises(RequestError, match="does not support collation"):
+            folded_here(prepared_here(folder, spaces=spaces))
+    with pytest.raises(RequestError, match="nowhere"):
+        prepared_here(folder, spaces=["nowhere"])
+    collation._icu_maker.cache_clear()
 
 
 class Workload:
