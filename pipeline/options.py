@@ -30,6 +30,7 @@ from logweir.wal.vclock import VClock
 
 __all__ = [
     "ORIGIN",
+    "STAGE",
     "ScanOptions",
     "SinkOptions",
     "absolute",
@@ -42,6 +43,8 @@ __all__ = [
 ]
 
 ORIGIN: Final = "option"
+STAGE: Final = ".logweir-stage-"
+"""How the name of what is not yet published begins."""
 
 KINDS: Final = ("xlog", "snap")
 SPLIT_MODES: Final = ("exact", "resync", "none")

@@ -28,6 +28,7 @@ import numpy as np
 
 from logweir.errors import ChainGap, ConfigError, CorruptBlock, DecodeError, WalError
 from logweir.limits import COMPRESS_THRESHOLD_BYTES
+from logweir.pipeline.options import STAGE
 from logweir.pipeline.parts import Part, SinkLayout
 from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, decompress, encode_block
 from logweir.wal.columns import RowColumns, encode_columns
@@ -52,10 +53,9 @@ from logweir.wal.vclock import VClock
 from logweir.wal.walk import walk_blocks
 from logweir.wal.writer import INPROGRESS, PROGRAM, file_name
 
-__all__ = ["BATCH_KEY", "STAGE", "Target", "part_rows", "publish", "remove_stale_stages"]
+__all__ = ["BATCH_KEY", "Target", "part_rows", "publish", "remove_stale_stages"]
 
 BATCH_KEY: Final = "Logweir-Batch"
-STAGE: Final = ".logweir-stage-"
 LOCK_NAME: Final = "logweir.lock"
 STALE_SECONDS: Final = 86400.0
 

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 
 from logweir.errors import ConfigError
 from logweir.pipeline.checkpoints import stream_name
-from logweir.pipeline.options import ORIGIN, SinkOptions
+from logweir.pipeline.options import ORIGIN, STAGE, SinkOptions
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, explain, make_folders
 
@@ -83,7 +83,7 @@ class _Writing:
             compress_level=options.compress_level,
         )
         prefix = f"{options.query}-" if options.query else ""
-        self.stage = str(self._shared() / f".logweir-stage-{prefix}{uuid.uuid4().hex}")
+        self.stage = str(self._shared() / f"{STAGE}{prefix}{uuid.uuid4().hex}")
 
     def _shared(self) -> Path:
         """The folder that tasks and driver share."""

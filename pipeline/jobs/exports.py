@@ -26,13 +26,14 @@ from logweir.errors import ConfigError
 from logweir.pipeline.cells import json_texts, placed
 from logweir.pipeline.checkpoints import query_id
 from logweir.pipeline.frames import scan, scan_options
+from logweir.pipeline.jobs.delta import appending, delta
 from logweir.pipeline.jobs.folding import looking, prepare
 from logweir.pipeline.jobs.mirror import MIRROR_COLUMNS, MIRROR_ROWS, begin_mirror, merging
 from logweir.pipeline.jobs.states import Paths, prepared_state, state, table
 from logweir.pipeline.jobs.survey import Until
 from logweir.pipeline.jobs.typed import json_line
 from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
-from logweir.pipeline.options import absolute, is_url, target_folder
+from logweir.pipeline.options import STAGE, absolute, is_url, target_folder
 from logweir.pipeline.typedrows import definition_text
 from logweir.store.schema.definition import SpaceDef, SystemSpace
 from logweir.wal.filesystem import OS, explain
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "Exported", "cdc", "changes", "export"]
 
 FORMATS: Final = ("parquet", "json", "csv", "delta")
-STAGE: Final = ".logweir-stage-"
 
 _ROW_COLUMNS: Final = ("type_name", "replica_id", "lsn", "tsn", "time", "space_id")
 _LINE_COLUMNS: Final = (
@@ -199,7 +199,7 @@ def _write(frame: DataFrame, to: str, format: str) -> None:
     else:
         frame.write.parquet(to)
         if format == "delta":
-            _delta().convert_to_deltalake(to)
+            delta().convert_to_deltalake(to)
 
 
 def _csv(frame: DataFrame) -> DataFrame:
@@ -208,16 +208,6 @@ def _csv(frame: DataFrame) -> DataFrame:
 
     binary = [name for name, kind in frame.dtypes if kind == "binary"]
     return frame.withColumns({name: sql.base64(sql.col(f"`{name}`")) for name in binary})
-
-
-def _delta() -> Any:
-    try:
-        import deltalake
-    except ImportError as error:
-        raise ConfigError(
-            "format", f"delta needs deltalake: {error}", hint="pip install deltalake"
-        ) from error
-    return deltalake
 
 
 # --- continuous -----------------------------------------------------------------------------------
@@ -270,7 +260,7 @@ def cdc(
     if write is not None:
         return writer.foreachBatch(write).start()
     if format == "delta":
-        return writer.foreachBatch(_delta_batches(to, checkpoint)).start()
+        return writer.foreachBatch(appending(target_folder("to", to), checkpoint)).start()
     _check_owner(to, checkpoint)
     if format == "csv":
         binary = [name for name, kind in frame.dtypes if kind == "binary"]
@@ -297,9 +287,9 @@ def _mirrored(
         raise ConfigError("mirror", "is a Delta table of one space", hint="format delta, and space")
     if refused := options.keys() & {"from", "columns", "spaces", "types", "kinds"}:
         raise ConfigError(min(refused), "is not for a mirror, which has all that a space has")
-    deltalake, target, kept = _delta(), target_folder("to", to), absolute(str(checkpoint))
+    deltalake, target, kept = delta(), target_folder("to", to), absolute(str(checkpoint))
     with leased(path), typed_errors():
-        prepared = prepared_state(spark, path)
+        prepared = prepared_state(spark, path, spaces=[space])
         found = prepared.history.schema.space(space)
         start = begin_mirror(spark, deltalake, prepared, found, target, kept, integers)
     given = {"max_rows_per_batch": MIRROR_ROWS, **options, "columns": list(MIRROR_COLUMNS)}
@@ -339,22 +329,3 @@ def _note_owner(to: str, query: str) -> None:
     folder = Path(to)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _OWNER).write_text(query + "\n")
-
-
-def _delta_batches(to: str, checkpoint: str) -> Any:
-    """Writes a batch into a Delta table unless it is in it already."""
-    deltalake = _delta()
-
-    def write(batch: DataFrame, number: int) -> None:
-        name = query_id(checkpoint)
-        if deltalake.DeltaTable.is_deltatable(to):
-            done = deltalake.DeltaTable(to).transaction_version(name)
-            if done is not None and done >= number:
-                return  # written, and killed before Spark noted it
-        rows = batch.toArrow()
-        if not rows.num_rows:
-            return
-        marked = deltalake.CommitProperties(app_transactions=[deltalake.Transaction(name, number)])
-        deltalake.write_deltalake(to, rows, mode="append", commit_properties=marked)
-
-    return write

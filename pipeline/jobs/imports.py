@@ -22,7 +22,7 @@ import pyarrow as pa
 from logweir.errors import ConfigError
 from logweir.pipeline.jobs.typed import TypedColumns
 from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
-from logweir.pipeline.options import absolute, target_folder
+from logweir.pipeline.options import STAGE, absolute, target_folder
 from logweir.store import Log
 from logweir.store import open as open_log
 from logweir.store.engine.request import Request
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS", "Imported", "import_frame", "import_rows", "pack_batches"]
 
 FORMATS: Final = ("parquet", "csv", "json")
-STAGE: Final = ".logweir-stage-"
 _PACKED_DDL: Final = "rows INT, tuples BINARY"
 _FIELD_TYPES: Final = {
     "tinyint": "integer",

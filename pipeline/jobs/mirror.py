@@ -29,6 +29,7 @@ from logweir.pipeline.jobs.folding import Prepared
 from logweir.pipeline.jobs.states import state
 from logweir.pipeline.jobs.typed import TypedColumns
 from logweir.pipeline.jobs.work import carrying
+from logweir.pipeline.options import STAGE
 from logweir.store.engine.update import apply_update, apply_upsert, check_ops
 from logweir.store.schema.definition import SpaceDef, SystemSpace
 from logweir.store.schema.keys import exact_key, tuple_key
@@ -70,7 +71,7 @@ def _typed(space: SpaceDef, integers: str) -> TypedColumns:
 
 def _stage(to: Path) -> Path:
     """Where the files stand that are to be the table, or to be merged into it."""
-    return to.with_name(f".logweir-stage-{to.name}")
+    return to.with_name(f"{STAGE}{to.name}")
 
 
 def _ddl(columns: TypedColumns, front: str) -> str:

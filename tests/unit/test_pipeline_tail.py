@@ -34,9 +34,9 @@ from logweir.errors import (
 )
 from logweir.pipeline.checkpoints import query_id, stream_name
 from logweir.pipeline.frames import scan_options
-from logweir.pipeline.options import ScanOptions, SinkOptions
+from logweir.pipeline.options import STAGE, ScanOptions, SinkOptions
 from logweir.pipeline.parts import Part, PartWriter, SinkLayout, check_sink_columns
-from logweir.pipeline.publish import STAGE, Target, publish, remove_stale_stages
+from logweir.pipeline.publish import Target, publish, remove_stale_stages
 from logweir.pipeline.reading import scan
 from logweir.pipeline.streams import TailReader, from_offset, to_offset
 from logweir.pipeline.tail import Caps, Tail
