@@ -67,6 +67,7 @@ def cli_page() -> str:
         command: Any = cli.load_command(name)
         lines += ["", f"## {name}", "", *_usage(name, command), "", *_paragraphs(command.help)]
         lines += ["", *_parameters(command, leave_out=("as_json", "quiet", "debug", "help"))]
+        lines += _topics(name, command)
     return "\n".join(lines) + "\n"
 
 
@@ -92,6 +93,20 @@ def _usage(name: str, command: Any) -> list[str]:
 
 def _paragraphs(text: str | None) -> list[str]:
     return inspect.cleandoc(text or "").splitlines()
+
+
+def _topics(name: str, command: Any) -> list[str]:
+    """A table of what each first word does and takes, and an example of each."""
+    if not command.topics:
+        return []
+    lines = ["", f"`logweir {name} {command.params[0].metavar} --help` tells of one:", ""]
+    lines += ["| | what it does | takes, besides options of all |", "|---|---|---|"]
+    for word, topic in command.topics.items():
+        own = [one for one in command.params if one.name in topic.options]
+        taken = ", ".join(f"`{one.opts[0]}`" for one in own)
+        lines.append(f"| `{word}` | {_cell(topic.text)} | {taken} |")
+    examples = [f"logweir {topic.example}" for topic in command.topics.values()]
+    return [*lines, "", "```text", *examples, "```"]
 
 
 def _parameters(command: Any, leave_out: tuple[str, ...] = ("help",)) -> list[str]:

@@ -50,31 +50,6 @@ def test_damage_is_one_line_and_exit_code_3(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["compact", "."], "--to"),
-        (["cdc", ".", "--to", "x"], "--checkpoint"),
-        (["state", ".", "--at-time", "2026-01-01", "--at-vclock", "{1: 5}"], "--at-time"),
-        (["fly", "."], "JOB"),
-        (["stats", ".", "--conf", "executor.memory=4g"], "begin with spark."),
-        (["stats", ".", "--option", "types"], "KEY=VALUE"),
-        (["stats", ".", "--option", "colour=red"], "colour"),
-        (["stats", ".", "--option", "space=t"], "space"),
-        (["state", ".", "--option", "types=insert"], "--option"),
-        (["export", ".", "--to", "x", "--mirror"], "--mirror"),
-        (["cdc", ".", "--to", "x", "--checkpoint", "c", "--mirror"], "--space"),
-    ],
-)
-def test_wrong_usage_is_told_before_spark_starts(
-    tmp_path: Path, words: list[str], complaint: str
-) -> None:
-    """What is missing is named, with exit code 2."""
-    ran = run(tmp_path, *words)
-    assert ran.returncode == 2
-    assert complaint in ran.stderr
-
-
 def test_options_of_the_scan_and_of_spark_reach_them(tmp_path: Path) -> None:
     """`--option` leaves rows out, `--conf` says where Spark runs."""
     folder = sample("04-crashed").folder

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from typer.core import TyperCommand
 
-__all__ = ["HelpfulCommand", "value_name"]
+__all__ = ["HelpfulCommand", "Topic", "value_name"]
+
+
+class Topic(NamedTuple):
+    """What help tells of one first word of a command. `text`: what it does; `options`: names of the
+    parameters that it takes, besides those that each takes; `example`: words behind the program."""
+
+    text: str
+    options: tuple[str, ...]
+    example: str
 
 
 def value_name(option: str, annotation: Any) -> str:
@@ -30,7 +40,24 @@ def value_name(option: str, annotation: Any) -> str:
 
 
 class HelpfulCommand(TyperCommand):
-    """A command whose every option names its value."""
+    """A command whose every option names its value. `topics`: by first word, where what the command
+    does and takes depends on it: `logweir COMMAND WORD --help` tells of that alone."""
+
+    topics: Mapping[str, Topic] = {}
+    _topic = ""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Note the first word, which help is shown before it is read."""
+        self._topic = next((one for one in args if one in self.topics), "")
+        return super().parse_args(ctx, args)
+
+    def params_of(self, topic: str) -> list[Any]:
+        """The parameters that a topic takes."""
+        common = {one.name for one in self.params}.difference(
+            *(one.options for one in self.topics.values())
+        )
+        wanted = common | set(self.topics[topic].options)
+        return [one for one in self.params if one.name in wanted]
 
     def name_values(self, signature: inspect.Signature) -> None:
         """Name the values that the options' own declarations do not. `signature`: of the work."""
@@ -41,21 +68,41 @@ class HelpfulCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`[OPTIONS] DIR [NAME]...`: what may be left out in brackets."""
-        pieces = ["[OPTIONS]"]
-        for one in self.params:
+        pieces = [self._topic] if self._topic else []
+        pieces.append("[OPTIONS]")
+        for one in self.params[bool(self._topic) :]:
             if one.param_type_name == "argument":
                 name = one.metavar or (one.name or "").upper()
                 more = "..." if one.nargs != 1 and not name.endswith("...") else ""
                 pieces.append((name if one.required or name[0] == "[" else f"[{name}]") + more)
         return pieces
 
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """What the command does, or the topic, and an example of that."""
+        if not self._topic:
+            super().format_help_text(ctx, formatter)
+            return
+        topic = self.topics[self._topic]
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(topic.text)
+            formatter.write_paragraph()
+            margin = " " * formatter.current_indent
+            formatter.write(f"{margin}logweir {topic.example}\n")  # whole, to be copied
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The tables of arguments and options."""
+        left_out: set[str | None] = set()
+        if self._topic:
+            left_out = {one.name for one in self.params}
+            left_out -= {one.name for one in self.params_of(self._topic)[1:]}
         for title, kind in (("Arguments", "argument"), ("Options", "option")):
             rows = [
                 record
                 for one in self.get_params(ctx)
-                if one.param_type_name == kind and (record := one.get_help_record(ctx))
+                if one.param_type_name == kind
+                and one.name not in left_out
+                and (record := one.get_help_record(ctx))
             ]
             if kind == "argument":
                 rows = [(name.partition(" ")[0], text) for name, text in rows]

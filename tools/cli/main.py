@@ -199,13 +199,16 @@ def _bind(function: Callable[..., int | None]) -> Callable[..., None]:
 def load_command(name: str) -> HelpfulCommand:
     """The command `name`, ready to run. `name`: one of `COMMANDS`."""
     home, function = HOMES.get(name, (name, "command"))
-    work = getattr(importlib.import_module(f"logweir.tools.cli.{home}"), function)
+    module = importlib.import_module(f"logweir.tools.cli.{home}")
+    work = getattr(module, function)
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     single.command(name, cls=HelpfulCommand, short_help=COMMANDS[name])(_bind(work))
     command = typer.main.get_command(single)
     assert isinstance(command, HelpfulCommand)
     signature = inspect.signature(work, eval_str=True)
     command.name_values(signature)
+    if function == "command":
+        command.topics = getattr(module, "TOPICS", {})
     if "config" in signature.parameters:
         for one in command.params:
             if getattr(one, "allow_from_autoenv", True):  # not typer's own way: errors name it so

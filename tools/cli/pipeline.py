@@ -6,12 +6,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from logweir.errors import ConfigError
 from logweir.recovery.report import RecoveryReport, vclock_json, words
+from logweir.tools.cli.commandhelp import Topic
 from logweir.tools.cli.common import given_vclock, show_damage, utc_text
 from logweir.tools.cli.output import Output, human_bytes
 from logweir.wal.render import value_json
@@ -24,6 +25,55 @@ if TYPE_CHECKING:
 Job = Literal["verify", "compact", "export", "cdc", "state", "diff", "stats", "import"]
 Format = Literal["parquet", "json", "csv", "delta", "tank"]
 Until = VClock | float | None
+
+_POLL_SECONDS: Final = 1
+
+TOPICS: Final = {
+    "verify": Topic(
+        "Check every file and the chain. Exit code 3 if anything is damaged.",
+        ("level",),
+        "pipeline verify data",
+    ),
+    "compact": Topic(
+        "Make one new snapshot of a snapshot and the logs behind it, in the folder --to.",
+        ("to", "at_vclock", "at_time", "snapshot", "parts"),
+        "pipeline compact data --to backup",
+    ),
+    "export": Topic(
+        "Write changes, or the state, to Parquet, JSON lines, CSV or Delta in the folder --to.",
+        ("to", "format", "what", "space", "integers", "at_vclock", "at_time", "option"),
+        "pipeline export data --to orders-parquet --space orders --option time_from=2026-01-01",
+    ),
+    "cdc": Topic(
+        "Write changes as they come, each once, going on where --checkpoint says; or, with "
+        "--mirror, keep a table of what the space has.",
+        ("to", "checkpoint", "every", "mirror", "format", "space", "integers", "option"),
+        "pipeline cdc data --to orders --checkpoint orders-checkpoint --space orders --mirror",
+    ),
+    "state": Topic(
+        "Print all tuples at a position, or at the end, as JSON lines.",
+        ("space", "at_vclock", "at_time", "snapshot", "parts"),
+        "pipeline state data --space orders --at-time 2026-01-01",
+    ),
+    "diff": Topic(
+        "Print what has to change in the first PATH to become the second. Exit code 1 if "
+        "anything has.",
+        ("at_vclock", "at_time"),
+        "pipeline diff data data --at-time 2026-01-01",
+    ),
+    "stats": Topic(
+        "Count rows, bytes, lsns and times by kind of file, space and type of row.",
+        ("option",),
+        "pipeline stats data --option recursive=true",
+    ),
+    "import": Topic(
+        "Take Parquet, CSV or JSON lines into --space of the store --to; of format tank a broker's "
+        "folder. Exit code 3 if that is damaged.",
+        ("to", "format", "space", "primary"),
+        "pipeline import orders-parquet --to store --space orders --primary id",
+    ),
+}
+"""What `logweir pipeline JOB --help` tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +102,7 @@ class _Call:
 
 def command(
     out: Output,
+    context: typer.Context,
     job: Annotated[Job, typer.Argument(metavar="JOB", help="What to do.")],
     paths: Annotated[
         list[str], typer.Argument(metavar="PATH", help="Folders or files; local or URLs.")
@@ -121,11 +172,8 @@ def command(
 ) -> int:
     """Run a job over an archive on Spark: on this machine, or where --master says.
 
-    JOB is verify (every file and the chain; exit code 3 if anything is damaged), compact (snapshot
-    and logs to a new snapshot in --to), export (to Parquet, JSON lines, CSV or Delta in --to), cdc
-    (the same continuously, with --checkpoint), state (all tuples at a position), diff (between two
-    PATHs; exit code 1 if they differ), stats, or import (files into --space of the store --to; of
-    format tank a broker's data folder).
+    JOB is verify, compact, export, cdc, state, diff, stats or import; logweir pipeline JOB --help
+    tells what it does and takes.
     """
     if at_vclock is not None and at_time is not None:
         raise ConfigError("--at-time", "cannot be given together with --at-vclock.")
@@ -150,11 +198,24 @@ def command(
         scan=_pairs("--option", option),
     )
     settings = _pairs("--conf", conf)
+    _refuse_others(context, job)
     _check(job, call)
     if job == "import" and format == "tank":
         return _import_tank(call)
     with _session(master, settings) as spark:
         return _JOBS[job](spark, call)
+
+
+def _refuse_others(context: typer.Context, job: Job) -> None:
+    """Refuse an option that is another job's, which would have no effect."""
+    every = set().union(*(topic.options for topic in TOPICS.values()))
+    for one in context.command.params:
+        if one.name not in every or one.name in TOPICS[job].options:
+            continue
+        source = context.get_parameter_source(one.name or "")
+        if source is not None and source.name != "DEFAULT":
+            takers = ", ".join(name for name, topic in TOPICS.items() if one.name in topic.options)
+            raise ConfigError(one.opts[0], f"is not for {job}", hint=f"it is for {takers}")
 
 
 def _check(job: Job, call: _Call) -> None:
@@ -168,8 +229,8 @@ def _check(job: Job, call: _Call) -> None:
     wanted = {"cdc": 1, "diff": 2}.get(job)
     if wanted is not None and len(call.paths) != wanted:
         raise ConfigError("PATH", f"this job takes {wanted}, not {len(call.paths)}")
-    if call.options["mirror"] and (job != "cdc" or call.space is None):
-        raise ConfigError("--mirror", "is for cdc, of one space", hint="name it with --space")
+    if call.options["mirror"] and call.space is None:
+        raise ConfigError("--mirror", "is of one space", hint="name it with --space")
     if call.scan:
         _check_scan(job, call)
     if job in ("export", "cdc") and call.format == "tank":
@@ -194,8 +255,8 @@ def _pairs(name: str, given: list[str] | None) -> dict[str, str]:
 def _check_scan(job: Job, call: _Call) -> None:
     from logweir.pipeline.options import ScanOptions
 
-    if job not in ("export", "cdc", "stats") or (job == "export" and call.what == "state"):
-        raise ConfigError("--option", "is for an export of changes, cdc and stats")
+    if job == "export" and call.what == "state":
+        raise ConfigError("--option", "is for an export of changes, not of the state")
     if taken := {"path", "paths", "url", "space", "integers"} & call.scan.keys():
         raise ConfigError("--option", f"{min(taken)} is given by the command's own arguments")
     ScanOptions.parse({"path": call.paths[0], **call.scan})
@@ -356,13 +417,17 @@ def _cdc(spark: SparkSession, call: _Call) -> int:
             every_seconds=call.options["every"],
             **call.scan,
         )
-        query.awaitTermination()
-    rows = sum(one.numInputRows for one in query.recentProgress)
-    told = {"to": call.target, "batches": len(query.recentProgress), "rows": rows}
+        seen: dict[int, int] = {}
+        is_over = False
+        while not is_over:  # Spark keeps the last hundred
+            is_over = bool(query.awaitTermination(_POLL_SECONDS))
+            seen |= {one.batchId: one.numInputRows for one in query.recentProgress}
+    rows = sum(seen.values())
+    told = {"to": call.target, "batches": len(seen), "rows": rows}
     if call.out.as_json:
         call.out.json(told)
         return 0
-    batches = f"{told['batches']} {'batch' if told['batches'] == 1 else 'batches'}"
+    batches = f"{len(seen)} {'batch' if len(seen) == 1 else 'batches'}"
     if call.options["mirror"]:  # the copy that it begins with is in none of the batches
         done = f"as the space is; {words(rows, 'row')} of the log merged in {batches}"
     else:
@@ -376,11 +441,10 @@ def _state(spark: SparkSession, call: _Call) -> int:
     from logweir.pipeline.jobs.work import typed_errors, watched
 
     given = {name: call.options[name] for name in ("snapshot", "parts")}
+    if call.wanted_space is not None:
+        given["spaces"] = [call.wanted_space]
     with _progress(call, "Folding") as told, watched(spark, told), typed_errors():
         rows = pipeline.state(spark, call.paths, until=call.until, **given)
-        if call.space is not None:
-            column = "space_id" if call.space.isdecimal() else "space"
-            rows = rows.filter(rows[column] == call.space)
         for row in rows.orderBy("space_id", "key").toLocalIterator():
             name = call.out.json_text(row["space"])
             data = value_json(bytes(row["tuple"]))
