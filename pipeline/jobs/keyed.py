@@ -29,7 +29,7 @@ import contextlib
 import json
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -54,7 +54,7 @@ from logweir.store.schema.bulk import KeyPlan
 from logweir.store.schema.definition import IndexDef, SpaceDef, SystemSpace
 from logweir.wal.mp import pack, unpack
 from logweir.wal.vclock import VClock
-from logweir.wal.xrow import RowType
+from logweir.wal.xrow import PROMOTIONS, RAFT, RowType
 
 __all__ = [
     "KEYED_DDL",
@@ -101,7 +101,7 @@ _CUT_BYTES: Final = 32
 Numbers = Any  # a numpy array
 
 
-def _flags(kinds: tuple[RowType, ...]) -> Numbers:
+def _flags(kinds: Iterable[int]) -> Numbers:
     """For each number that the column `type` can hold, whether it is one of these."""
     found = np.zeros(2**15, bool)
     found[list(kinds)] = True
@@ -110,6 +110,7 @@ def _flags(kinds: tuple[RowType, ...]) -> Numbers:
 
 _IS_BY_KEY: Final = _flags(_BY_KEY)
 _IS_CHANGE: Final = _flags((*_TUPLES, *_BY_KEY))
+_IS_KNOWN: Final = _flags((*RowType, RAFT, *PROMOTIONS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +349,7 @@ class Keyer:
     def _wanted(self, batch: pa.RecordBatch, file: int, at: Numbers) -> Numbers:
         """Which rows are not applied yet and stand in front of the end."""
         kinds = batch.column("type").to_numpy(zero_copy_only=False)
-        wanted = _IS_CHANGE[kinds]
+        wanted = np.ones(len(at), bool)
         end_file, end_at = self.plan.end
         if file > end_file:
             return np.zeros(len(at), bool)
@@ -356,6 +357,11 @@ class Keyer:
             wanted &= at < end_at
         if file > 0:
             wanted &= self._is_new(batch, file, at)
+        if not _IS_KNOWN[kinds[wanted]].all():
+            unknown = np.flatnonzero(wanted & ~_IS_KNOWN[kinds])[0]
+            raise self._unknown(file, int(at[unknown]), int(kinds[unknown]))
+        wanted &= _IS_CHANGE[kinds]
+        if file > 0:
             by_index = batch.column("index_id").to_numpy(zero_copy_only=False) > 0
             wanted &= ~(by_index & _IS_BY_KEY[kinds])
         return wanted
@@ -517,6 +523,15 @@ class Keyer:
             pa.array([pack([sequence_id, one[1], step]) for one in found], pa.binary()),
             pa.nulls(count, pa.binary()),
         ]
+
+    def _unknown(self, file: int, at: int, kind: int) -> CorruptBlock:
+        return CorruptBlock(
+            f"row {at % POSITION_ROWS} of the block is of the unknown type {kind}: what it changes "
+            "cannot be told.",
+            path=self.plan.files[file],
+            offset=at // POSITION_ROWS,
+            hint="`logweir cat` shows the row",
+        )
 
     def _no_space(self, file: int, at: int, space_id: int) -> CorruptBlock:
         return CorruptBlock(

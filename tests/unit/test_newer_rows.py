@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from support.folding import prepared_here, state_here
 from support.logs import body, insert, transaction
 from typer.testing import CliRunner
 
@@ -71,3 +72,15 @@ def test_an_election_that_may_decide_stops_the_opening(kind: int, tmp_path: Path
     with pytest.raises(CorruptBlock, match="may decide about rows that wait") as caught:
         logweir.open(folder)
     assert "snapshot" in caught.value.hint
+
+
+def test_a_row_of_an_unknown_type_stops_the_folding(tmp_path: Path) -> None:
+    """A state that is made of the folder's files would lack what it changes."""
+    for kind in (30, 31):
+        store(tmp_path / str(kind), [(kind, PROMOTES)])
+        assert state_here(prepared_here(tmp_path / str(kind)))
+    store(tmp_path / "unknown", [(77, PROMOTES)])
+    with pytest.raises(CorruptBlock, match="of the unknown type 77") as caught:
+        state_here(prepared_here(tmp_path / "unknown"))
+    assert caught.value.path.endswith(".xlog")
+    assert caught.value.offset
