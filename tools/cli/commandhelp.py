@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -105,7 +106,7 @@ class HelpfulCommand(TyperCommand):
                 and (record := one.get_help_record(ctx))
             ]
             if kind == "argument":
-                rows = [(name.partition(" ")[0], text) for name, text in rows]
+                rows = [(re.split(r" |:<", name)[0], text) for name, text in rows]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
