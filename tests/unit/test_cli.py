@@ -74,7 +74,10 @@ SERVER = {"prometheus_client", "cramjam", "logweir.replication.server"}
         (["status", "nothing"], SERVER | STORE | {"rich", "lmdb"}),
         *[
             ([name, "--help"], SERVER | STORE | {"lmdb"})
-            for name in ("serve", "follow", "status", "snapshot", "user", "topic", "retain", "tap")
+            for name in (
+                *("serve", "follow", "status", "snapshot", "user", "topic", "retain", "tap"),
+                *("capture", "restore"),
+            )
         ],
     ],
 )

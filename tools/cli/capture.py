@@ -7,17 +7,19 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import logweir
 from logweir.errors import ConfigError, DecodeError, Unreachable
-from logweir.replication.capture.running import Kept, StoreKept, TokenFile, load_function, run
 from logweir.tools.cli.notify import notify
 from logweir.tools.cli.output import Output
 from logweir.wal.mp import Value
 from logweir.wal.render import from_json, load_json
+
+if TYPE_CHECKING:
+    from logweir.replication.capture.running import Kept
 
 
 def command(
@@ -61,6 +63,8 @@ def command(
     transaction alone, and again if a crash comes before the file is written. If it raises, the
     program ends with exit code 1, and the next start gives it the same transaction.
     """
+    from logweir.replication.capture.running import StoreKept, TokenFile, load_function, run
+
     if (store is None) == (token is None):
         raise ConfigError("--store", "one of --store and --token says where the place is kept")
     if images and store is None:

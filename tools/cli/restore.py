@@ -7,10 +7,8 @@ from typing import Annotated
 
 import typer
 
-from logweir.archive.fetch import restore_archive
 from logweir.errors import ConfigError
 from logweir.recovery.report import vclock_json
-from logweir.recovery.restore import restore
 from logweir.tools.cli.common import (
     NewFolderOption,
     existing,
@@ -58,10 +56,14 @@ def command(
         raise ConfigError("DIR", "give a folder, or an archive with --from, and not both")
     at = _point(at_vclock, at_time)
     if directory is None:
+        from logweir.archive.fetch import restore_archive
+
         result = restore_archive(
             archive, to, at=at, dry_run=dry_run, verify=verify, tell=out.warning
         )
     else:
+        from logweir.recovery.restore import restore
+
         with out.progress("Reading", log_bytes(existing(directory))) as progress:
             result = restore(
                 directory,
