@@ -106,6 +106,7 @@ def begin_mirror(
         _begin(spark, deltalake, prepared, space, columns, to)
     table = deltalake.DeltaTable(str(to))
     _check(table, columns, to, checkpoint)
+    shutil.rmtree(_stage(to), ignore_errors=True)  # a killed driver left it
     names = ((number, f"{_POSITION}{number}") for number in range(VCLOCK_COMPONENTS))
     found = {number: table.transaction_version(name) for number, name in names}
     return VClock({number: lsn for number, lsn in found.items() if lsn is not None})

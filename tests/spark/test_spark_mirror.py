@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spark.feeding import forget_last_commit
+from spark.feeding import forget_last_commit, thaw
+from spark.test_spark_kill import killed
 
 import logweir
 from logweir import pipeline
@@ -116,29 +114,27 @@ def test_a_mirror_has_what_the_space_has(spark: SparkSession, tmp_path: Path) ->
 def test_a_mirror_survives_a_killed_driver_at_every_step(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Killed before and after the table appears, before and after a merge: in the end it has what
+    """Killed before and after the table appears, before and after a merge: begun again it has what
     the space has, and each merge was made once."""
-    folder, table = tmp_path / "from", tmp_path / "to"
-    change(folder, 1, 40)
-    words = ["cdc", str(folder), "--to", str(table), "--checkpoint", str(tmp_path / "c")]
-    words += ["--space", "t", "--mirror", "--master", "local[1]"]
-    program = "from logweir.tools.cli.main import run; run()"
+    job, kept = tmp_path / "job", tmp_path / "kept"
+    folder, table = job / "from", job / "to"
+    words = ["-c", "from logweir.tools.cli.main import run; run()", "pipeline", "cdc", str(folder)]
+    words += ["--to", str(table), "--checkpoint", str(job / "c"), "--space", "t", "--mirror"]
+    words += ["--master", "local[1]"]
     versions = []
-    for seed, place in enumerate(("before_table", "after_table", "before_merge", "after_merge"), 2):
-        ran = subprocess.run(
-            [sys.executable, "-c", program, "pipeline", *words],
-            env={**os.environ, "LOGWEIR_FAILPOINTS": f"mirror.{place}=kill"},
-            cwd=tmp_path,
-            capture_output=True,
-            timeout=200,
-        )
-        assert ran.returncode == -signal.SIGKILL, ran.stderr[-2000:]
-        there = deltalake.DeltaTable.is_deltatable(str(table))
-        versions.append(deltalake.DeltaTable(str(table)).version() if there else None)
-        change(folder, seed, 30)
-    assert versions == [None, 0, 0, 1]
-    assert (tmp_path / ".logweir-stage-to").is_dir()
-    follow(spark, folder)
-    assert shown(table) == wanted(folder)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "from", "to"]
-    assert deltalake.DeltaTable(str(table)).version() == 2
+    for seed, step in enumerate(("table", "merge"), 1):
+        change(folder, seed, 40)
+        places = (f"mirror.before_{step}", f"mirror.after_{step}")
+        told = {"FREEZE": str(job), "FREEZE_TO": str(kept), "FREEZE_AT": places[0]}
+        killed(words, tmp_path, places[1], **told)
+        shutil.copytree(job, kept / places[1])
+        for place in places:
+            thaw(kept / place, job)
+            there = deltalake.DeltaTable.is_deltatable(str(table))
+            versions.append(deltalake.DeltaTable(str(table)).version() if there else None)
+            assert (job / ".logweir-stage-to").is_dir() or place == "mirror.after_table"
+            follow(spark, folder)
+            assert shown(table) == wanted(folder)
+            assert sorted(path.name for path in job.iterdir()) == ["c", "from", "to"]
+            versions.append(deltalake.DeltaTable(str(table)).version())
+    assert versions == [None, 0, 0, 0, 0, 1, 1, 1]
