@@ -22,6 +22,7 @@ from logweir.store.commit.group import Group
 from logweir.store.commit.marks import Outcome
 from logweir.store.commit.queue import CommitQueue
 from logweir.store.cursor import LogCursor
+from logweir.store.ending import Ending
 from logweir.store.engine.batches import Answers
 from logweir.store.engine.computing import Computer
 from logweir.store.engine.engine import Engine
@@ -327,6 +328,7 @@ class Inner(TakesJobs, _Groups, _Views):
         self.queue = CommitQueue(self.committer.commit, self.committer.lock)
         self.checkpoints = Checkpoints(self, checkpoints)
         self.sweeper = Sweeper()
+        self._ending = Ending(self._end)
         self._belong()
 
     def _after_commit(self, logged_bytes: int) -> None:
@@ -340,10 +342,15 @@ class Inner(TakesJobs, _Groups, _Views):
 
     def close(self) -> None:
         """See `Log.close`."""
+        if self.is_foreign or self._ending.is_over:
+            return
+        self.committer.check_not_inside()
+        self._ending.end()
+
+    def _end(self) -> None:
         committer = self.committer
         if committer.is_closed:
             return
-        committer.check_not_inside()
         self._end_threads()
         failed: list[Exception] = []
         if committer.failure is None and committer.durability == "none":
@@ -371,7 +378,7 @@ class Inner(TakesJobs, _Groups, _Views):
         self._end_threads()
         committer.layers.close(apply=False)
         with committer.alone():
-            committer.is_closed = True
+            committer.is_closed = self._ending.is_over = True
             committer.abandon_writer()
             committer.state.close(clean=False)
             self._lock_stack.close()

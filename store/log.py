@@ -79,6 +79,7 @@ class Log(Reads, Past, Listens, Expires, Appends, Upkeep):
 
         Raises `WalError` and its kinds for the first step that failed; all are tried, and the
         folder is free after it. `WriterPoisoned`: also where a sync in the background had failed.
+        An interrupt comes out when it is done; a second one at once, and it goes on meanwhile.
         """
         self.inner.close()
 

@@ -188,6 +188,30 @@ def test_an_interrupted_first_change_leaves_a_store_that_can_be_closed(tmp_path:
     assert at > 200
 
 
+def test_an_interrupted_close_is_ended_by_the_next(tmp_path: Path) -> None:
+    """Wherever it is stopped: the folder is free behind another one, and nothing is missing."""
+    folder = tmp_path / "store"
+    at = 0
+    was_interrupted = True
+    wrong: list[str] = []
+    while was_interrupted:
+        at += 3
+        log = opened(folder)
+        log.replace("kv", (1, str(at)))
+        interrupter = Interrupter(at, STORE)
+        was_interrupted = interrupter.run(log.close)
+        if found := outcome(log.close):
+            wrong.append(f"{interrupter.where}: {found}")
+        try:
+            with logweir.open(folder) as log:
+                assert log.get("kv", 1) == (1, str(at)), interrupter.where
+        except logweir.LogweirError as error:
+            wrong.append(f"{interrupter.where}: {type(error).__name__}: {error}")
+            folder = tmp_path / f"store-{at}"
+    assert wrong == []
+    assert at > 100
+
+
 def here(log: logweir.Log) -> str:
     """The same in this thread, which must not be taken for one inside a transaction."""
     try:
