@@ -66,12 +66,18 @@ class Program:
         command = [Path(sys.executable).parent / "logweir", "--json", "serve", *self._words]
         self._log = open(self.folder.with_suffix(".log"), "ab")  # noqa: SIM115
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log)
-        if not wait:
-            return
+        self._told = b""
+        if wait:
+            self.ready()
+
+    def ready(self) -> None:
+        """Wait until it listens."""
+        assert self._process is not None
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], 60)
-        told = self._process.stdout.readline() if ready else b""
-        assert told, self.folder.with_suffix(".log").read_text()[-2000:]
+        if not self._told:
+            ready, _, _ = select.select([self._process.stdout], [], [], 60)
+            self._told = self._process.stdout.readline() if ready else b""
+        assert self._told, self.folder.with_suffix(".log").read_text()[-2000:]
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -159,6 +165,11 @@ class Upstreams:
             self.box.start()
         else:
             self.programs[kind].start(wait=False)
+
+    def ready(self) -> None:
+        """Wait until all listen that were started again."""
+        for program in self.programs.values():
+            program.ready()
 
     def end(self) -> None:
         """Kill all that run."""

@@ -145,6 +145,7 @@ def test_nothing_is_lost_or_doubled_whoever_is_killed(tmp_path: Path, hub: Hub) 
                 pause.wait(chance.random())
             for one in late:
                 one.start()
+        hub.upstreams.ready()
         held = {kind: hub.upstreams.contents(kind) for kind in KINDS}
         for kind in KINDS:
             for followed in KINDS:
