@@ -9,7 +9,6 @@ import typer
 
 from logweir.errors import ConfigError
 from logweir.replication import loop
-from logweir.replication.tank.client import Client
 from logweir.replication.topic.config import check_setting, check_topic
 from logweir.tools.cli.operating import Ask, operate
 from logweir.tools.cli.output import Output
@@ -123,6 +122,8 @@ def _config(out: Output, ask: Ask, name: str, lines: dict[str, str]) -> None:
 async def _remote(
     out: Output, action: Action, where: str, name: str, partitions: int, lines: dict[str, str]
 ) -> int:
+    from logweir.replication.tank.client import Client
+
     async with Client(peer_url(where)) as client:
         if action == "list":
             topics = []
