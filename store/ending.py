@@ -25,22 +25,27 @@ class Ending:
         self.is_over = False
 
     def end(self) -> None:
-        """Do the work, or wait until it is done. Raises what it raised, once.
+        """Do the work, or wait until it is done. Raises what it raised, once, also if who asked
+        before was interrupted.
 
         The first interrupt waits for the end of it, the second does not; the work goes on then.
         """
+        if not self.is_over:
+            self._wait()
+        if self._errors:
+            raise self._errors.pop()
+
+    def _wait(self) -> None:
         try:
             thread = start_thread("logweir-close", self._run)
         except RuntimeError:  # there are no more threads, as when the interpreter ends
             self._run()
-        else:
-            try:
-                thread.join()
-            except BaseException:
-                thread.join()
-                raise
-        if self._errors:
-            raise self._errors.pop()
+            return
+        try:
+            thread.join()
+        except BaseException:
+            thread.join()
+            raise
 
     def _run(self) -> None:
         with self._alone:

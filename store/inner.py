@@ -342,9 +342,10 @@ class Inner(TakesJobs, _Groups, _Views):
 
     def close(self) -> None:
         """See `Log.close`."""
-        if self.is_foreign or self._ending.is_over:
+        if self.is_foreign:
             return
-        self.committer.check_not_inside()
+        if not self._ending.is_over:
+            self.committer.check_not_inside()
         self._ending.end()
 
     def _end(self) -> None:

@@ -212,6 +212,24 @@ def test_an_interrupted_close_is_ended_by_the_next(tmp_path: Path) -> None:
     assert at > 100
 
 
+def test_what_failed_behind_an_interrupted_close_is_told_by_the_next(tmp_path: Path) -> None:
+    """Who was interrupted has not heard of it; once it is told, nothing comes any more."""
+    log = opened(tmp_path / "store")
+    ending = log.inner._ending
+    work = ending._work
+
+    def fail() -> None:
+        work()
+        raise OSError("the disk")
+
+    ending._work = fail
+    ending._run()  # in its thread, while nobody waits for it any more
+    with pytest.raises(OSError, match="the disk"):
+        log.close()
+    log.close()
+    opened(tmp_path / "store").close()
+
+
 def here(log: logweir.Log) -> str:
     """The same in this thread, which must not be taken for one inside a transaction."""
     try:
