@@ -54,7 +54,7 @@ _LOGIN = frozenset((Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP))
 
 _NO_BUCKET = frozenset((Status.NOT_FOUND, 0x24))
 
-__all__ = ["Alive", "Answer", "ClientSession", "Refused", "Started", "StreamEvent"]
+__all__ = ["Alive", "Answer", "ClientSession", "Refused", "Selected", "Started", "StreamEvent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,11 @@ class Alive:
 
 
 @dataclass(frozen=True, slots=True)
+class Selected:
+    """The server does not refuse the bucket."""
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     """When the server was started, in Unix seconds; None: it does not say."""
 
@@ -85,7 +90,7 @@ class Answer:
     packet: Packet
 
 
-StreamEvent = TapMessage | Refused | Alive | Started | Answer
+StreamEvent = TapMessage | Refused | Alive | Selected | Started | Answer
 
 
 class ClientSession(BaseSession[StreamEvent]):
@@ -114,7 +119,7 @@ class ClientSession(BaseSession[StreamEvent]):
         self.ended_whole = False
         self.dropped = 0
         self._connect = connect
-        self._bucket = bucket
+        self.bucket = bucket
         self._doubt: Packet | None = None  # the answer to SELECT_BUCKET, if it was a refusal
         self._big_endian_producer = big_endian_producer
         self._packets = PacketBuffer()
@@ -143,7 +148,7 @@ class ClientSession(BaseSession[StreamEvent]):
         del now
         events: list[StreamEvent] = []
         if self._doubt is not None:
-            self._refused(f"bucket {self._bucket!r}", self._doubt, events)
+            self._refused(f"bucket {self.bucket!r}", self._doubt, events)
         self.ended_whole = not self._is_over() and not len(self._packets)
         self.end("the server closed the connection")
         return events
@@ -209,9 +214,11 @@ class ClientSession(BaseSession[StreamEvent]):
         elif opcode == Opcode.SELECT_BUCKET and self._awaits_bucket:
             self._awaits_bucket = False
             if packet.status in _NO_BUCKET or (self._connect is None and self._is_doubtful(packet)):
-                self._refused(f"bucket {self._bucket!r}", packet, events)
+                self._refused(f"bucket {self.bucket!r}", packet, events)
             elif self._is_doubtful(packet):
                 self._doubt = packet
+            else:
+                events.append(Selected())
         elif opcode == Opcode.STAT and self._statistics is not None:
             self._take_statistic(self._statistics, packet, events)
         elif opcode == Opcode.TAP_CONNECT:
@@ -222,9 +229,9 @@ class ClientSession(BaseSession[StreamEvent]):
             self.end(f"a response of opcode {opcode:#04x} to nothing")
 
     def _ask(self) -> None:
-        if self._bucket:
+        if self.bucket:
             self._awaits_bucket = True
-            self._out.put(encode_request(Packet(Opcode.SELECT_BUCKET, self._bucket.encode())))
+            self._out.put(encode_request(Packet(Opcode.SELECT_BUCKET, self.bucket.encode())))
         if self._asks_start:
             self._statistics = {}
             self._out.put(encode_request(Packet(Opcode.STAT)))

@@ -124,6 +124,14 @@ class _Upstream:
         """Whether the server closed the connection, and not in the middle of something."""
         return self.session.ended_whole
 
+    async def begun(self) -> None:
+        """Returns when the server has let us into the bucket. Raises as `step`."""
+        while not self._waiting and not self._end:
+            self._news.clear()
+            await self._news.wait()
+        if self._waiting and isinstance(self._waiting[0], Refused):
+            raise self._refusal(self._waiting[0])
+
     async def step(self) -> list[TapMessage]:
         """What is there, at most about `limits.UPSTREAM_STEP_BYTES`; at least one message.
 
@@ -163,7 +171,11 @@ class _Upstream:
             return SourceStopped(
                 f"{self._url}: {text}", hint="it does not speak TAP; Couchbase before 5.0 does"
             )
-        return Unreachable(str(self._url), text, hint="check user and password, and its log")
+        if event.status == Status.NOT_FOUND:
+            hint = "there is no such bucket: make it there, or name another in the address"
+        else:
+            hint = "check user and password, and its log"
+        return Unreachable(str(self._url), text, hint=hint)
 
 
 def _size(event: StreamEvent) -> int:
@@ -248,7 +260,6 @@ class TapSource:
         if known:
             pairs = tuple(sorted(known.items()))
             return Connect(self.name, options, vbuckets=vbuckets, checkpoints=pairs)
-        _log.info("tap.full_copy", url=self.url, bucket=bucket.name)
         return Connect(self.name, options | Option.BACKFILL, backfill=0, vbuckets=vbuckets)
 
     def tokens(self, bucket: Bucket) -> dict[int, int]:
@@ -335,7 +346,11 @@ class _Following:
 
     async def run(self) -> None:
         """Until the connection ends, which raises."""
+        if self._upstream.session.bucket:
+            await self._upstream.begun()
         self._progress.state(SourceState.SYNCING)
+        if not (self._tokens or self._source.dumps or self._source.takes_over):
+            _log.info("tap.full_copy", url=self._source.url, bucket=self._bucket.name)
         if self._source.dumps and self._tokens:
             await self._forget_tokens()
         while True:

@@ -1,5 +1,5 @@
-"""Servers that end a dump without a mark, as memcached's default engine does: what a copy keeps of
-what they have no more, and what it says."""
+"""Servers that end a dump without a mark, as memcached's default engine does, and such as have not
+the bucket: what a copy keeps of what they have no more, and what it says."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from logweir.errors import ConfigError
 from logweir.limits import BACKFILL_CHUNK_ITEMS
 from logweir.replication.bucket.item import VbucketState
 from logweir.replication.bucket.store import Buckets
+from logweir.replication.memcached.wire.codec import Status, encode_answer
 from logweir.replication.memcached.wire.messages import Opaque, TapMessage
 from logweir.replication.runner import SourceState
 
@@ -137,3 +138,20 @@ def test_eof_is_for_dumps(tmp_path: Path, query: str) -> None:
     once = {"once": True} if query.endswith("none") else {}
     with pytest.raises(ConfigError, match="eof"), following(tmp_path / "s", 1, query, **once):
         pass
+
+
+def test_a_bucket_that_is_not_there_is_no_copy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is said to be copied while the server refuses it, nor that it is being copied."""
+    caplog.set_level("INFO")
+
+    def refuse(peer: Peer) -> None:
+        packet = peer.receive()
+        assert packet is not None
+        peer.socket.sendall(encode_answer(packet, Status.NOT_FOUND))
+
+    with TapServer(refuse) as upstream, following(tmp_path / "s", upstream.port) as server:
+        server.wait(lambda: upstream.connections >= 2 and "0x0001" in status(server).last_error)
+        assert "there is no such bucket" in status(server).last_error
+        assert not [line for line in caplog.messages if "full_copy" in line or "syncing" in line]

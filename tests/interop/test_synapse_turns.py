@@ -245,3 +245,18 @@ def test_stream_that_is_made_later_is_followed(tmp_path: Path, dialect: str, sta
             assert two.server.runners[0].status.attempts == 1
             keys = [row[3][1] for row in two.log.select("synapse_late")]
             assert sorted(keys) == [[number] for number in [*range(100), 1000]]
+
+
+def test_a_listener_without_streams_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hub of it is ready: there is nothing to catch up with."""
+    monkeypatch.setattr("logweir.replication.synapse.follow.source._SURVEY_SECONDS", 0.0)
+    with Serving(tmp_path / "one", listen=[parse_listen_url("synapse://:0")]) as one:
+        url = parse_url(f"synapse://127.0.0.1:{one.port}?start=all")
+        with Serving(tmp_path / "two", follow=[url], listen=[]) as two:
+            two.wait(lambda: two.server.runners[0].status.state == SourceState.FOLLOWING)
+            assert two.server.is_caught_up
+            space(one.log, "late", 3)
+            two.wait(lambda: bool(two.log.schema.get("synapse_late")))
+            two.wait(lambda: two.log.count("synapse_late") == 3)

@@ -165,6 +165,11 @@ class Tracker:
         return Place.LIVE in places and not any(place in unsettled for place in places)
 
     @property
+    def is_empty(self) -> bool:
+        """Whether no stream is known, neither here nor by a POSITION."""
+        return not self._flows
+
+    @property
     def has_none(self) -> bool:
         """Whether no stream is followed, or about to be."""
         return all(flow.place is Place.UNSEEN for flow in self._flows.values())

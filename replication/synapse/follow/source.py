@@ -21,7 +21,8 @@ What arrives is decided on by `cursors.Tracker` and stored batch by batch in the
 while one batch becomes durable the next one is gathered, and above `limits.SYNAPSE_WAITING_BYTES`
 the server is not read. Without an `http` address missed rows of D2 and later are told as a gap.
 The source has caught up when every stream that is known has had its POSITION on this connection
-(or none for `_SURVEY_SECONDS`) and nothing that was missed is on its way. Nothing tells which
+(or none for `_SURVEY_SECONDS`) and nothing that was missed is on its way; a listener that tells of
+no stream for so long has none. Nothing tells which
 POSITION is the last one, so *once* the server must also have been silent for `_QUIET_SECONDS`, or
 `_SURVEY_SECONDS` must have gone by.
 A server with the wrong name is tried again after `WRONG_SERVER_SECONDS` at the earliest. In Redis
@@ -341,7 +342,9 @@ class _TcpConversation:
         if tracker is None:
             return False
         now, heard = link.time(), link.last_received
-        return self._source.has_caught_up(tracker, now, self.began_at, heard)
+        if self._source.has_caught_up(tracker, now, self.began_at, heard):
+            return True
+        return tracker.is_empty and now >= self.began_at + _SURVEY_SECONDS
 
     async def _begin(self, server: str) -> None:
         try:
