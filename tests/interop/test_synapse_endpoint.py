@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -407,3 +408,21 @@ def test_first_follower_does_not_read_what_was_there(tmp_path: Path) -> None:
             server.log.insert("s", [5000])
             end = server.log.vclock.signature
             assert client.line() == f'RDATA s {end} ["insert",[5000],[5000]]'
+
+
+def test_requests_are_counted(tmp_path: Path) -> None:
+    """What is asked for by lines and over HTTP, each under the scheme of its connections."""
+    listen = [parse_listen_url("synapse://:0?dialect=D3&http=127.0.0.1:0&streams=a")]
+    with Serving(tmp_path / "data", listen=listen) as serving:
+        serving.log.create_space("a", [("id", "unsigned")], primary=["id"])
+        with Client(serving.port) as client:
+            client.send("REPLICATE")
+            client.until("POSITION")
+        port, page = serving.urls[1].port, "/_synapse/replication/get_repl_stream_updates/"
+        for stream, status in (("a", 200), ("b", 400)):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            with closing(connection):
+                connection.request("GET", f"{page}{stream}/1?from_token=0&upto_token=9")
+                assert connection.getresponse().status == status
+        told = serving.server.metrics.requests()
+    assert told == {"synapse": (1, 0), "synapse+http": (1, 1)}

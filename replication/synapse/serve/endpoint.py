@@ -68,7 +68,7 @@ from logweir.replication.synapse.client_session import error_line
 from logweir.replication.synapse.push import OWN_INSTANCE, Delivery, Stream, Streams
 from logweir.replication.synapse.serve.options import Options
 from logweir.replication.synapse.serve.shown import Shown
-from logweir.replication.synapse.serve.updates import Failed, UpdatesService
+from logweir.replication.synapse.serve.updates import Answered, Failed, UpdatesService
 from logweir.replication.synapse.server_session import Event, ServerSession
 from logweir.replication.synapse.wire.codec import ALL, Dialect, FederationAck, Plain, Replicate
 from logweir.replication.urls import Url
@@ -91,6 +91,7 @@ class SynapseService:
         options: Options | None = None,
         *,
         shown: Callable[[Streams, Link], Shown] = lambda streams, link: Shown(streams),
+        answered: Answered = lambda scheme, done, failed: None,
     ) -> None:
         self.log = log
         self.hub = hub
@@ -98,6 +99,7 @@ class SynapseService:
         self.streams = Streams(log, self.options.dialect, enveloped=self.options.enveloped)
         self.streams.on_taken = self._taken
         self.shown = partial(shown, self.streams)
+        self.answered = answered
         self.conversations: set[Conversation] = set()
         self._windows: OrderedDict[tuple[int, int], _Shared] = OrderedDict()
         self._windows_bytes = 0
@@ -110,12 +112,16 @@ class SynapseService:
 
     def companion(self, failed: Failed) -> tuple[Url, UpdatesService] | None:
         """The HTTP address that belongs to this one, and what serves it. `failed`: see there."""
-        options = self.options
-        if options.http is None:
+        if (address := self.options.http) is None:
             return None
-        secret = options.secret
-        return options.http, UpdatesService(
-            self.log, self.hub, self.streams, self.shown, secret=secret, failed=failed
+        return address, UpdatesService(
+            self.log,
+            self.hub,
+            self.streams,
+            self.shown,
+            secret=self.options.secret,
+            failed=failed,
+            answered=self.answered,
         )
 
     async def keep(self, name: str, token: int) -> None:
@@ -264,6 +270,9 @@ class Conversation:
             elif self.service.options.relay_up and not self._shown.refusal_of_all:
                 for other in self.service.conversations - {self}:
                     other.pass_on(event)
+        if asked := sum(isinstance(event, Replicate) for event in events):
+            refused = int(self.session.close_reason != "")
+            self.service.answered(self.link.scheme, asked - refused, refused)
 
     def _ask(self, event: Replicate) -> None:
         if refusal := self._shown.refusal_of_all:

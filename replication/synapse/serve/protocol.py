@@ -45,6 +45,7 @@ class SynapseProtocol(WireProtocol):
             shared.settled,
             read_options(url),
             shown=lambda streams, link: Shown(streams, Rights(shared, link.user), choice),
+            answered=shared.metrics.answered,
         )
         self.made.append(made)
         more = made.companion(shared.logins.failed)

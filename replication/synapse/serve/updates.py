@@ -53,13 +53,14 @@ from logweir.replication.synapse.serve.shown import Shown, ShownTo
 from logweir.replication.turns import Turn
 from logweir.store import Log
 
-__all__ = ["Failed", "UpdatesService"]
+__all__ = ["Answered", "Failed", "UpdatesService"]
 
 _PREFIX: Final = ("_synapse", "replication", "get_repl_stream_updates")
 _READ_BYTES: Final = 8 * 1024 * 1024
 """Of the log in one request."""
 
 Failed = Callable[[Link, str], bool]
+Answered = Callable[[str, int, int], None]
 
 _Found = tuple[list[bytes], int, bool]
 """Rows with their tokens as JSON, one or more together, where they end, and whether there are more.
@@ -69,7 +70,7 @@ _Found = tuple[list[bytes], int, bool]
 class UpdatesService:
     """The HTTP address of a D3 listener, for a `Listener`. `shown`: what the peer of a connection
     is shown, everything unless given; `secret`: "" for none; `failed`: is told of a wrong one, see
-    `Logins.failed`."""
+    `Logins.failed`; `answered`: of each request, see `Metrics.answered`."""
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class UpdatesService:
         *,
         secret: str = "",
         failed: Failed = lambda link, user: False,
+        answered: Answered = lambda scheme, done, failed: None,
     ) -> None:
         self.log = log
         self.hub = hub
@@ -87,6 +89,7 @@ class UpdatesService:
         self.shown: ShownTo = shown or (lambda link: Shown(streams))
         self._secret = secret.encode()
         self._failed = failed
+        self._answered = answered
 
     def begin(self, link: Link) -> HttpConversation:
         """See `Service`."""
@@ -94,6 +97,8 @@ class UpdatesService:
 
         async def respond(request: Request) -> Answer:
             found = Answer(*await self.respond(request, shown))
+            is_done = found.status < 400
+            self._answered(link.scheme, int(is_done), int(not is_done))
             is_wrong = found.status == 401 and "authorization" in request.headers
             if is_wrong and self._failed(link, ""):
                 loop = asyncio.get_running_loop()
