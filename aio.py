@@ -255,6 +255,11 @@ class AsyncLog(_AsyncStatements):
         self._inner.check_process()
         return await asyncio.to_thread(self.sync.select, space, key, **options)
 
+    async def count(self, space: int | str) -> int:
+        """As `Log.count`."""
+        self._inner.check_process()
+        return await asyncio.to_thread(self.sync.count, space)
+
     def rows(
         self,
         after: Mapping[int, int] | None = None,

@@ -46,7 +46,7 @@ CLASSES: Final = {
     "logweir.store.listening.Listener": ("close", "wait"),
     "logweir.aio.AsyncLog": (
         *("close", "vclock", "schema", "insert", "replace", "update", "upsert", "delete", "append"),
-        *("execute", "transaction", "get", "select", "rows", "listen", "run"),
+        *("execute", "transaction", "get", "select", "count", "rows", "listen", "run"),
     ),
     "logweir.aio.AsyncTransaction": (
         *("insert", "replace", "update", "upsert", "delete", "append", "execute", "get", "select"),

@@ -71,7 +71,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("memory", "recovery_*", "repair_restore", "replay", "power_cut"),
     ),
     "store": (
-        *("aio_*", "append_units", "bootstrap", "bulk", "change_while_*", "checkpoints", "keys"),
+        *("aio*", "append_units", "bootstrap", "bulk", "change_while_*", "checkpoints", "keys"),
         *("definitions", "error_paths", "face", "format", "jsonpath", "large_tuples", "long_keys"),
         *(
             "lmdb_*",
