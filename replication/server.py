@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from logweir.errors import LogweirError
-from logweir.limits import MEMORY_BYTES, STATUS_GAPS
+from logweir.limits import CONNECTIONS, MEMORY_BYTES, STATUS_GAPS
 from logweir.replication.administration import Administration
 from logweir.replication.httpconversation import PAGES
 from logweir.replication.listener import Listener, Service
@@ -63,8 +63,9 @@ class ServerOptions:
     `retain_max_bytes`: of old logs kept for one follower, 0 without bound; `once`: of every
     upstream only what it had when it was asked; `metrics`, `web`: where these are served over HTTP,
     see `replication.metricsport`, `replication.web.service`; `memory_bytes`: see
-    `replication.budget`; `ready_lag_seconds`: how far behind an upstream this server may be and be
-    ready; `sockets`: on which somebody listens for it already, see `replication.handedover`.
+    `replication.budget`; `connections`: open at a time; `ready_lag_seconds`: how far behind an
+    upstream this server may be and be ready; `sockets`: on which somebody listens for it
+    already, see `replication.handedover`.
 
     Raises `ConfigError` if two upstreams would fill the same; see `replication.service.names`.
     """
@@ -81,6 +82,7 @@ class ServerOptions:
     web: Url | None = None
     tls: ssl.SSLContext | None = field(default=None, compare=False)
     memory_bytes: int = MEMORY_BYTES
+    connections: int = CONNECTIONS
     ready_lag_seconds: float = 10.0
     sockets: Sequence[socket.socket] = field(default=(), compare=False)
 
@@ -108,6 +110,7 @@ class Server:
                 read_only=options.read_only,
                 replication_timeout_seconds=options.replication_timeout_seconds,
                 retain_max_bytes=options.retain_max_bytes,
+                connections=options.connections,
             ),
         )
         self.users = StoreUsers(self.shared)
@@ -115,6 +118,7 @@ class Server:
             metrics=self.metrics,
             users=self.users,
             logins=self.shared.logins,
+            connections_limit=options.connections,
             memory_bytes=options.memory_bytes,
             sockets=options.sockets,
         )

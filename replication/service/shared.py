@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
+from logweir.limits import CONNECTIONS
 from logweir.replication.logins import Logins
 from logweir.replication.metrics import Metrics
 from logweir.replication.service.access import (
@@ -60,13 +61,14 @@ class Options:
     `guest`: grants that stand in no row; `read_only`: changes are refused with error 7;
     `replication_timeout_seconds`: heartbeats are that far apart, and a replica that says nothing
     for four times as long is dropped; `retain_max_bytes`: see `replication.stream.retention`;
-    `clock`: seconds since the epoch.
+    `connections`: the most that may be open; `clock`: seconds since the epoch.
     """
 
     guest: Sequence[Grant] = ()
     read_only: bool = False
     replication_timeout_seconds: float = 1.0
     retain_max_bytes: int = 0
+    connections: int = CONNECTIONS
     clock: Callable[[], float] = time.time
 
 

@@ -11,8 +11,9 @@ import pytest
 
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
-from logweir.limits import CONNECTIONS, TAP_VALUE_BYTES
+from logweir.limits import TAP_VALUE_BYTES
 from logweir.recovery.faults import Fault, FaultyFileSystem
+from logweir.replication.bucket.item import VbucketState
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
 from logweir.replication.memcached.wire.messages import Connect, Option
 from logweir.replication.protocols import parse_listen_url
@@ -20,24 +21,33 @@ from logweir.replication.service import users
 from logweir.wal.filesystem import OS
 
 
+def state(vbucket: int, wanted: VbucketState) -> Packet:
+    """The request that gives a vbucket a state."""
+    return Packet(Opcode.SET_VBUCKET, extras=struct.pack(">I", int(wanted)), vbucket=vbucket)
+
+
 def test_groups_are_those_that_are_known(tmp_path: Path) -> None:
-    """`settings`, `items`, `slabs`, `vbucket`, `tap`; 01 for another, as memcached says."""
+    """`settings`, `items`, `slabs`, `vbucket`, `tap`; 01 for another, as memcached says. One
+    connection more than is told is refused."""
     listen = [parse_listen_url("tap://:0/b")]
     with (
-        Serving(tmp_path / "s", listen=listen, guest="all") as server,
+        Serving(tmp_path / "s", listen=listen, guest="all", connections=2) as server,
         KvClient(server.port) as client,
         KvClient(server.port) as consumer,
     ):
         settings = client.statistics(b"settings")
-        assert (settings["maxconns"], settings["evictions"]) == (str(CONNECTIONS), "off")
+        assert (settings["maxconns"], settings["evictions"]) == ("2", "off")
+        with KvClient(server.port) as third:
+            refused = third.receive()
+            assert refused is not None
+            assert refused.status == Status.BUSY
         assert (settings["cas_enabled"], settings["flush_enabled"]) == ("yes", "yes")
         assert settings["item_size_max"] == str(TAP_VALUE_BYTES)
         assert client.ask(store(b"k"), Packet(Opcode.GET, b"k"))[1].status == 0
         assert client.statistics(b"items") == {"items:1:number": "1", "items:1:evicted": "0"}
         slabs = client.statistics(b"slabs")
         assert (slabs["active_slabs"], slabs["1:get_hits"], slabs["1:cmd_set"]) == ("1", "1", "1")
-        dead = Packet(Opcode.SET_VBUCKET, extras=struct.pack(">I", 4), vbucket=7)
-        assert client.ask(dead)[0].status == 0
+        assert client.ask(state(7, VbucketState.DEAD))[0].status == 0
         assert client.statistics(b"vbucket") == {"vb_0": "active", "vb_7": "dead"}
         assert client.statistics(b"tap") == {"ep_tap_count": "0"}
         stream = consumer.stream(Connect(b"feed", Option.SUPPORT_ACK))
@@ -121,3 +131,26 @@ def test_requests_are_counted_by_the_scheme_of_their_listener(tmp_path: Path, sc
         told = server.server.metrics.render().decode()
     assert f'logweir_request_total{{outcome="done",scheme="{scheme}"}} 2.0' in told
     assert f'logweir_link_accepted_total{{scheme="{scheme}"}} 1.0' in told
+
+
+def test_clients_that_ask_for_nothing_are_disconnected(tmp_path: Path) -> None:
+    """Not those who are given a stream, or wait for an answer, however long they say nothing."""
+    listen = [parse_listen_url("memcached://:0/b?idle=0.4")]
+    with (
+        Serving(tmp_path / "s", listen=listen, guest="all") as server,
+        KvClient(server.port) as consumer,
+        KvClient(server.port) as waiter,
+        KvClient(server.port) as client,
+    ):
+        stream = consumer.stream(Connect(b"", Option.SUPPORT_ACK))
+        next(stream)
+        assert waiter.ask(state(7, VbucketState.PENDING))[0].status == 0
+        waiter.send(Packet(Opcode.GET, b"k", vbucket=7))
+        assert client.ask(Packet(Opcode.NOOP))[0].status == 0
+        assert client.receive() is None
+        with KvClient(server.port) as another:
+            assert another.ask(state(7, VbucketState.ACTIVE), store(b"k"))[1].status == 0
+        answer = waiter.receive()
+        assert answer is not None
+        assert answer.status == Status.NOT_FOUND
+        assert next(one for one in stream if one.key == b"k").opcode == Opcode.TAP_MUTATION

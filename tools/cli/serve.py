@@ -163,6 +163,13 @@ def command(
             "requests, answers that nobody takes; changes on their way to the state included.",
         ),
     ] = MEMORY_BYTES,
+    connections: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Connections open at a time, of all addresses together; one more is refused.",
+        ),
+    ] = CONNECTIONS,
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
     log_file: LogFile = None,
@@ -191,6 +198,7 @@ def command(
         metrics=page_address("metrics", metrics, origin("metrics")),
         web=page_address("web", web, origin("web")),
         memory_bytes=memory,
+        connections=connections,
         ready_lag_seconds=ready_lag,
         tls=_tls(tls_certificate, tls_key, tls_client_ca),
         sockets=handed_over(),
@@ -204,9 +212,9 @@ def command(
         )
         archiving.check()
     start_log(out, log_level, log_format, log_file)
-    files = serving.raise_file_limit(CONNECTIONS + _OTHER_FILES)
-    if files < CONNECTIONS + _OTHER_FILES:
-        out.warning(f"only {files} files may be open: fewer connections than {CONNECTIONS}")
+    files = serving.raise_file_limit(connections + _OTHER_FILES)
+    if files < connections + _OTHER_FILES:
+        out.warning(f"only {files} files may be open: fewer connections than {connections}")
     with stopped_early(out):
         join_if_new(out, options.follow, directory)
         with logweir.open(

@@ -51,6 +51,7 @@ from logweir.replication.memcached.serve.commands import (
     Viewer,
 )
 from logweir.replication.memcached.serve.flushes import Flushes
+from logweir.replication.memcached.serve.idle import IdleClients
 from logweir.replication.memcached.serve.joint import Part, change_all, look_all
 from logweir.replication.memcached.serve.runs import (
     RequestRun,
@@ -93,8 +94,8 @@ class TapService:
     """Buckets of one store, served. `bucket`: the one that clients begin with, made if need be;
     ``space:NAME``: that space is streamed instead. `encoding`: of such a space's tuples, see
     `logweir.replication.outgoing.spacefeed`; `sweep_seconds`: see
-    `logweir.replication.bucket.sweep`; `must_login`: SASL is required, whatever guest may do;
-    `names`: those that another listener of the store uses, too."""
+    `logweir.replication.bucket.sweep`; `idle_seconds`: see `idle`; `must_login`: SASL is required,
+    whatever guest may do; `names`: those that another listener of the store uses, too."""
 
     def __init__(
         self,
@@ -104,6 +105,7 @@ class TapService:
         options: StreamOptions | None = None,
         encoding: str = "json",
         sweep_seconds: float = TAP_SWEEP_SECONDS,
+        idle_seconds: float = 0.0,
         must_login: bool = False,
         names: NamedStreams | None = None,
     ) -> None:
@@ -122,18 +124,21 @@ class TapService:
         version = f"1.6.18-logweir-{VERSION}".encode()
         self.settings = Settings(version, os.urandom, self.credentials, self.now)
         self.must_login = must_login
-        self.statistics = Statistics(shared.log, self.settings.version, shared.options.clock)
+        self.statistics = Statistics(shared.log, self.settings.version, shared.options)
         self.streams: dict[Conversation, Streaming] = {}
         self.flushes = Flushes(shared, self.buckets)
         self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
         self.feeds = SpaceFeeds(shared.log, encoding)
         self._looks: dict[Bucket, list[_Run]] = {}
         self._waiting: set[Conversation] = set()
+        served = lambda: {one.link for one in (*self.streams, *self._waiting)}  # noqa: E731
+        self.idle = IdleClients(idle_seconds, self.statistics.links, served)
         self._forget_commits: Callable[[], None] | None = None
 
     def begin(self, link: Link) -> Conversation:
         """See `logweir.replication.listener.Service`."""
         self.statistics.opened(link)
+        self.idle.watch()
         return Conversation(self, link)
 
     def refusal(self, reason: str) -> bytes:
@@ -143,6 +148,7 @@ class TapService:
 
     def close(self) -> None:
         """Stop what runs beside the connections."""
+        self.idle.close()
         self.sweeper.close()
         self.flushes.close()
         if self._forget_commits is not None:

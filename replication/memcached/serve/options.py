@@ -9,6 +9,8 @@ value    `json` (if not given),  how tuples are given if another space than a bu
          `msgpack`, `envelope`
 sweep    seconds, 60 if not      longest pause between walks that remove what has expired; 0: only
          given                   what somebody asks for is removed
+idle     seconds, 0 if not       a client that asks for nothing for so long is disconnected, but for
+         given                   consumers of streams; 0: never
 noop     seconds, 20 if not      an idle stream sends a sign of life so often
          given
 sasl     `required`              nothing is done for a client that has not logged in, whatever guest
@@ -39,6 +41,7 @@ class ListenOptions:
     stream: StreamOptions
     encoding: str
     sweep_seconds: float
+    idle_seconds: float
     must_login: bool
 
 
@@ -51,5 +54,6 @@ def read_listen_options(url: Url) -> ListenOptions:
         ),
         option_choice(url, "value", ENCODINGS),
         option_seconds(url, "sweep", TAP_SWEEP_SECONDS, may_be_zero=True),
+        option_seconds(url, "idle", 0.0, may_be_zero=True),
         option_choice(url, "sasl", _SASL) == "required",
     )

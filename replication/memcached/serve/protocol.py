@@ -36,6 +36,7 @@ class MemcachedProtocol(WireProtocol):
             options=options.stream,
             encoding=options.encoding,
             sweep_seconds=options.sweep_seconds,
+            idle_seconds=options.idle_seconds,
             must_login=options.must_login,
             names=self.made[0].names if self.made else None,
         )

@@ -28,15 +28,16 @@ from __future__ import annotations
 import os
 import resource
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from logweir.limits import CONNECTIONS, TAP_VALUE_BYTES
+from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket.store import Bucket, ViewItems
 from logweir.replication.link import UNIX_PEER, Link
 from logweir.replication.memcached.serve.runs import RequestRun
 from logweir.replication.memcached.wire import kernel
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
+from logweir.replication.service.shared import Options
 from logweir.store.log import Log
 
 __all__ = ["Statistics", "Stats"]
@@ -66,14 +67,15 @@ _OF_SLABS: Final = frozenset(
 
 
 class Statistics:
-    """The counts of one listener. `version`: what VERSION is answered; `clock`: Unix seconds."""
+    """The counts of one listener. `version`: what VERSION is answered; `options`: of the server."""
 
-    def __init__(self, log: Log, version: bytes, clock: Callable[[], float]) -> None:
+    def __init__(self, log: Log, version: bytes, options: Options) -> None:
         self._log = log
         self._version = version
-        self._clock = clock
-        self._started_at = clock()
-        self._links: dict[Link, int] = {}
+        self._options = options
+        self._clock = options.clock
+        self._started_at = self._clock()
+        self.links: dict[Link, int] = {}
         self._numbers_given = 0
         self._connections_made = 0
         self._logins = 0
@@ -84,11 +86,11 @@ class Statistics:
         """A client has come."""
         self._connections_made += 1
         self._numbers_given += 1
-        self._links[link] = self._numbers_given
+        self.links[link] = self._numbers_given
 
     def closed(self, link: Link) -> None:
         """A client has gone."""
-        self._links.pop(link, None)
+        self.links.pop(link, None)
 
     def login(self, *, failed: bool) -> None:
         """Somebody said who it is."""
@@ -119,7 +121,7 @@ class Statistics:
                     *self._general(),
                 ]
             case b"settings":
-                return _settings()
+                return _settings(self._options.connections)
             case b"slabs":
                 told = [(name, text) for name, text in self._general() if name in _OF_SLABS]
                 return [*((b"1:" + name, text) for name, text in told), (b"active_slabs", b"1")]
@@ -181,8 +183,8 @@ class Statistics:
             (b"rusage_user", b"%.6f" % used.ru_utime),
             (b"rusage_system", b"%.6f" % used.ru_stime),
             *_numbers(
-                max_connections=CONNECTIONS,
-                curr_connections=len(self._links),
+                max_connections=self._options.connections,
+                curr_connections=len(self.links),
                 total_connections=self._connections_made,
                 cmd_get=gets,
                 cmd_set=self._asked(_STORES),
@@ -214,7 +216,7 @@ class Statistics:
 
     def _of_connections(self, asking: Link) -> Stats:
         found: Stats = []
-        for link, number in tuple(self._links.items()):
+        for link, number in tuple(self.links.items()):
             ours = _address(link.reached_at)
             told = {
                 "addr": ours if link.peer.startswith(UNIX_PEER) else _address(link.peer),
@@ -256,7 +258,7 @@ def _nothing() -> array[int]:
     return array("Q", bytes(8 * 256 * kernel.TALLY_WIDTH))
 
 
-def _settings() -> Stats:
+def _settings(connections: int) -> Stats:
     words = {
         "evictions": "off",
         "cas_enabled": "yes",
@@ -265,7 +267,7 @@ def _settings() -> Stats:
         "auth_enabled_sasl": "yes",
     }
     numbers = _numbers(
-        maxbytes=0, maxconns=CONNECTIONS, verbosity=0, num_threads=1, item_size_max=TAP_VALUE_BYTES
+        maxbytes=0, maxconns=connections, verbosity=0, num_threads=1, item_size_max=TAP_VALUE_BYTES
     )
     return numbers + [(name.encode(), text.encode()) for name, text in words.items()]
 

@@ -19,7 +19,7 @@ __all__ = ["SCHEMES", "is_big_endian", "vbuckets_of"]
 _STALL_SECONDS: Final = 450.0
 """A server that says nothing for so long is gone. (ep-engine says something every 200 s.)"""
 
-_LISTEN_OPTIONS: Final = frozenset(("form", "value", "sweep", "noop", "sasl"))
+_LISTEN_OPTIONS: Final = frozenset(("form", "value", "sweep", "idle", "noop", "sasl"))
 
 
 def vbuckets_of(url: Url) -> frozenset[int]:
