@@ -80,7 +80,7 @@ class Chooser:
 
     `spaces`: names or ids, none for all that are not the system's; `key`: of one space, the first
     parts of its primary key; `schema`: the definitions to begin with; `learn`: gives those of now
-    behind rows that define something, up to a position, None where they are known. Raises
+    behind rows that define something, up to a position, None if they are known. Raises
     `ConfigError`, and `RequestError` for a space that is not there or a key that does not fit.
     """
 
@@ -154,7 +154,7 @@ class Chooser:
         return not (self._ids.isdisjoint(spaces) and _TOLD.isdisjoint(spaces))
 
     def _change(self, columns: RowColumns, row: int) -> Change | None:
-        """What a row is; None where it was not chosen."""
+        """What a row is; None if it was not chosen."""
         kind, space_id = columns.type[row], columns.space_id[row]
         if kind not in APPLIED or columns.group_id[row] == GROUP_LOCAL or columns.index_id(row):
             return None

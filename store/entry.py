@@ -47,7 +47,7 @@ def open(
 ) -> Log:
     """Open the store in a folder, ours or one that a Tarantool 2.6 left; recover it first.
 
-    `path`: the folder; `create`: make a store where there is none; `durability`: what is on
+    `path`: the folder; `create`: make a store if there is none; `durability`: what is on
     stable storage when a change returns: "fsync" it is, "write" the system has it (a power cut
     may lose the newest), "none" nothing is logged until a snapshot (a crash may lose all since);
     `force_recovery`: open although rows are lost (`Log.report` says which);
@@ -60,7 +60,7 @@ def open(
     `checkpoint_wal_threshold`: bytes of log between two, 0 for any; `filesystem`, `clock`:
     replaced by tests.
 
-    Raises `RecoveryRefused` where opening would lose rows, `DirectoryLocked` where another
+    Raises `RecoveryRefused` if opening would lose rows, `DirectoryLocked` if another
     process has the folder, `ConfigError` for an option, and other `WalError`.
     """
     _check_path(path)

@@ -92,7 +92,7 @@ def settings(engine: Engine) -> list[tuple[SpaceDef, Expiry]]:
 
 
 def due_index(space: SpaceDef, field: int) -> IndexDef:
-    """The index in the order of a field's times. Raises `RequestError` where there is none."""
+    """The index in the order of a field's times. Raises `RequestError` if there is none."""
     for index in space.indexes:
         part = index.parts[0] if index.parts else None
         if part is None or index.type is not IndexType.TREE or part.field_no != field:

@@ -82,7 +82,7 @@ class _Groups(OfProcess):
         )
 
     def end_group(self, group: Group, finished: Callable[[Outcome], None] | None = None) -> bool:
-        """Let the next group be made on top of this one, inside of `turn`; False where it changed
+        """Let the next group be made on top of this one, inside of `turn`; False if it changed
         nothing. `finished`: see `store.commit.ahead.Ahead.end`."""
         self.check_process()
         return self.committer.ahead.end(group, finished)

@@ -102,7 +102,7 @@ class Listener:
 
     def wait(self, position: Mapping[int, int] | None = None, seconds: float | None = None) -> bool:
         """Wait until the function was called for everything up to a position, None for all that is
-        committed now. False where it ends, or the time is over, before."""
+        committed now. False if it ends, or the time is over, before."""
         wanted = self._log.applied if position is None else position_of(position)
         with self._moved:
             self._moved.wait_for(lambda: self._is_over or self.reached.covers(wanted), seconds)

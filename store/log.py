@@ -109,7 +109,7 @@ class Log(Reads, Past, Listens, Expires, Appends, Upkeep):
     def execute(self, request: Request) -> bytes | None:
         """Make one change given in MsgPack bytes.
 
-        Returns the new tuple; of a DELETE the old one; None where there is none, and for UPSERT.
+        Returns the new tuple; of a DELETE the old one; None if there is none, and for UPSERT.
         """
         found: bytes | None = self.inner.run(
             lambda group: group.answer(request), request.size_bytes

@@ -69,7 +69,7 @@ class Past(ABC):
         limit: int | None = None,
     ) -> Iterator[Change]:
         """All changes of one key of the primary index that the logs still hold, oldest first, each
-        with its position, its time and the tuple after it, None where that was removed.
+        with its position, its time and the tuple after it, None if that was removed.
 
         `after`: a vclock, only changes behind it; None for all: the first entry is then of kind
         SNAPSHOT, and tells the tuple that the oldest snapshot has. `limit`: end with the
@@ -78,7 +78,7 @@ class Past(ABC):
         synchronous replication is not told yet. Close the iterator to let the log's files go.
 
         Raises `RequestError` for a space that is not there and a key that does not fit it,
-        `PositionUnavailable` where no snapshot at or before `after` is left, `after` is not reached
+        `PositionUnavailable` if no snapshot at or before `after` is left, `after` is not reached
         yet, or the primary key was made of other fields there; and what `rows` raises.
         """
         schema = self.schema
@@ -112,7 +112,7 @@ class Past(ABC):
 
         Raises `PositionUnavailable`, with the range that is there, for a place before the oldest
         snapshot (or a time before the oldest row), a vclock behind `log.vclock` and a time that is
-        to come; `CorruptBlock`, `ChainGap` or `RecoveryRefused` where rows on the way are missing.
+        to come; `CorruptBlock`, `ChainGap` or `RecoveryRefused` if rows on the way are missing.
         """
         end, filesystem = self.vclock, self.inner.filesystem
         if (vclock is None) == (time is None):

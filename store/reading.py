@@ -144,7 +144,7 @@ class Reads(ABC):
         first on that waits for the CONFIRM of a synchronous replication, and a NOP in the place of
         each row that was undone, else all as they are logged. Only rows that were
         acknowledged are given: with durability "write" a power cut may still take them back, and
-        with "none" there are none in the log. Raises `PositionUnavailable` where the log no longer
+        with "none" there are none in the log. Raises `PositionUnavailable` if the log no longer
         holds that position, and following it what stopped a log that has failed.
         """
         found = self.inner.blocks(after, follow=follow, stop=stop, settled=settled)

@@ -81,7 +81,7 @@ class Ahead:
             raise group.error
 
     def end(self, group: Group, finished: Callable[[Outcome], None] | None = None) -> bool:
-        """Let the next group be made on top of this one; False where it changed nothing. The caller
+        """Let the next group be made on top of this one; False if it changed nothing. The caller
         holds the lock of who commits. Raises why a group below was dropped.
 
         It is called in `commit`, unless there is `finished`, of who does not wait: then a thread

@@ -152,7 +152,7 @@ def append_tuples(group: Group, space_id: int, tuples: list[LargeTuple]) -> bool
     """INSERT large tuples, each a transaction, without joining them: what the log takes as it is
     the state refers to.
 
-    False, and nothing done, where the space needs more than its primary index, or a key cannot be
+    False, and nothing done, if the space needs more than its primary index, or a key cannot be
     stored as it is. Raises `RequestError`, with nothing done, for a tuple that does not fit the
     space and for a key that is taken or comes twice.
     """

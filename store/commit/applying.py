@@ -1,7 +1,7 @@
 """Rows that were accepted elsewhere, or before: what replication and recovery do with them.
 
 They go through the compiled statements as columns, many at a time (`rowkernel.pyx`). What those do
-not know, rows of system spaces, and where nothing is compiled every row, `apply_row` does by the
+not know, rows of system spaces, and if nothing is compiled every row, `apply_row` does by the
 reference engine, one at a time, on the same layers.
 """
 
@@ -80,7 +80,7 @@ def apply_rows(
 
 
 def check_new(columns: RowColumns, first: int, last: int, known: Sequence[int]) -> None:
-    """Raise `RequestError` where a row of a transaction whose end is new is here already, or
+    """Raise `RequestError` if a row of a transaction whose end is new is here already, or
     comes out of order: taken again its lsn would stand in the log twice. `known`: the last lsns."""
     lsns = list(known)
     rows = slice(first, last)
@@ -110,7 +110,7 @@ def _one_by_one(
 
 
 def compiled_space(engine: Engine, space_id: int) -> Space | None:
-    """`compiled`, by the id of a space; None where there is none."""
+    """`compiled`, by the id of a space; None if there is none."""
     space = engine.schema.get(space_id)
     return None if space is None else compiled(engine, space)
 

@@ -179,7 +179,7 @@ class Committer(Fails, OfProcess):
             raise self.failure
 
     def check_readable(self) -> None:
-        """Raise SESSION_CLOSED where it is closed; a log that failed can be read."""
+        """Raise SESSION_CLOSED if it is closed; a log that failed can be read."""
         if self.is_closed:
             self.check_process()
             raise RequestError(
@@ -456,7 +456,7 @@ class Committer(Fails, OfProcess):
                 look.end()
 
     def _published(self) -> Schema:
-        """The definitions that readers see. Raises where there are no readers any more."""
+        """The definitions that readers see. Raises if there are no readers any more."""
         self.check_readable()
         return self.schema
 
@@ -521,7 +521,7 @@ class TakesJobs:
         self.queue.submit_job(*jobs)
 
     def run_jobs_here(self, jobs: Sequence[Job]) -> bool:
-        """`submit_jobs` where nothing is to be synced and nobody is committing: they are made in
+        """`submit_jobs` if nothing is to be synced and nobody is committing: they are made in
         this thread, which then takes no longer than to hand them to another one. False, and nothing
         done, where that cannot be done now."""
         committer, is_busy = self.committer, self.is_busy

@@ -56,7 +56,7 @@ class Fails(ABC):
             raise stopped from error
 
     def _fail_unlogged(self, error: BaseException) -> None:
-        """The same where nothing is logged."""
+        """The same if nothing is logged."""
         stopped = self.stop(self._stopped_by(error))
         if isinstance(error, Exception):
             raise stopped from error

@@ -116,7 +116,7 @@ class Group(Outcome):
     ) -> Row | None:
         """Make one statement in Python values as part of the open transaction, as `request_for`
         takes them, or SELECT the tuple with a full key. Returns the tuple as it is stored then, of
-        a DELETE the old one; None where there is none, and for UPSERT.
+        a DELETE the old one; None if there is none, and for UPSERT.
 
         Raises `RequestError` with nothing done.
         """
@@ -138,7 +138,7 @@ class Group(Outcome):
         return answered(request.told(old, new), request, first)
 
     def _place(self, space: int | str) -> Space | None:
-        """A space as the executor wants it, kept while the definitions stay; None where the
+        """A space as the executor wants it, kept while the definitions stay; None if the
         reference engine has to look at each statement. Raises `RequestError`."""
         schema = self.engine.schema
         if self._placed is not schema:
@@ -256,7 +256,7 @@ class Group(Outcome):
         return answers
 
     def _compiled(self, space: SpaceDef | None) -> Space | None:
-        """A space as the executor wants it; None where the reference engine has to look at each
+        """A space as the executor wants it; None if the reference engine has to look at each
         statement."""
         if space is None or not self.replica_id or self.waiting:
             return None
@@ -391,7 +391,7 @@ class Group(Outcome):
         )
 
     def rollback(self, mark: Mark) -> None:
-        """Undo the statements since `mark`. Raises `Spoiled` where only all can be undone."""
+        """Undo the statements since `mark`. Raises `Spoiled` if only all can be undone."""
         if self._numbered != mark.numbered:
             raise Spoiled
         self._trial = None

@@ -57,7 +57,7 @@ class Plans:
     def primary(self, schema: Schema, space: SpaceDef) -> KeyPlan:
         """The plan that checks the tuples of a space and makes their keys in its primary index.
 
-        Raises `RequestError` where it has none.
+        Raises `RequestError` if it has none.
         """
         known = self._primary.get(space.id)
         if known is None or known[0] is not space:

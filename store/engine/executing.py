@@ -123,7 +123,7 @@ class PlainDrafts:
         self._most_bytes = most_bytes
 
     def add(self, kind: int, body: bytes, definition: object) -> None:
-        """Take a row. Raises `LimitExceeded` where they are too many bytes."""
+        """Take a row. Raises `LimitExceeded` if they are too many bytes."""
         size = self.size_bytes + len(body)
         if size > self._most_bytes:
             hint = "divide it into several transactions"

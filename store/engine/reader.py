@@ -100,7 +100,7 @@ class Reader:
         offset: int,
         key: bytes,
     ) -> list[Row] | None:
-        """The tuples of a selection; None where it wants a view. Raises `RequestError`."""
+        """The tuples of a selection; None if it wants a view. Raises `RequestError`."""
         if not COMPILED:
             return None
         selector = taken()
@@ -121,7 +121,7 @@ class Reader:
         return found
 
     def count(self, space: int | str) -> int | None:
-        """How many tuples a space holds; None where that wants a view. Raises `RequestError`."""
+        """How many tuples a space holds; None if that wants a view. Raises `RequestError`."""
         if not COMPILED:
             return None
         return self._asked(lambda reading: counted(reading, reading.schema.space(space)))
@@ -135,7 +135,7 @@ class Reader:
         limit_bytes: int,
         computer: Computer | None = None,
     ) -> tuple[Answers, Schema] | None:
-        """Many statements that change nothing, and the definitions then; None where they want a
+        """Many statements that change nothing, and the definitions then; None if they want a
         view. See `ReadView.select_batch`."""
         if not COMPILED:
             return None

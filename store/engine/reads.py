@@ -1,6 +1,6 @@
 """Reading in one transaction: by compiled selections where they know the space.
 
-What they do not know, and where nothing is compiled everything, `store.engine` does, that selection
+What they do not know, and if nothing is compiled everything, `store.engine` does, that selection
 alone. Tuples come in pieces, so that a long selection takes little memory.
 """
 
@@ -85,7 +85,7 @@ def give_back(selector: Selector) -> None:
 
 
 def compiled(engine: Engine, space: SpaceDef) -> Space | None:
-    """A space as compiled statements and selections want it; None where the reference engine has to
+    """A space as compiled statements and selections want it; None if the reference engine has to
     look at each of them."""
     txn = engine.txn
     if not isinstance(txn, LayeredTxn):
@@ -236,7 +236,7 @@ def rows(
     offset: int,
     key: bytes,
 ) -> list[Row] | None:
-    """The tuples of a selection in the numbers of a request (see `statementkernel.pyx`), None where
+    """The tuples of a selection in the numbers of a request (see `statementkernel.pyx`), None if
     the reference engine has to find them. Raises `RequestError`."""
     below = compiled(engine, space)
     if below is None:
@@ -255,7 +255,7 @@ def rows(
 
 
 def counted(engine: Engine, space: SpaceDef) -> int | None:
-    """How many tuples a space holds; None where compiled selections cannot tell."""
+    """How many tuples a space holds; None if compiled selections cannot tell."""
     if space.primary is None:
         return 0
     below = compiled(engine, space)

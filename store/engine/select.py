@@ -55,7 +55,7 @@ def numbers(
     key: Value, iterator: str | None, limit: int | None, offset: int
 ) -> tuple[int, int, int, bytes] | None:
     """Iterator, limit, offset and key of a selection given in Python values, as a request has them;
-    None where `Select.of` has to look, which may refuse it."""
+    None if `Select.of` has to look, which may refuse it."""
     by = _NUMBERS.get(iterator)
     if iterator is None:
         by = _BY_ALL if key is None else _BY_EQ
@@ -257,6 +257,6 @@ def _bounds(wanted: Select) -> tuple[bytes, bytes | None, bool] | None:
 
 
 def _successor(image: bytes) -> bytes | None:
-    """The least bytes above everything that begins with `image`; None where there are none."""
+    """The least bytes above everything that begins with `image`; None if there are none."""
     stripped = image.rstrip(b"\xff")
     return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None

@@ -5,7 +5,7 @@ synchronous, what waits and what was undone. It begins where nothing waits: at a
 
 A `Settlement` is that of a store that is open. From where its state stood at the opening on it is
 told everything by what is applied. A reader that begins before that has the log looked through once
-for a ROLLBACK, and only where there is one are the rows before it judged.
+for a ROLLBACK, and only if there is one are the rows before it judged.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OPTIONS: Final = 5
 
 class Judge:
     """What waits and what was undone at a place of the log. `start`: the position of that place,
-    where nothing waits."""
+    if nothing waits."""
 
     def __init__(self, start: VClock) -> None:
         self._queue = SynchroQueue()

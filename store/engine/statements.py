@@ -84,12 +84,12 @@ class Statements(ABC):
         index: int | str = 0,
     ) -> Row | None:
         """Make one change given in Python values, as `request_for` takes them. Returns the tuple as
-        it is stored then; of a DELETE the old one; None where there is none, and for UPSERT."""
+        it is stored then; of a DELETE the old one; None if there is none, and for UPSERT."""
         request = request_for(kind, self.schema, space, first, ops, index)
         return answered(self.execute(request), request, first)
 
     def insert(self, space: int | str, tuple: Sequence[Value]) -> Row:
-        """Add a tuple. Returns it as stored. Raises TUPLE_FOUND where its key is taken."""
+        """Add a tuple. Returns it as stored. Raises TUPLE_FOUND if its key is taken."""
         made = self._make(_INSERT, space, tuple)
         assert made is not None
         return made

@@ -50,7 +50,7 @@ DECISIONS: Final = frozenset((RowType.CONFIRM, RowType.ROLLBACK))
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One transaction that waits. `replica_id`, `lsn`: of its last row that is not local, 0 where
+    """One transaction that waits. `replica_id`, `lsn`: of its last row that is not local, 0 if
     all are; `before`: the position in front of it; `rows`: their bytes; `spaces`: ids of the spaces
     that they change; `spans`: their lsns."""
 
@@ -96,7 +96,7 @@ class Decision:
 
     @classmethod
     def of(cls, columns: RowColumns, row: int) -> Decision:
-        """What a row says. Raises `RequestError` where it says nothing."""
+        """What a row says. Raises `RequestError` if it says nothing."""
         try:
             body = unpack(columns.body_bytes(row))
             lsn = body[Key.LSN]
@@ -137,7 +137,7 @@ class SynchroQueue(deque[Entry]):
 
     @property
     def limit(self) -> VClock | None:
-        """As `applied`, None where nothing waits."""
+        """As `applied`, None if nothing waits."""
         return self.applied if self else None
 
     def hold(self, entry: Entry) -> None:

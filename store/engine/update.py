@@ -67,7 +67,7 @@ Steps = tuple[jsonpath.Step, ...]
 
 
 class _Item:
-    """Of a MAP: a key with its value, both None where only pairs are left; `tail`: raw pairs."""
+    """Of a MAP: a key with its value, both None if only pairs are left; `tail`: raw pairs."""
 
     __slots__ = ("key", "node", "tail")
 
@@ -212,7 +212,7 @@ def _find_key(tail: bytes, key: bytes) -> tuple[int, int] | None:
 
 
 def _item(op: Operation, node: _Node) -> _Item | None:
-    """The item of the key that the step at hand means; None where the map has no such key."""
+    """The item of the key that the step at hand means; None if the map has no such key."""
     if op.is_taken:
         op.take_step()
         if not isinstance(op.step, bytes):
@@ -561,7 +561,7 @@ def apply_upsert(
     """The tuple after an UPSERT that found it, without the operations that fail on it.
 
     Arguments as of `apply_update`; `left_out`: takes the errors of these operations, in order.
-    Raises `RequestError` where an operation is malformed. If the result has another primary key,
+    Raises `RequestError` if an operation is malformed. If the result has another primary key,
     the whole upsert is to be ignored.
     """
     operations = decode_operations(ops, space.format.names, index_base)

@@ -63,7 +63,7 @@ class Kept:
         return LogPosition(place.file, place.offset, self.position.vclock)
 
     def behind(self, report: RecoveryReport) -> str:
-        """Why a snapshot has to take its place, "" where none has: it stands before the newest,
+        """Why a snapshot has to take its place, "" if none has: it stands before the newest,
         and no rows lead there (they were never logged: durability "none")."""
         newest = report.snapshot
         if self.since is None or newest is None or report.vclock.covers(newest.vclock):
@@ -80,7 +80,7 @@ class Kept:
         )
 
     def misfit(self, decided: RecoveryPlan, *, force: bool) -> str:
-        """Why it must be rebuilt; "" where it need not. Raises `RecoveryRefused` where it is ahead
+        """Why it must be rebuilt; "" if it need not. Raises `RecoveryRefused` if it is ahead
         of the log, unless the rows are to be given up."""
         report, position, place = decided.report, self.position, self.position.place
         where = f"byte {place.block} of {place.file}" if place else "a place that it does not name"
@@ -110,7 +110,7 @@ class Kept:
 
 def trusted(state: State, path: Path, filesystem: FileSystem) -> Kept | None:
     """Open the state if it can be trusted so far. None, with the state thrown away, if it cannot,
-    and where there is none."""
+    and if there is none."""
     if not state.directory.exists():
         return None
     kept, reason = _kept(state, path, filesystem, state.doubt, state.open)
@@ -156,7 +156,7 @@ def _found(place: Place | None, path: Path, filesystem: FileSystem) -> Found:
 
 
 def discard(state: State, reason: str) -> None:
-    """Throw a state away, which may be open, and say why. Raises `WalError` where it stays."""
+    """Throw a state away, which may be open, and say why. Raises `WalError` if it stays."""
     from logweir.wal.logs import get_logger  # takes longer than opening a store
 
     state.close(clean=False)

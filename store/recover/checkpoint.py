@@ -322,7 +322,7 @@ class Checkpoints(OfProcess):
     # --- followers --------------------------------------------------------------------------------
 
     def check_position(self, position: VClock) -> None:
-        """Raises `PositionUnavailable` where the log does not reach that far, or has no longer all
+        """Raises `PositionUnavailable` if the log does not reach that far, or has no longer all
         that is behind it."""
         oldest, newest = self.oldest_row(), self._log.committer.vclock
         if not (newest.covers(position) and position.covers(oldest.without_local())):
@@ -377,7 +377,7 @@ class Checkpoints(OfProcess):
 
 
 def read_followers(folder: Path, filesystem: FileSystem = OS) -> dict[str, VClock]:
-    """For whom logs are kept in a folder, and from where. Raises `ConfigError` where the file that
+    """For whom logs are kept in a folder, and from where. Raises `ConfigError` if the file that
     tells it is damaged, `WalError`."""
     path = folder / FOLLOWERS_NAME
     try:

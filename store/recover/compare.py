@@ -40,7 +40,7 @@ Progress = Callable[[int], None]
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One tuple that differs. `space`: name on the side that has it (the second, if both do);
-    `before`, `after`: MsgPack of the tuple, None where it is not there."""
+    `before`, `after`: MsgPack of the tuple, None if it is not there."""
 
     space_id: int
     space: str
@@ -63,7 +63,7 @@ def compare_states(
     `first`, `second`: folders or snapshots; `scratch`: an empty folder that the caller removes;
     `replicated`: leave out spaces whose rows stay on their server;
     `progress`: called with the bytes of logs and snapshots loaded so far. Raises
-    `WalError` and its kinds where one of them cannot be loaded.
+    `WalError` and its kinds if one of them cannot be loaded.
     """
     loaded = 0
 

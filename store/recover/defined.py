@@ -53,7 +53,7 @@ class Defined:
 
     @property
     def replicaset(self) -> uuid.UUID | None:
-        """The UUID of the replica set, None where nothing tells it."""
+        """The UUID of the replica set, None if nothing tells it."""
         engine = self.engine
         space = engine.schema.space(SystemSpace.SCHEMA)
         row = reads.one(engine, space, engine.schema.index(space, 0), key_bytes("cluster"))
@@ -93,7 +93,7 @@ def system_blocks(snap: Path, filesystem: FileSystem) -> Iterator[Block]:
 
 def folder_definitions(path: Path, filesystem: FileSystem = OS) -> Definitions:
     """Those of a folder as of now, which may be in use; what its writer has not synced yet is told,
-    too. Raises `WalError` where there is no store, and what reading raises."""
+    too. Raises `WalError` if there is no store, and what reading raises."""
     with leased(path):
         newest = scan_directory(path, filesystem).newest_snap()
         if newest is None:

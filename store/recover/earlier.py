@@ -43,7 +43,7 @@ def earlier(
     """An engine that reads what the folder held at a vclock or a time, and the position of that.
 
     `end`: nothing behind it is read, None for all that is there; `now`: later times are refused.
-    Raises `PositionUnavailable` where `at` is before the oldest snapshot or behind the end, and
+    Raises `PositionUnavailable` if `at` is before the oldest snapshot or behind the end, and
     what `recovery.restore` raises.
     """
     states: list[State] = []  # one, and more where a file went while it was made

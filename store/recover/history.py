@@ -97,9 +97,9 @@ def history(
     `key`: the MsgPack array of its parts; `blocks`: gives those of the log behind a position;
     `after`: None for all, which begin with what the oldest snapshot holds; `limit`: it ends with
     the transaction in which so many changes were given, that begin not counted; `end`: the
-    position of the log, where it is known. Raises `PositionUnavailable` where no snapshot at or
+    position of the log, where it is known. Raises `PositionUnavailable` if no snapshot at or
     before `after` is left, `after` is behind the end, or the key was made of other fields there;
-    `RequestError` where there was no such space, or the key fits no tuple of it; and what reading
+    `RequestError` if there was no such space, or the key fits no tuple of it; and what reading
     raises. Until it ends no log that stands now is removed.
     """
     with leased(path):
@@ -129,7 +129,7 @@ def folder_history(
 ) -> Iterator[Change]:
     """`history` of a folder, which may be in use: what its writer has not synced yet is told, too.
 
-    `space`: an id, or the name that it had last. Raises `WalError` where there is no store."""
+    `space`: an id, or the name that it had last. Raises `WalError` if there is no store."""
     with leased(path):
         index = scan_directory(path, filesystem)
         newest = index.newest_snap()
@@ -225,7 +225,7 @@ class _Story:
         self._txn = self._defined.txn
         self._space: SpaceDef | None = None
         self._plans: tuple[KeyPlan, KeyPlan] | None = None  # of tuples, of keys
-        self._image: bytes | None = None  # of the key; None where it fits no tuple
+        self._image: bytes | None = None  # of the key; None if it fits no tuple
         self._refused: RequestError | None = RequestError(
             ErrorCode.NO_SUCH_SPACE, f"Space '{space_id}' does not exist"
         )
@@ -237,7 +237,7 @@ class _Story:
         return None if self._data is None else tuple(unpack(self._data))
 
     def check(self) -> None:
-        """Raise `RequestError` where there was no space, or the key fits no tuple of it."""
+        """Raise `RequestError` if there was no space, or the key fits no tuple of it."""
         if self._refused is not None:
             raise self._refused
 

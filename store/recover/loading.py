@@ -215,7 +215,7 @@ class Loader:
     # --- the log ----------------------------------------------------------------------------------
 
     def apply(self, batch: Batch) -> None:
-        """Apply rows of the log. Raises `CorruptBlock` where one cannot be applied."""
+        """Apply rows of the log. Raises `CorruptBlock` if one cannot be applied."""
         columns = batch.block.columns
         kinds, spaces = columns.type.tolist(), columns.space_id.tolist()
         if self._may_wait(batch, kinds, spaces):

@@ -3,11 +3,11 @@
 1. The folder is locked; a process that has it already is named.
 2. The state (`store.state.state`) is used where it can be trusted, else thrown away before LMDB
    sees it.
-3. `recovery.examine` looks at the log: only behind the state's position where there is one, so that
+3. `recovery.examine` looks at the log: only behind the state's position if there is one, so that
    opening does not depend on the length of the log. `recovery.plan` refuses what would lose rows.
 4. Without a state the newest whole snapshot is loaded: primary keys in bulk, other indexes after.
 5. The rows behind it are applied, in large transactions, each with its position.
-6. The log's writer goes on where recovery says; where rows were lost at the end, behind every lsn
+6. The log's writer goes on where recovery says; if rows were lost at the end, behind every lsn
    that they may have had, in a new file.
 
 A fresh folder gets a snapshot of the 513 rows that a fresh Tarantool 2.6.0 has, with UUIDs of its
@@ -183,7 +183,7 @@ def _locked(path: Path, filesystem: FileSystem) -> Iterator[FileSystem]:
 
 @dataclass(slots=True)
 class _Recovered:
-    """A state at the end of the log. `position`: up to where it was already; None where it was
+    """A state at the end of the log. `position`: up to where it was already; None if it was
     made from a snapshot; `given_up`: that of one whose newest rows are no longer in the log."""
 
     plan: RecoveryPlan

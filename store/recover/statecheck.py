@@ -90,7 +90,7 @@ def check_state(
 
     `scratch`: an empty folder that the caller removes; it needs as much room as the state;
     `progress`: called with the bytes of logs and snapshots loaded so far. The caller keeps others
-    from opening the folder meanwhile. Raises `WalError` where the disk refuses.
+    from opening the folder meanwhile. Raises `WalError` if the disk refuses.
     """
     found = StateReport()
     directory = report.directory / "state"

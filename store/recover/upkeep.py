@@ -44,7 +44,7 @@ class Upkeep:
         """Keep the logs behind `position` for the follower `name`; remembered across restarts.
 
         `name`: 1 to `limits.FOLLOWER_NAME_CHARACTERS` printable characters. Raises `RequestError`
-        for another name, `PositionUnavailable` where the log does not reach that far or has no
+        for another name, `PositionUnavailable` if the log does not reach that far or has no
         longer all that is behind the position.
         """
         self.inner.check_process()

@@ -91,7 +91,7 @@ def split_tuples(packed: bytes, *, is_array: bool = False) -> Bounds:
     """Where each of the values in `packed` begins, and behind the last one where it ends.
 
     `packed`: values one behind the other; or, with `is_array`, one MsgPack array of them. Raises
-    `RequestError` 20 where one is cut short or malformed, 22 where there is no array.
+    `RequestError` 20 if one is cut short or malformed, 22 if there is no array.
     """
     at = 0
     wanted = None
@@ -166,7 +166,7 @@ class KeyPlan:
 
     @property
     def table(self) -> Bounds | None:
-        """What the kernel reads; None where it is not used at all."""
+        """What the kernel reads; None if it is not used at all."""
         return self._table
 
     def key(self, data: bytes) -> list[bytes]:
@@ -211,7 +211,7 @@ class KeyPlan:
         return Keys(bytes(memoryview(out)[: ends[count]]), ends)
 
     def large_keys(self, tuples: Sequence[LargeTuple]) -> Keys | None:
-        """The keys of large tuples. None where a key is made of the
+        """The keys of large tuples. None if a key is made of the
         last field of one: what is checked, and the key is made of, is the tuple without that.
 
         Raises `RequestError` as `keys`.
@@ -258,7 +258,7 @@ def _limit_bytes(format_: TupleFormat) -> int:
 
 
 def _table(format_: TupleFormat, index: IndexDef, check: bool) -> Bounds | None:
-    """The plan as the kernel takes it; None where the kernel can do nothing for this index."""
+    """The plan as the kernel takes it; None if the kernel can do nothing for this index."""
     if (check and format_.has_paths) or not all(map(_is_plain, index.sort_parts)):
         return None
     own, all_parts = len(index.parts), len(index.sort_parts)

@@ -38,13 +38,13 @@ OPTION_VALUES: Final = {
 
 
 def version() -> str:
-    """The version of ICU that orders here, "" where there is none."""
+    """The version of ICU that orders here, "" if there is none."""
     icu = _icu()
     return "" if icu is None else str(icu.ICU_VERSION)
 
 
 def _icu() -> Any:
-    """The ICU binding, None where it is not installed."""
+    """The ICU binding, None if it is not installed."""
     try:
         icu = importlib.import_module("icu")
     except ImportError:

@@ -192,7 +192,7 @@ class PartDef:
 
     @property
     def order(self) -> tuple[str, str, tuple[tuple[str, str], ...]] | None:
-        """The rule of its collation; None where it has none, or only bytes count."""
+        """The rule of its collation; None if it has none, or only bytes count."""
         if self.collation is None or self.collation.is_binary:
             return None
         return self.collation.rule
@@ -338,7 +338,7 @@ class SpaceDef:
 
     `options`: the row's flags other than the five that have a field here (`checks` …).
     `format`: what a tuple must look like, made from fields and indexes; making it raises
-    `RequestError` where these contradict one another.
+    `RequestError` if these contradict one another.
     """
 
     id: int
@@ -405,14 +405,14 @@ class SpaceDef:
         return self.index(0)
 
     def index(self, key: int | str) -> IndexDef | None:
-        """The index of that id or name, None where there is none."""
+        """The index of that id or name, None if there is none."""
         for index in self.indexes:
             if key in (index.id, index.name):
                 return index
         return None
 
     def field_no(self, name: str) -> int | None:
-        """The number, from 0, of the field of that name; None where there is none."""
+        """The number, from 0, of the field of that name; None if there is none."""
         return self.format.names.get(name.encode("utf-8", "surrogateescape"))
 
     def with_indexes(self, indexes: tuple[IndexDef, ...]) -> SpaceDef:

@@ -229,7 +229,7 @@ class TupleFormat:
         return OFFSET_BYTES * sum(node.has_offset for top in self.top for node in top.walk())
 
     def node_at(self, steps: Sequence[jsonpath.Step]) -> FormatNode | None:
-        """The node of a place: field number, then steps. None where nothing is said of it."""
+        """The node of a place: field number, then steps. None if nothing is said of it."""
         first = steps[0]
         if not isinstance(first, int) or not 0 <= first < len(self.top):
             return None

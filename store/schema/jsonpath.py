@@ -161,7 +161,7 @@ def parse(path: str | bytes) -> tuple[Step, ...]:
 
 
 def multikey_prefix(steps: tuple[Step, ...]) -> int | None:
-    """How many steps stand before the first `[*]`; None where there is none."""
+    """How many steps stand before the first `[*]`; None if there is none."""
     return next((at for at, step in enumerate(steps) if step is ANY), None)
 
 

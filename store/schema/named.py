@@ -33,7 +33,7 @@ class Named:
         self._numbers = {name: number for number, name in enumerate(self.names)}
 
     def check_names(self) -> None:
-        """Raise `ConfigError` where tuples of the space have no form as objects."""
+        """Raise `ConfigError` if tuples of the space have no form as objects."""
         if not self.names:
             text = f"the fields of space {self.space.name!r} have no names"
             raise ConfigError("names", text, hint="use arrays: [1, …]")
@@ -58,7 +58,7 @@ class Named:
     def read(self, text: str | bytes) -> list[Value]:
         """The tuple that JSON text holds in either form.
 
-        Raises `DecodeError` for what is none, `ConfigError` where objects cannot be.
+        Raises `DecodeError` for what is none, `ConfigError` if objects cannot be.
         """
         given = load_json(text)
         try:

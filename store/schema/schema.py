@@ -171,7 +171,7 @@ class Schema:
         return len(self._spaces)
 
     def get(self, key: int | str) -> SpaceDef | None:
-        """The space of that id or name, None where there is none."""
+        """The space of that id or name, None if there is none."""
         if isinstance(key, int):
             return self._spaces.get(key)
         space_id = self._by_name.get(key) if isinstance(key, str) else None
@@ -229,7 +229,7 @@ class Schema:
     ) -> Change | None:
         """Take over one changed row of a system space.
 
-        `old`, `new`: the tuple before and after, None where there is none (an insert, a delete);
+        `old`, `new`: the tuple before and after, None if there is none (an insert, a delete);
         `is_insert`: the row's type is INSERT (of `_truncate` that says nothing happened yet);
         `trusted`: it is from a log, so index kinds that we do not keep are let in; `has_rows`:
         looks into other system spaces, for rows that hinder a drop. Returns what changed, None
@@ -454,7 +454,7 @@ def check_cluster_row(old: bytes | None, new: bytes | None, own_replica_id: int)
 
 
 def _uuid_of(data: bytes) -> uuid.UUID:
-    """The instance of a row of `_cluster`, the nil UUID where there is none."""
+    """The instance of a row of `_cluster`, the nil UUID if there is none."""
     row = read_row(data)
     try:
         return uuid.UUID(row[1] if len(row) > 1 and isinstance(row[1], str) else "")
@@ -564,7 +564,7 @@ def _layout(index: IndexDef) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """What a log defines as of `vclock`. `replicaset`: its UUID, None where nothing tells it."""
+    """What a log defines as of `vclock`. `replicaset`: its UUID, None if nothing tells it."""
 
     schema: Schema
     replicaset: uuid.UUID | None

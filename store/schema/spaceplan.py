@@ -29,9 +29,9 @@ _USED = 3
 def plan_of(space: SpaceDef) -> Plan | None:
     """The plan of a space. Make it once for each definition.
 
-    It has the indexes that logweir keeps, the primary one first. None where the reference engine
+    It has the indexes that logweir keeps, the primary one first. None if the reference engine
     does every statement: paths, fields far behind, parts of any type, and spaces whose statements
-    do more than change tuples; and where nothing is compiled.
+    do more than change tuples; and if nothing is compiled.
     """
     if not COMPILED:
         return None

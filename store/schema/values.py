@@ -117,7 +117,7 @@ def read_int(data: bytes, at: int) -> int:
 
 
 def go_to(data: bytes, at: int, step: jsonpath.Step) -> int:
-    """Where the value one step into the value at `at` begins; -1 where there is none.
+    """Where the value one step into the value at `at` begins; -1 if there is none.
 
     A number is an element of an array, or in a map the integer key that is one more.
     """

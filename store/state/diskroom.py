@@ -28,7 +28,7 @@ class DiskRoom:
         self._until = 0.0
 
     def check(self, wanted_bytes: int) -> None:
-        """Raise `WriteFailed` where the disk has no room for that much and what goes with it.
+        """Raise `WriteFailed` if the disk has no room for that much and what goes with it.
 
         LMDB takes what it could not write for a broken disk, so that it must not come to it. Where
         the system does not say, as of a folder that was removed, nothing is refused.

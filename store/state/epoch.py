@@ -56,7 +56,7 @@ def state_format() -> str:
 
 
 def boot_id() -> str:
-    """What changes with every start of the machine; "" where the system does not tell."""
+    """What changes with every start of the machine; "" if the system does not tell."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -112,7 +112,7 @@ def _identity(path: Path) -> list[int]:
 def read_epoch(directory: Path, place: Path, filesystem: FileSystem) -> tuple[Seal | None, str]:
     """What there is, and why it cannot be used: "" if it can. A seal, with orderly closed ones.
 
-    `place`: the same folder as LMDB is told it. The seal is not compared. Raises `OSError` where
+    `place`: the same folder as LMDB is told it. The seal is not compared. Raises `OSError` if
     there is no folder.
     """
     filesystem.list_directory(directory)

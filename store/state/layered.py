@@ -207,7 +207,7 @@ class LayeredTxn:
         self._trees: dict[Name, LayeredTree | None] = {}
 
     def tree(self, space_id: int, index_id: int) -> LayeredTree | None:
-        """The entries of one index; None where a reader finds none (it was never written)."""
+        """The entries of one index; None if a reader finds none (it was never written)."""
         self.check_process()
         name = space_id, index_id
         if name in self._trees:

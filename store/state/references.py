@@ -62,7 +62,7 @@ _UNWRITTEN: Final = 2**64 - 1
 
 
 def references(rows: Pieces) -> list[bytes] | None:
-    """The references to the tuples of `rows`, as `largekernel.lay` puts them; None where they are
+    """The references to the tuples of `rows`, as `largekernel.lay` puts them; None if they are
     not written as they are, or not yet."""
     if rows.file is None:
         return None
@@ -139,7 +139,7 @@ class LogFiles:
         return file
 
     def check(self, numbers: Iterable[int]) -> None:
-        """Raise `WalError` where one of these files is not there."""
+        """Raise `WalError` if one of these files is not there."""
         wanted = {f"{number:020d}.xlog" for number in numbers}
         if not wanted:
             return

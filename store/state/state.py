@@ -116,7 +116,7 @@ class State(OfProcess):
 
     `directory`: the folder `state`; `files`: the logs that it may refer to, by default those
     beside it. `doubt` tells before `open` whether what is there may be trusted; `open` makes an
-    empty one where there is none.
+    empty one if there is none.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class State(OfProcess):
         self.reading = threading.Lock()
         """Held around what is read of `latest`, and around its beginning and end."""
         self.latest: Txn | None = None
-        """A transaction on what was committed last, for short reads of all threads; None where one
+        """A transaction on what was committed last, for short reads of all threads; None if one
         has to be begun. It ends with the next commit, so that it keeps no page."""
         self.shown: Any = None
         """What readers made of `latest`, and of the layers over it: it goes when that ends."""
@@ -147,7 +147,7 @@ class State(OfProcess):
         self._damage = ""
 
     def doubt(self, *, fully: bool = False) -> str:
-        """Before `open`: why what is on disk cannot be used; "" where it can, and where there is
+        """Before `open`: why what is on disk cannot be used; "" if it can, and where there is
         nothing. `fully`: nothing is left to be looked at later. See `store.state.epoch`."""
         try:
             self._seal, reason = read_epoch(self.directory, self._place, self._filesystem)
@@ -168,7 +168,7 @@ class State(OfProcess):
     def discard(self) -> None:
         """Throw the state away (it is closed). It is rebuilt from the log.
 
-        Raises `WalError` where something of it stays: LMDB must not see it.
+        Raises `WalError` if something of it stays: LMDB must not see it.
         """
         try:
             self._filesystem.remove_tree(self.directory)
@@ -181,7 +181,7 @@ class State(OfProcess):
             self._stop = threading.Event()
 
     def open(self) -> None:
-        """Open or make the database. Raises `WalError` where the disk does not allow it."""
+        """Open or make the database. Raises `WalError` if the disk does not allow it."""
         try:
             make_folders(self._filesystem, self.directory)
             if self._seal is None:
@@ -302,7 +302,7 @@ class State(OfProcess):
 
     def check_fully(self) -> None:
         """Before a change that is made of what stands here: wait until the file was compared with
-        its seal. Raises `WalError` where it is damaged."""
+        its seal. Raises `WalError` if it is damaged."""
         if self._check is not None:
             self._check.join()
             self._check = None
@@ -414,7 +414,7 @@ class State(OfProcess):
         return used + max(room_bytes, used) > self._map_bytes
 
     def check_disk(self, wanted_bytes: int) -> None:
-        """Raise `WriteFailed` where the disk has no room for that much and what goes with it."""
+        """Raise `WriteFailed` if the disk has no room for that much and what goes with it."""
         self._room.check(wanted_bytes)
 
     @property
@@ -452,7 +452,7 @@ class State(OfProcess):
             raise
 
     def begin_latest(self) -> Txn:
-        """`latest`, begun where there is none; the caller holds `reading`."""
+        """`latest`, begun if there is none; the caller holds `reading`."""
         if self.latest is None:
             self.latest = self.begin(write=False)
         return self.latest
@@ -469,7 +469,7 @@ class State(OfProcess):
             txn.abort()
 
     def check_databases(self, names: Iterable[bytes]) -> None:
-        """Raise `WalError` where there cannot be databases of these indexes, too, and one for the
+        """Raise `WalError` if there cannot be databases of these indexes, too, and one for the
         long keys of each."""
         indexes = {name for name in self.databases if name.count(b"/") == 1}
         if 2 * len(indexes.union(names)) > _DATABASES_MAX:
@@ -494,7 +494,7 @@ class State(OfProcess):
         self.databases.pop(name, None)
 
     def _check_place(self) -> None:
-        """Raise `WriteFailed` where opening the environment again would open another one."""
+        """Raise `WriteFailed` if opening the environment again would open another one."""
         try:
             if self._data is None or os.path.samestat(
                 os.stat(self._place / "data.mdb"), self._data
@@ -517,13 +517,13 @@ class Txn:
         self._referring: dict[bytes, bool] = {}
 
     def tree(self, space_id: int, index_id: int) -> Tree | None:
-        """The entries of one index; None where a reader finds none (it was never written)."""
+        """The entries of one index; None if a reader finds none (it was never written)."""
         name = b"%d/%d" % (space_id, index_id)
         handle = self._known.get(name) or self.database(name)
         return None if handle is None else Tree(self, name, handle)
 
     def database(self, name: bytes) -> Any | None:
-        """The handle of a database; None where a reader finds none."""
+        """The handle of a database; None if a reader finds none."""
         handle = self._known.get(name) or self._opened.get(name)
         if handle is None:
             self.state.check_process()
@@ -582,7 +582,7 @@ class Txn:
         self.raw.put(_POSITION, data, db=self.database(_META))
 
     def instance(self) -> uuid.UUID | None:
-        """Whose state it is; None where that is not known."""
+        """Whose state it is; None if that is not known."""
         handle = self.database(_META)
         data = None if handle is None else self.raw.get(_INSTANCE, db=handle)
         return None if data is None else uuid.UUID(bytes=data)

@@ -25,7 +25,7 @@ class PlainBase(Base):
         self._tree = tree
 
     def get(self, key: bytes) -> bytes | None:
-        """The value under a key, None where there is none."""
+        """The value under a key, None if there is none."""
         return self._tree.get(key)
 
     def count(self) -> int:
@@ -33,7 +33,7 @@ class PlainBase(Base):
         return self._tree.count()
 
     def last_key(self) -> bytes | None:
-        """The greatest key, None where there is none."""
+        """The greatest key, None if there is none."""
         found = next(self._tree.descending(None, whole=False), None)
         return None if found is None else found[0]
 

@@ -144,7 +144,7 @@ class Viewers(OfProcess):
     def grow(self) -> None:
         """Double the state's memory map, once nobody looks at it. No transaction may be open.
 
-        Raises MEMORY_ISSUE where only threads look that wait for a change themselves.
+        Raises MEMORY_ISSUE if only threads look that wait for a change themselves.
         """
         with self.waiting(), self._lock:
             try:
