@@ -1,7 +1,8 @@
-"""Every limit of logweir in one table, unit in the name.
+"""The limits that files, peers and users meet, in one table, unit in the name.
 
-A limit is checked before memory is taken for what it limits. Those that follow Tarantool name the
-source; the others were chosen so that a hostile file or peer costs bounded memory.
+What only makes something quick, and how long each protocol's peers may be silent, stands where it
+is used. A limit is checked before memory is taken for what it limits. Those that follow Tarantool
+name the source; the others were chosen so that a hostile file or peer costs bounded memory.
 """
 
 from __future__ import annotations
