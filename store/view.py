@@ -145,6 +145,7 @@ class ReadView(View):
                 return kept(engine, data, columns, number, ids, computer)
             return selected(engine, data, columns, number, ids)
 
+        spaces = reads.placed(engine, ids)
         return reads.select_batch(
-            engine, executor, data, columns, ids, limit_bytes, refer, computer
+            engine, spaces, executor, data, columns, limit_bytes, refer, computer
         )

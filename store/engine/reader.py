@@ -20,10 +20,12 @@ from logweir.store.engine.reads import (
     DONE,
     PIECE_BYTES,
     REFUSED,
+    Placed,
     Row,
     compiled,
     counted,
     give_back,
+    placed,
     select_batch,
     taken,
 )
@@ -51,6 +53,7 @@ class _Reading(Engine):
     def __init__(self, txn: LayeredTxn, schema: Schema, plans: Plans) -> None:
         super().__init__(txn, schema, plans)
         self.places: dict[tuple[int | str, int | str], tuple[SpaceDef, int, Space | None]] = {}
+        self.batches: dict[Sequence[int], Placed] = {}
 
     def place(self, space: int | str, index: int | str) -> tuple[SpaceDef, int, Space | None]:
         """A space, the id of its index, and what compiled selections want."""
@@ -59,6 +62,13 @@ class _Reading(Engine):
         made = found, index_id, compiled(self, found)
         self.places[space, index] = made
         return made
+
+    def select_batch(self, ids: Sequence[int], *given: Any) -> tuple[Answers, Schema]:
+        """`reads.select_batch` of spaces by their ids."""
+        known = self.batches.get(ids)
+        if known is None:
+            known = self.batches[ids] = placed(self, ids)
+        return select_batch(self, known, *given)
 
 
 class _Referred(Exception):
@@ -141,7 +151,7 @@ class Reader:
             return None
         try:
             return self._asked(
-                select_batch, executor, data, columns, ids, limit_bytes, _refer, computer
+                _Reading.select_batch, ids, executor, data, columns, limit_bytes, _refer, computer
             )
         except _Referred:
             return None

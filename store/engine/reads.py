@@ -36,6 +36,7 @@ __all__ = [
     "PIECE_STEPS",
     "REFUSED",
     "Piece",
+    "Placed",
     "Row",
     "compiled",
     "count",
@@ -44,6 +45,7 @@ __all__ = [
     "one",
     "parted",
     "pieces",
+    "placed",
     "rows",
     "select_batch",
     "taken",
@@ -101,12 +103,21 @@ def compiled(engine: Engine, space: SpaceDef) -> Space | None:
     return found
 
 
+Placed = tuple[list[SpaceDef | None], "list[Space | None]"]
+
+
+def placed(engine: Engine, ids: Sequence[int]) -> Placed:
+    """Spaces by their ids, as they are defined and as compiled statements want them."""
+    definitions = list(map(engine.schema.get, ids))
+    return definitions, [None if one is None else compiled(engine, one) for one in definitions]
+
+
 def select_batch(
     engine: Engine,
+    spaces: Placed,
     executor: Executor,
     data: bytes,
     columns: array[int],
-    ids: Sequence[int],
     limit_bytes: int,
     refer: Callable[[int], Answer],
     computer: Computer | None = None,
@@ -114,18 +125,13 @@ def select_batch(
     """Many statements that change nothing: SELECTs, and those whose tuple the computer keeps. With
     what came of them the definitions then.
 
-    `executor`: not used by another thread meanwhile; `refer`: has the reference engine do one, or
-    halts; the rest as for `Group.execute_batch`."""
+    `spaces`: `placed` for them; `executor`: not used by another thread meanwhile; `refer`: has the
+    reference engine do one, or halts; the rest as for `Group.execute_batch`."""
     txn = engine.txn
     assert isinstance(txn, LayeredTxn)
-    schema = engine.schema
-    definitions, spaces = [], []
-    for space_id in ids:
-        space = schema.get(space_id)
-        definitions.append(space)
-        spaces.append(None if space is None else compiled(engine, space))
-    done = executor.execute(data, columns, spaces, txn.undo, refer, limit_bytes, computer)
-    return Answers(data, columns, *done, definitions), schema
+    definitions, below = spaces
+    done = executor.execute(data, columns, below, txn.undo, refer, limit_bytes, computer)
+    return Answers(data, columns, *done, definitions), engine.schema
 
 
 class Piece(Protocol):
