@@ -246,7 +246,7 @@ class WalWriter(OfProcess):
                 current = self._file_for_write()
             except OSError as error:
                 raise self._failed(error, "cannot begin a new log file") from error
-        size = begin = current.size
+        size = before = begin = current.size
         options = self.options
         parts: list[Buffer] = []
         first = 0  # of the parts of the last block
@@ -268,37 +268,7 @@ class WalWriter(OfProcess):
                     )
                 )
             size += sum(map(len, block))
-        self.append(parts, vclock)
-        if first:
-            self._last_block = (current.path, size, begin, parts[first])
-        return size
-
-    @property
-    def place(self) -> tuple[int, int, int] | None:
-        """For who frames a block by itself: bytes that are not synced, as they go into its header;
-        where in the file it would stand; and the bytes of rows from which on it is compressed. None
-        where the next write has more to do than to append."""
-        current = self._current
-        options = self.options
-        if self._poison is not None or current is None or current.size >= options.max_bytes:
-            return None
-        most = options.compress_threshold_bytes
-        return (
-            min(current.size - current.synced, _UNSYNCED_MAX),
-            current.size,
-            _UNSYNCED_MAX if most is None else most,
-        )
-
-    def append(self, parts: Sequence[Buffer], vclock: VClock) -> Written:
-        """`write` of one block that was framed for `place`. Returns `last_block`. Raises
-        `WriteFailed`."""
-        current = self._current
-        if current is None:
-            self._check()
-        assert current is not None
         failpoint("wal.before_write")
-        before = current.size
-        size = before + sum(map(len, parts))
         try:
             if current.filled > before:
                 _overwrite(current, parts, size)
@@ -310,8 +280,8 @@ class WalWriter(OfProcess):
         current.size = size
         failpoint("wal.after_write_before_sync")
         self._vclock = vclock
-        self._last_block = last = (current.path, size, before, parts[0])
-        return last
+        self._last_block = (current.path, size, begin, parts[first])
+        return size
 
     def begin(self, header_items: Sequence[tuple[str, str]] = ()) -> None:
         """Make the next file now, though it may stay empty. There must be none open.

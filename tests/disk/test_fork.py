@@ -571,7 +571,6 @@ def test_a_writer_and_a_snapshot_that_were_begun_are_dead_in_the_child(
             error_of(call)
             for call in (
                 lambda: writer.write([b"x"], VClock()),
-                lambda: writer.append([b"x"], VClock()),
                 writer.begin,
                 writer.sync,
                 writer.rotate,
