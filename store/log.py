@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +18,8 @@ from logweir.store.commit.append import Appends
 from logweir.store.commit.committer import Durability, Opened
 from logweir.store.commit.group import Group
 from logweir.store.engine.engine import Engine
-from logweir.store.engine.request import Request
+from logweir.store.engine.request import Request, listed
+from logweir.store.engine.statements import Row, about_bytes
 from logweir.store.expiring import Expires
 from logweir.store.expiry import EXPIRY_SPACE
 from logweir.store.inner import Inner
@@ -29,6 +30,7 @@ from logweir.store.recover.checkpoint import CheckpointOptions
 from logweir.store.recover.upkeep import Upkeep
 from logweir.store.transaction import Transaction
 from logweir.store.typed import TypedSpace
+from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
@@ -115,6 +117,21 @@ class Log(Reads, Past, Listens, Expires, Appends, Upkeep):
             lambda group: group.answer(request), request.size_bytes
         )
         return found
+
+    def _make(
+        self,
+        kind: RowType,
+        space: int | str,
+        first: Value,
+        ops: Iterable[Sequence[Value]] | None = None,
+        index: int | str = 0,
+    ) -> Row | None:
+        given = None if ops is None else listed(ops)  # it may be wanted twice
+        size = about_bytes(first) + about_bytes(given)
+        made: Row | None = self.inner.run(
+            lambda group: group.make(kind, space, first, given, index), size
+        )
+        return made
 
     def _define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
         def apply(group: Group) -> int:

@@ -17,12 +17,15 @@ from logweir.store.schema.schema import Schema
 from logweir.wal.mp import Value, unpack
 from logweir.wal.xrow import RowType
 
-__all__ = ["Row", "Statements", "answered", "request_for"]
+__all__ = ["Row", "Statements", "about_bytes", "answered", "request_for"]
 
 Row = tuple[Value, ...]
 
 _PLAIN: Final = frozenset((int, str, bytes, float, bool, type(None)))
 """What comes out of MsgPack as it went in."""
+
+_SMALL: Final = frozenset((int, float, bool, type(None)))
+_SMALL_BYTES: Final = 9
 
 _BY_KEY: Final = (RowType.UPDATE, RowType.DELETE)
 _INSERT: Final = RowType.INSERT  # a member of an enumeration takes longer to find
@@ -59,6 +62,24 @@ def answered(data: bytes | None, request: Request, first: Value) -> Row | None:
     return tuple(unpack(data))
 
 
+def about_bytes(value: object) -> int:
+    """About how many bytes a value takes as MsgPack."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    if not isinstance(value, list | tuple):
+        return _SMALL_BYTES
+    size = _SMALL_BYTES * len(value)
+    for one in value:
+        kind = type(one)
+        if kind is str or kind is bytes:
+            size += len(one)
+        elif kind not in _SMALL:
+            size += about_bytes(one)
+    return size
+
+
 class Statements(ABC):
     """Changes of tuples and definitions. Every method may raise `RequestError`."""
 
@@ -75,6 +96,7 @@ class Statements(ABC):
     def _define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
         """Ask `plan` for changes, make them as one transaction, return its second result."""
 
+    @abstractmethod
     def _make(
         self,
         kind: RowType,
@@ -83,10 +105,7 @@ class Statements(ABC):
         ops: Iterable[Sequence[Value]] | None = None,
         index: int | str = 0,
     ) -> Row | None:
-        """Make one change given in Python values, as `request_for` takes them. Returns the tuple as
-        it is stored then; of a DELETE the old one; None if there is none, and for UPSERT."""
-        request = request_for(kind, self.schema, space, first, ops, index)
-        return answered(self.execute(request), request, first)
+        """Make one change given in Python values: see `store.commit.group.Group.make`."""
 
     def insert(self, space: int | str, tuple: Sequence[Value]) -> Row:
         """Add a tuple. Returns it as stored. Raises TUPLE_FOUND if its key is taken."""
