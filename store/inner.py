@@ -322,17 +322,13 @@ class Inner(TakesJobs, _Groups, _Views):
         self.now = clock
         """Seconds since the epoch, by the log's clock."""
         self._lock_stack = opened.lock
-        self.committer = Committer(
-            opened, durability=durability, clock=clock, after_commit=self._after_commit
-        )
+        self.committer = Committer(opened, durability=durability, clock=clock)
         self.queue = CommitQueue(self.committer.commit, self.committer.lock)
         self.checkpoints = Checkpoints(self, checkpoints)
+        self.committer.after_commit = self.checkpoints.after_commit
         self.sweeper = Sweeper()
         self._ending = Ending(self._end)
         self._belong()
-
-    def _after_commit(self, logged_bytes: int) -> None:
-        self.checkpoints.after_commit(logged_bytes)
 
     def _what(self) -> str:
         return f"the log {self.path}"

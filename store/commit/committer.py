@@ -48,7 +48,7 @@ from logweir.wal.filesystem import FileSystem
 from logweir.wal.place import Place
 from logweir.wal.process import OfProcess
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import WalWriter
+from logweir.wal.writer import WalWriter, Written
 
 __all__ = ["Committer", "Durability", "Opened", "TakesJobs"]
 
@@ -104,7 +104,7 @@ class Opened:
 class Committer(Fails, OfProcess):
     """Brings groups of changes into the log and before the readers of one `Log`.
 
-    `lock`: held by whoever commits. `after_commit`: called with the bytes that a commit logged.
+    `lock`: held by whoever commits.
     """
 
     def __init__(
@@ -113,7 +113,6 @@ class Committer(Fails, OfProcess):
         *,
         durability: Durability,
         clock: Callable[[], float],
-        after_commit: Callable[[int], None],
     ) -> None:
         self.path: Path = opened.path
         self.durability: Durability = durability
@@ -141,7 +140,8 @@ class Committer(Fails, OfProcess):
         self.lock = threading.Lock()
         self.replica_id = opened.replica_id
         self._clock = clock
-        self._after_commit = after_commit
+        self.after_commit: Callable[[int], object] = lambda logged_bytes: None
+        """Called with the bytes that a commit logged."""
         self._executor = Executor()
         self._growing = threading.RLock()
         self._grown = threading.Condition(self._growing)  # what followers read, or it was closed
@@ -386,7 +386,9 @@ class Committer(Fails, OfProcess):
                 if self.durability == "fsync":
                     self.writer.sync()
                 vclock = made
-                position = self._position(last, vclock, is_logged=is_logged)
+                # A group is not kept for it.
+                block = self.writer.last_block
+                position = partial(self._position, vclock, last.waiting, block, not is_logged)
             failpoint("store.after_sync_before_publish")
             layer = Layer.joined(layers)
             changed = layer.spaces
@@ -408,27 +410,29 @@ class Committer(Fails, OfProcess):
         if blocks:
             self._tell(logged_bytes)
 
-    def _position(self, group: Group, vclock: VClock, *, is_logged: bool) -> Position:
-        """Behind a group that was written."""
-        last = self.writer.last_block
+    def _position(
+        self, vclock: VClock, waiting: SynchroQueue, last: Written | None, is_unlogged: bool
+    ) -> Position:
+        """Behind a group that was written, `last` its last block."""
         place = self.anchor if last is None else Place.written(last)
-        if group.waiting:  # the state stands before them: what follows is looked at again
+        if waiting:  # the state stands before them: what follows is looked at again
             behind = None if place is None else place.nowhere
-            return Position(group.waiting.applied, behind, not is_logged)
-        return Position(vclock, place, not is_logged)
+            return Position(waiting.applied, behind, is_unlogged)
+        return Position(vclock, place, is_unlogged)
 
     def _tell(self, logged_bytes: int) -> None:
         """Whoever wants to know that rows are there."""
         if self.durability == "write" and self.writer.unsynced_bytes >= SYNC_ASIDE_BYTES:
             self._background_sync.ask()
         self.durable = self.writer.end or self.durable
-        self.wake_followers()
+        if self._wait_for_more:
+            self.wake_followers()
         for callback in tuple(self.on_commit):
             try:
                 callback(self.vclock)
             except Exception:  # the change is made: no callback may say that it is not
                 _LOGGER.exception("a callback of on_commit failed")
-        self._after_commit(logged_bytes)
+        self.after_commit(logged_bytes)
 
     @property
     def applied(self) -> VClock:
@@ -505,14 +509,15 @@ class TakesJobs:
 
         `before`: jobs that go with it, before it; what went wrong stands in them.
         """
-        self.committer.check_open()
-        self.committer.check_not_inside()
-        viewers = self.committer.viewers
+        committer = self.committer
+        committer.check_open()
+        if committer.owner is not None:  # somebody's
+            committer.check_not_inside()
         # In most cases; and a context manager costs as much as a lock.
-        if not viewers.has_mine:
+        if not committer.viewers.has_mine:
             self.queue.run(job, before)
             return
-        with viewers.waiting():
+        with committer.viewers.waiting():
             self.queue.run(job, before)
 
     def submit_jobs(self, jobs: Sequence[Job]) -> None:

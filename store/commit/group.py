@@ -336,7 +336,8 @@ class Group(Outcome):
             if space.is_temporary or space.is_sync or space.is_local != is_local:
                 are_alike = False
         if are_alike:
-            self.end_transaction()
+            if self._drafts.rows:
+                self.end_transaction()
             self._number(self._rows.add_statements(answers, is_local=is_local, is_open=is_open))
             return
         refused = set(answers.refused)

@@ -188,7 +188,10 @@ class CommitQueue(OfProcess):
             if not job.done and job in self._line:
                 self._line.remove(job)
             if self._leader is job:
-                self._pass_on()
+                if self._line:
+                    self._pass_on()
+                else:
+                    self._leader = None
 
     def _pass_on(self) -> None:
         """Wake who leads next, and only then, should an interrupt come between, name it: until then

@@ -60,7 +60,8 @@ class Layers:
         taking: contextlib.AbstractContextManager[object],
     ) -> None:
         self.stack: Stack = ()
-        self.position = position
+        self.position: Callable[[], Position | None] = lambda: position
+        """Makes the one behind the stack: it is wanted when the base takes that."""
         self._base_position = position
         self._state = state
         self._viewers = viewers
@@ -104,7 +105,7 @@ class Layers:
     @property
     def admits(self) -> bool:
         """Whether `admit` would have nothing to wait for, to begin or to raise."""
-        return self._serving and self._failure is None and not self.is_full
+        return self._serving and self._failure is None and self._size <= 2 * LAYER_BYTES
 
     @property
     def is_full(self) -> bool:
@@ -116,18 +117,20 @@ class Layers:
         """Of the layers on the stack, for which the base still needs about as much of the disk."""
         return self._size
 
-    def push(self, layer: Layer, position: Position | None) -> None:
-        """Show a sealed layer to everybody; the caller holds the guard. `position`: behind it."""
+    def push(self, layer: Layer, position: Callable[[], Position | None]) -> None:
+        """Show a sealed layer to everybody; the caller holds the guard. `position`: makes the one
+        behind it."""
         with self._lock:
             self.position = position
             if not layer.tables:
                 return
             layer.since = time.monotonic()
             stack = (layer, *self.stack)
+            size = self._size + layer.size_bytes
             while (count := _alike(stack, len(stack) - len(self._under_way))) >= _JOINED_FROM:
                 stack = (Layer.joined(stack[:count]), *stack[count:])
-            self.stack = stack
-            self._size = sum([one.size_bytes for one in stack])
+                size = sum([one.size_bytes for one in stack])
+            self.stack, self._size = stack, size
             if len(stack) == 1 or self._size >= LAYER_BYTES:
                 self._changed.notify_all()
 
@@ -145,7 +148,7 @@ class Layers:
         with self._taking, self._one:
             self._apply()
             result, position = self._changed_base(lambda txn: (change(txn), txn.position()), ())
-            self.position = self._base_position = position
+            self._base_position, self.position = position, lambda: position
             return result
 
     def reserve(self, room_bytes: int) -> None:
@@ -155,9 +158,10 @@ class Layers:
 
     def _apply(self) -> None:
         with self._lock:
-            stack, position = self.stack, self.position
+            stack, behind = self.stack, self.position
             self._under_way = stack
         try:
+            position = behind()
             if stack or position != self._base_position:  # what was logged may change nothing
                 whole = Layer.joined(stack)
                 try:
