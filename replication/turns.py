@@ -119,8 +119,9 @@ class Receiver(asyncio.BufferedProtocol):
         self._scratch = _scratch.room
         self._room = room
         self._received = received
-        self._pace = Pace()
-        self._size = 0  # of the portion that was asked for
+        self._pace = pace = Pace()
+        self._size = pace.portion_bytes  # of the portion that was asked for
+        self._portion = self._scratch[: self._size]
         self.pause_writing = link.pause_writing  # type: ignore[method-assign]
         self.resume_writing = link.resume_writing  # type: ignore[method-assign]
         self.eof_received = link.eof_received  # type: ignore[method-assign]
@@ -128,7 +129,9 @@ class Receiver(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         del sizehint
-        room = self._scratch if self._room is None else self._room()
+        if self._room is None:
+            return self._portion
+        room = self._room()
         self._size = min(len(room), self._pace.portion_bytes)
         return room[: self._size]
 
@@ -143,35 +146,30 @@ class Receiver(asyncio.BufferedProtocol):
         else:
             link.take(nbytes, nbytes, self._received)
         if is_timed:
-            self._pace.took(nbytes, time.thread_time() - began)
+            pace = self._pace
+            pace.took(nbytes, time.thread_time() - began)
+            if self._room is None and pace.portion_bytes != self._size:
+                self._portion = self._scratch[: pace.portion_bytes]
+                self._size = len(self._portion)
 
 
 class Turn:
-    """What is answered in one turn. `answered_bytes`: of answers that there were before it.
+    """What is answered in one turn of so many `seconds`. `answered_bytes`: of answers that there
+    were before it.
 
-    The clock of the thread is a system call, so a turn with a single request does without it: the
-    first thing that is done in one is judged by the time that passed, what follows by the clock.
+    It is measured as the others feel it, by the time that passes: the clock of the thread would be
+    a system call for each request.
     """
 
-    __slots__ = ("_began", "_bytes_end", "_seconds_end")
+    __slots__ = ("_bytes_end", "_end")
 
-    def __init__(self, answered_bytes: int = 0) -> None:
+    def __init__(self, answered_bytes: int = 0, seconds: float = TURN_SECONDS) -> None:
         self._bytes_end = answered_bytes + TURN_ANSWER_BYTES
-        self._began: float | None = None
-        self._seconds_end: float | None = None
+        self._end = time.monotonic() + seconds
 
     def is_over(self, answered_bytes: int) -> bool:
-        """Whether the others are to have theirs: asked before each thing that is done.
-        `answered_bytes`: of answers that there are."""
-        if answered_bytes >= self._bytes_end:
-            return True
-        if self._seconds_end is not None:
-            return time.thread_time() >= self._seconds_end
-        if self._began is None:
-            self._began = time.monotonic()
-            return False
-        self._seconds_end = time.thread_time() + TURN_SECONDS
-        return time.monotonic() >= self._began + TURN_SECONDS
+        """Whether the others are to have theirs. `answered_bytes`: of answers that there are."""
+        return answered_bytes >= self._bytes_end or time.monotonic() >= self._end
 
 
 def advance(work: Iterator[None]) -> bool:

@@ -8,7 +8,6 @@ own, and is answered to its client.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
@@ -20,6 +19,7 @@ from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.memcached.serve.pending import Pending
 from logweir.replication.memcached.serve.runs import RUN_MAX, RequestRun
 from logweir.replication.memcached.wire.codec import Packet
+from logweir.replication.turns import Turn
 from logweir.store.commit.group import Group
 
 __all__ = ["Part", "change_all", "look_all"]
@@ -65,12 +65,11 @@ class Part:
         self.fresh.append(answer)
         self.fresh_bytes += len(answer)
 
-    def has_enough(self, end: float) -> bool:
-        """Whether what it asks for has had its share of the job, until `end` of the thread's
-        clock."""
+    def has_enough(self, turn: Turn) -> bool:
+        """Whether what it asks for has had its share of the job, which is as long as `turn`."""
         if not self.fresh:
             return False
-        return self.fresh_bytes >= TAP_ANSWERS_BYTES or time.thread_time() >= end
+        return self.fresh_bytes >= TAP_ANSWERS_BYTES or turn.is_over(0)
 
 
 def change_all(
@@ -117,10 +116,10 @@ def _answer_all(
     for part in parts:
         part.begin()
         line.extend([(part, request) for request in part.rest])
-    end = time.thread_time() + seconds
+    turn = Turn(seconds=seconds)
     while line:
         part, request = line[0]
-        if part.is_behind or part.has_enough(end):
+        if part.is_behind or part.has_enough(turn):
             part.leave(request)
             line.popleft()
         elif isinstance(request, RequestRun):
