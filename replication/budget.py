@@ -203,7 +203,15 @@ class Unanswered:
     budget has left, the peer is not read; `told`: called with True when that begins, with False
     when it ends."""
 
-    __slots__ = ("_budget", "_link", "_told", "is_holding", "limit_bytes", "size_bytes")
+    __slots__ = (
+        "_budget",
+        "_free_bytes",
+        "_link",
+        "_told",
+        "is_holding",
+        "limit_bytes",
+        "size_bytes",
+    )
 
     def __init__(
         self, link: Holder, limit_bytes: int, told: Callable[[bool], None] = lambda held: None
@@ -212,26 +220,27 @@ class Unanswered:
         self._budget = link.budget
         self._told = told
         self.limit_bytes = limit_bytes
+        self._free_bytes = min(limit_bytes, MEMORY_FREE_BYTES)
         self.size_bytes = 0
         self.is_holding = False
         link.gone.add_done_callback(self._forget)
 
     def add(self, size_bytes: int) -> None:
-        """So much more waits."""
-        self.set(self.size_bytes + size_bytes)
-
-    def done(self, size_bytes: int) -> None:
-        """So much of it waits no longer."""
-        self.set(self.size_bytes - size_bytes)
+        """So much more waits; less, if it is below 0: so much was done."""
+        self.size_bytes += size_bytes
+        if self._budget is not None:
+            self._budget.requests_bytes += size_bytes
+        if self.size_bytes > self._free_bytes or self.is_holding:  # else there is as much
+            self._look()
 
     def set(self, size_bytes: int) -> None:
         """So much waits in all."""
-        limit_bytes = self.limit_bytes
+        self.add(size_bytes - self.size_bytes)
+
+    def _look(self) -> None:
+        size_bytes, limit_bytes = self.size_bytes, self.limit_bytes
         if self._budget is not None:
-            self._budget.requests_bytes += size_bytes - self.size_bytes
-            if size_bytes > MEMORY_FREE_BYTES or self.is_holding:  # else there is as much
-                limit_bytes = min(limit_bytes, self._budget.left_bytes)
-        self.size_bytes = size_bytes
+            limit_bytes = min(limit_bytes, self._budget.left_bytes)
         if self.is_holding:
             if size_bytes <= limit_bytes // 2:
                 self.is_holding = False

@@ -120,7 +120,6 @@ class Link(asyncio.BaseProtocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._deafness: tuple[float, Callable[[], None]] | None = None  # that is to begin
         self._unheard: list[bytes] | None = None  # what came meanwhile
-        self._outermost = _Outermost(self)
         self.gone: asyncio.Future[str] = self._loop.create_future()
 
     # --- what conversations use -------------------------------------------------------------------
@@ -223,8 +222,33 @@ class Link(asyncio.BaseProtocol):
 
     def guarded(self) -> contextlib.AbstractContextManager[None]:
         """Around what a callback does for this connection: what goes wrong in it ends the
-        connection, and nothing else."""
-        return self._outermost
+        connection, is told in the log, and nothing else."""
+        return self
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        return error is not None and self._takes(error)
+
+    def attempt(self, call: Callable[..., object], *given: Any) -> None:
+        """Call `call`, `guarded`."""
+        try:
+            call(*given)
+        except BaseException as error:
+            if not self._takes(error):
+                raise
+
+    def _takes(self, error: BaseException) -> bool:
+        """Whether an error ends this connection, and nothing else."""
+        if isinstance(error, LogweirError | OSError):
+            self.close(str(error))
+            return True
+        if isinstance(error, Exception):
+            _log.error("link.failed", scheme=self.scheme, peer=self.peer, exc_info=error)
+            self.abort(f"internal error: {type(error).__name__}")
+            return True
+        return False
 
     def call_after_next_read(self, call: Callable[[], None]) -> None:
         """Call `call` as soon as the loop has looked once more for what came, and had it handled;
@@ -321,7 +345,7 @@ class Link(asyncio.BaseProtocol):
             _prepare(plain)
         self.limit_output(self._high_bytes)
         self.last_received = self.time()
-        with self._outermost:
+        with self:
             self._conversation = self._begin(self)
             conversation = self._conversation
             session = self._session = conversation.session
@@ -402,14 +426,14 @@ class Link(asyncio.BaseProtocol):
                 assert self.budget is not None
                 self.budget.keep(self, self._keeps.kept_bytes)
         except BaseException as error:  # as the context does, which costs two calls
-            if not self._outermost.takes(error):
+            if not self._takes(error):
                 raise
 
     def eof_received(self) -> bool:
         session, conversation = self._session, self._conversation
         if session is not None and conversation is not None and not self.close_reason:
             self._has_left = True
-            with self._outermost:
+            with self:
                 if events := session.receive_eof(self.time()):
                     conversation.handle(events)
                 self.flush()
@@ -537,46 +561,19 @@ class Link(asyncio.BaseProtocol):
         session, conversation = self._session, self._conversation
         if session is None or conversation is None or self.close_reason:
             return
-        with self._outermost:
+        with self:
             if events := session.deadline_passed(self.time()):
                 conversation.handle(events)
             self.flush()
 
     def _call(self, call: Callable[[], None]) -> None:
-        with self._outermost:
+        with self:
             call()
             self.flush()
 
     async def _guard(self, work: Coroutine[Any, Any, None]) -> None:
-        with self._outermost:
+        with self:
             await work
-
-
-class _Outermost:
-    """The outermost place of a connection: what went wrong closes it and is told in the log."""
-
-    __slots__ = ("_link",)
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        return error is not None and self.takes(error)
-
-    def takes(self, error: BaseException) -> bool:
-        """Whether that was an error which ends the connection only."""
-        link = self._link
-        if isinstance(error, LogweirError | OSError):
-            link.close(str(error))
-            return True
-        if isinstance(error, Exception):
-            _log.error("link.failed", scheme=link.scheme, peer=link.peer, exc_info=error)
-            link.abort(f"internal error: {type(error).__name__}")
-            return True
-        return False
 
 
 def peer_text(address: object) -> str:

@@ -95,6 +95,7 @@ class Server:
 
     def __init__(self, log: Log, options: ServerOptions) -> None:
         self.log = log
+        self._committer = log.inner.committer
         self.options = options
         self.metrics = Metrics()
         self.places = Places()
@@ -167,7 +168,7 @@ class Server:
 
     def _committed(self, vclock: VClock) -> None:
         """After each commit, in its thread."""
-        self.places.note(vclock, *self.log.inner.durable_end)
+        self.places.note(vclock, *self._committer.durable)
         self.hub.committed()
         self.settled.committed()
 

@@ -87,11 +87,13 @@ class ReceivesInto(Protocol[Event_co]):
 class Outbox:
     """Bytes that wait to be sent."""
 
-    __slots__ = ("_parts", "size_bytes")
+    __slots__ = ("_parts", "is_held", "size_bytes")
 
     def __init__(self) -> None:
         self._parts: list[bytes | memoryview] = []
         self.size_bytes = 0
+        self.is_held = False
+        """Nothing is taken meanwhile, all in one piece."""
 
     def put(self, data: bytes | memoryview) -> None:
         """Add `data` after what waits; it must not change until it was taken."""
@@ -105,7 +107,7 @@ class Outbox:
 
     def take(self) -> bytes:
         """All that waits, in one piece."""
-        if not (parts := self._parts):
+        if not (parts := self._parts) or self.is_held:
             return b""
         self._parts, self.size_bytes = [], 0
         first = parts[0]
@@ -192,6 +194,7 @@ class BaseSession(Generic[Event]):
     def __init__(self) -> None:
         self.close_reason = ""
         self._out = Outbox()
+        self.data_to_send = self._out.take
         self._unit_deadline: float | None = None  # when a message that has begun must be whole
 
     def end(self, reason: str) -> None:
@@ -224,10 +227,6 @@ class BaseSession(Generic[Event]):
         if problem is not None:
             self.end(f"malformed {self.unit}: {problem}")
         return events
-
-    def data_to_send(self) -> bytes:
-        """See `Session`."""
-        return self._out.take()
 
     def next_deadline(self) -> float | None:
         """See `Session`."""

@@ -66,14 +66,14 @@ _clocks: Final[WeakKeyDictionary[Log, CasClock]] = WeakKeyDictionary()
 class Bucket:
     """One bucket that is there. `space_id`: of its space; `states_id`: of the vbucket states."""
 
-    __slots__ = ("_known", "_log", "cas", "name", "space_id", "states_id")
+    __slots__ = ("_changes", "_known", "cas", "name", "space_id", "states_id")
 
     def __init__(self, name: str, space_id: int, states_id: int, cas: CasClock, log: Log) -> None:
         self.name = name
         self.space_id = space_id
         self.states_id = states_id
         self.cas = cas
-        self._log = log
+        self._changes = log.inner.committer.changes
         self._known = -1, bytearray()
 
     def known_states(self) -> bytearray:
@@ -81,7 +81,7 @@ class Bucket:
         `NO_STATE`: there is no such vbucket. Who asks then adds to them what he reads. Once a state
         has changed it is another object: what was read while it stayed the same was of one moment,
         as to states."""
-        changes, known = self._log.inner.changes_of(self.states_id), self._known
+        changes, known = self._changes.get(self.states_id, 0), self._known
         if changes != known[0]:
             known = self._known = changes, bytearray(VBUCKETS)
         return known[1]

@@ -96,7 +96,6 @@ class ServerSession(BaseSession[Event]):
         self._input = InputBuffer("IPROTO_FRAME_BYTES", IPROTO_FRAME_BYTES + 9)
         self._splitter = Splitter()
         self._state = State.REQUESTS
-        self._is_held = False
 
     @property
     def state(self) -> State:
@@ -125,9 +124,8 @@ class ServerSession(BaseSession[Event]):
             except LimitExceeded as error:
                 self.end(f"too much arrived while a stream was sent: {error}")
             return ()
-        if self._input.size_bytes:
-            whole = self._input.join(data)
-            return self._read(whole, now) if whole else ()
+        if self._input.size_bytes and not (data := self._input.join(data)):
+            return ()
         return self._read(data, now)
 
     def _read(self, data: bytes, now: float) -> Sequence[Event]:
@@ -135,7 +133,6 @@ class ServerSession(BaseSession[Event]):
         events: list[Event] = []
         read_to = self._take_run(data, 0, events)
         if read_to == len(data):
-            self._input.clear()
             self._unit_deadline = None
             return events
         try:
@@ -219,19 +216,15 @@ class ServerSession(BaseSession[Event]):
         """Answer a request well. `body`: encoded."""
         self._out.put(encode_answer(sync, self._schema_version(), body))
 
-    def data_to_send(self) -> bytes:
-        """See `Session`."""
-        return b"" if self._is_held else super().data_to_send()
-
     def begin_answer(self, sync: int, body_bytes: int) -> bytes:
         """What stands before the body of an answer that its owner sends itself; until `end_answer`
         everything else waits."""
-        self._is_held = True
+        self._out.is_held = True
         return answer_head(sync, self._schema_version(), body_bytes)
 
     def end_answer(self) -> None:
         """See `begin_answer`."""
-        self._is_held = False
+        self._out.is_held = False
 
     def put_error(self, sync: int, error: RequestError) -> None:
         """Answer a request with an error."""

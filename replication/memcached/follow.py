@@ -154,7 +154,7 @@ class _Upstream:
                     raise Unreachable(str(self._url), self._end, hint="see the server's log")
                 self._news.clear()
                 await self._news.wait()
-        self._unanswered.done(size)
+        self._unanswered.add(-size)
         return taken
 
     def _known(self, event: Started) -> int:

@@ -103,7 +103,8 @@ class Shared:
         self._directory: Directory | None = None
         self._directory_at = (0, 0)
         self._changes_seen = 0
-        self._let_in: set[tuple[int, int | str, tuple[Privilege, ...]]] = set()
+        self._committer = log.inner.committer
+        self._let_in: set[Hashable] = set()
         self._let_in_at = -1
         self._finished: deque[tuple[Job, Callable[[Job], None]]] = deque()
         self._scheduled = False
@@ -138,6 +139,16 @@ class Shared:
         """What a user may do. Raises error 45 for one that was dropped."""
         return self.directory.access(user_id)
 
+    @property
+    def let_in(self) -> set[Hashable]:
+        """What was allowed, of whom, while no row of a system space has changed: then it still is,
+        and every request of every protocol asks. What is looked up after this was asked for may be
+        noted in it."""
+        changes = self._committer.system_count
+        if changes != self._let_in_at:
+            self._let_in, self._let_in_at = set(), changes
+        return self._let_in
+
     def check(
         self, user_id: int, space: int | str, *wanted: Privilege, is_there: bool = False
     ) -> None:
@@ -145,14 +156,10 @@ class Shared:
         space if there is none of that (with `is_there` error 36 then); 45 for a user that was
         dropped.
 
-        Who was let in is let in again while no row of a system space has changed: this is asked for
-        every request of every protocol.
+        Who was let in is let in again: see `let_in`.
         """
-        changes = self.log.inner.system_changes
-        if changes != self._let_in_at:
-            self._let_in.clear()
-            self._let_in_at = changes
-        elif (user_id, space, wanted) in self._let_in:
+        known = self.let_in
+        if (user_id, space, wanted) in known:
             return
         schema = self.log.schema
         access, found = self.access(user_id), schema.space(space) if is_there else schema.get(space)
@@ -162,7 +169,7 @@ class Shared:
             else:
                 access.check(one, "space", found.id, found.owner, found.name)
         if found is not None:
-            self._let_in.add((user_id, space, wanted))
+            known.add((user_id, space, wanted))
 
     def may(
         self, user_id: int, space: int | str, *wanted: Privilege, is_there: bool = False
@@ -258,14 +265,13 @@ class Shared:
         jobs, size = [], 0
         for job, _ in fresh:
             jobs.append(job)
-            size += job.size
+            size += _QUICK_BYTES + 1 if job.is_long else job.size
         began = self._loop.time()
         if (
             not self._in_line
             and size <= _QUICK_BYTES
-            and not any([job.is_long for job in jobs])
             and not self.open_views
-            and not self.log.inner.is_busy
+            and not self._committer.lock.locked()
             and (self._slow < _SLOW_LIMIT or began >= self._aside_until)
         ):
             self._make_at_once(fresh, jobs, began)

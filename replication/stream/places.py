@@ -37,16 +37,15 @@ class Places:
     def note(self, vclock: VClock, path: Path, offset: int) -> None:
         """The log ends there, at that position; never called with an older one."""
         with self._guard:
-            newest, last = self._newest, self._kept[-1] if self._kept else None
-            self._newest = Place(vclock, path, offset)
+            newest, self._newest = self._newest, Place(vclock, path, offset)
             if newest is None:
                 return
-            is_far = (
-                last is not None
-                and offset - last.offset > PLACE_STEP_BYTES
-                and newest.path == last.path
-            )
-            if is_far or last is None or (newest.path is not path and newest.path != path):
+            last = self._kept[-1] if self._kept else None
+            if (
+                last is None
+                or (newest.path is not path and newest.path != path)
+                or (offset - last.offset > PLACE_STEP_BYTES and newest.path == last.path)
+            ):
                 self._kept.append(newest)
 
     def before(self, position: VClock) -> Place | None:

@@ -1,10 +1,11 @@
-"""Tank and Synapse listeners give what the grants of the store give, as all others do."""
+"""Listeners give what the grants of the store give; Tank and Synapse, which know no login, too."""
 
 from __future__ import annotations
 
 import asyncio
 import http.client
 import json
+import socket
 from collections.abc import Callable, Coroutine
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +17,7 @@ from support.synapseclient import Client as Follower
 
 from interop.serving import Serving
 from logweir.errors import ConfigError, LogweirError, PeerRefused
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_request
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.service import users
 from logweir.replication.service.access import Privilege
@@ -31,6 +33,8 @@ from logweir.replication.tank.wire.messages import (
     PublishResult,
 )
 from logweir.replication.topic.bundle import Message, encode_bundle
+from logweir.replication.urls import Url
+from logweir.tools.bench.requests import PROTOCOLS, select_request
 
 READ, WRITE, CREATE = Privilege.READ, Privilege.WRITE, Privilege.CREATE
 BUNDLE = encode_bundle([Message(0, 5, None, b"x")])
@@ -354,3 +358,55 @@ def test_a_user_that_is_not_there_is_nobody(tmp_path: Path) -> None:
         assert not rights.may(READ, "_space")
         with pytest.raises(LogweirError):
             Rights(shared, "ann")
+
+
+def exchange(peer: socket.socket, sent: bytes, answers: int, size: Callable[[bytes], int]) -> bytes:
+    """What requests, sent at once, are answered."""
+    peer.sendall(sent)
+    told, at = b"", 0
+    for _ in range(answers):
+        while not (end := size(told[at:])) or len(told) < at + end:
+            told += (more := peer.recv(65536))
+            assert more
+        at += end
+    return told
+
+
+def test_rights_that_change_count_for_the_next_request_of_a_connection(tmp_path: Path) -> None:
+    """Of Tarantool's and memcached's: who asked before asks again, with the right to one of two
+    spaces, to both, and to one again. A run of which a part is refused allows nothing later."""
+    urls = [parse_listen_url(url) for url in ("tarantool://:0", "tap://:0")]
+    with Serving(tmp_path, listen=urls, guest="none") as serving:
+        for number, space in ((600, "one"), (601, "two")):
+            serving.log.create_space(space, id=number)
+            serving.log.insert(space, (1, f"in {space}"))
+        both = select_request(600, 0).stream + select_request(601, 0).stream
+
+        def shown(peer: socket.socket) -> list[bytes]:
+            """The spaces whose tuples are told."""
+            told = exchange(peer, both, 2, PROTOCOLS["iproto"].size)
+            found = [name for name in (b"one", b"two") if b"in " + name in told]
+            assert told.count(b"\xce\x00\x00\x80\x2a") == 2 - len(found)  # error 42
+            return found
+
+        def status(peer: socket.socket) -> int:
+            get = encode_request(Packet(Opcode.GET, b"k"))
+            return exchange(peer, get, 1, PROTOCOLS["memcached"].size)[7]
+
+        def connected(url: Url) -> socket.socket:
+            return socket.create_connection((url.host, url.port), 30)
+
+        with connected(serving.urls[0]) as peer:
+            assert len(peer.recv(128, socket.MSG_WAITALL)) == 128
+            assert shown(peer) == []
+            give(serving, READ, "one")
+            assert [shown(peer) for _ in range(3)] == [[b"one"]] * 3
+            give(serving, READ, "two")
+            give(serving, READ, "default")
+            assert [shown(peer) for _ in range(2)] == [[b"one", b"two"]] * 2
+            with connected(serving.urls[1]) as other:
+                assert [status(other) for _ in range(2)] == [Status.NOT_FOUND] * 2
+                take(serving, READ, "two")
+                take(serving, READ, "default")
+                assert status(other) == Status.AUTH_ERROR
+            assert [shown(peer) for _ in range(2)] == [[b"one"]] * 2

@@ -71,9 +71,9 @@ async def test_a_peer_is_read_again_when_half_of_the_limit_is_gone() -> None:
     waiting.add(1)
     waiting.add(500)
     assert (peer.holds, told, waiting.is_holding) == (1, [True], True)
-    waiting.done(550)
+    waiting.add(-550)
     assert peer.holds == 1
-    waiting.done(1)
+    waiting.add(-1)
     assert (peer.holds, told, waiting.size_bytes) == (0, [True, False], 50)
     waiting.set(101)
     waiting.set(51)
@@ -125,9 +125,9 @@ async def test_nobody_has_more_requests_waiting_than_is_left_for_another() -> No
     await asyncio.sleep(0)
     assert budget.used_bytes < LIMIT_BYTES // 2 + 60 * MEMORY_FREE_BYTES
     for one in waiting[1:]:
-        one.done(one.size_bytes)
+        one.add(-one.size_bytes)
     assert not any(peer.holds for peer in peers)
-    late.done(MEMORY_FREE_BYTES)
+    late.add(-MEMORY_FREE_BYTES)
     assert budget.used_bytes == 0
 
 

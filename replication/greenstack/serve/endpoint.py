@@ -115,10 +115,11 @@ class GreenstackService:
         self.is_ready = is_ready
         self.plain = plain
         self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
+        self._committer = shared.log.inner.committer
         self._schema = shared.log.schema
         self._names = self._bucket_names()
         self._loop = asyncio.get_running_loop()
-        self._forget = shared.log.on_commit(lambda vclock: self._committed())
+        self._forget = shared.log.on_commit(self._committed)
 
     def begin(self, link: Link) -> Conversation:
         """See `logweir.replication.listener.Service`."""
@@ -143,9 +144,10 @@ class GreenstackService:
     def _bucket_names(self) -> dict[str, int]:
         return {bucket.name: bucket.space_id for bucket in self.buckets.all()}
 
-    def _committed(self) -> None:
+    def _committed(self, vclock: VClock) -> None:
         """In the committing thread."""
-        if self.shared.log.schema is not self._schema:
+        del vclock
+        if self._committer.schema is not self._schema:
             self._loop.call_soon_threadsafe(self._definitions_changed)
 
     def _definitions_changed(self) -> None:

@@ -88,7 +88,7 @@ class Upstream:
             await self._news.wait()
         event = self._waiting.popleft()
         if isinstance(event, Rows):
-            self._unanswered.done(len(event.data))
+            self._unanswered.add(-len(event.data))
         return event
 
     def peek(self) -> Event | None:

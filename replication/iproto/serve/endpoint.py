@@ -22,6 +22,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from logweir.errors import ErrorCode, RequestError
@@ -64,7 +65,6 @@ from logweir.replication.service.access import (
     denied,
 )
 from logweir.replication.service.shared import as_request_error
-from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.store.schema.definition import SpaceDef
 from logweir.wal.mp import unpack
@@ -97,11 +97,13 @@ class IprotoService:
 
 @dataclass(slots=True)
 class _Batch:
-    """Requests that are executed in one job. `goes_first`: what comes after waits for its end;
-    `is_definition`: it changes a definition, and by that maybe every tuple of a space."""
+    """Requests that are executed in one job. `has_single`: not all are of runs; `goes_first`: what
+    comes after waits for its end; `is_definition`: it changes a definition, and by that maybe every
+    tuple of a space."""
 
     events: list[Request | Run] = field(default_factory=list)
     in_streams: list[Request] = field(default_factory=list)
+    has_single: bool = False
     size_bytes: int = 0
     goes_first: bool = False
     is_definition: bool = False
@@ -109,8 +111,10 @@ class _Batch:
     def add(self, event: Request | Run, *, goes_first: bool) -> None:
         """One more."""
         self.events.append(event)
-        if isinstance(event, Request) and event.stream_id:
-            self.in_streams.append(event)
+        if isinstance(event, Request):
+            self.has_single = True
+            if event.stream_id:
+                self.in_streams.append(event)
         self.size_bytes += event.size_bytes
         self.goes_first = self.goes_first or goes_first
 
@@ -130,8 +134,7 @@ class Conversation:
         self._unanswered = Unanswered(link, IPROTO_PIPELINE_BYTES)
         self._postponed: deque[Request | Run] = deque()
         self._behind: _Batch | None = None  # under way: what comes next waits for its end
-        self._settled = asyncio.Event()
-        self._settled.set()
+        self._settled: asyncio.Event | None = None  # that CALLs wait for
         self._streams = Streams(self, instance.trials)
         self._watchers = Watchers(instance.events, self._send)
 
@@ -139,14 +142,17 @@ class Conversation:
 
     def handle(self, events: Sequence[Event]) -> None:
         """See `Conversation` of `logweir.replication.link`."""
+        size = 0
         for event in events:
             if isinstance(event, Ack):
                 if self.follower is not None:
                     self.instance.acknowledged(self.follower, event.vclock)
-                continue
-            self._unanswered.add(event.size_bytes)
-            self._postponed.append(event)
-        self._go_on()
+            else:
+                size += event.size_bytes
+                self._postponed.append(event)
+        if size:
+            self._unanswered.add(size)
+            self._go_on()
 
     def _go_on(self) -> None:
         """Handle what waits, as far as a turn goes and the client takes the answers."""
@@ -169,7 +175,8 @@ class Conversation:
                     self._dispatch(event)
             except RequestError as error:
                 self.answer_error(event, error)
-        self._submit()
+        if self._batch.events:
+            self._submit()
 
     def go_on(self) -> None:
         """Handle what waits, and send the answers."""
@@ -207,7 +214,7 @@ class Conversation:
                 self._watchers.watch(request.name, request.sync)
             else:
                 self._watchers.unwatch(request.name)
-            self._unanswered.done(request.size_bytes)
+            self._unanswered.add(-request.size_bytes)
         elif kind == RequestType.WATCH_ONCE:
             value = self.instance.events.value(request.name)
             self.answer(request, data_body(() if value is None else (value,)))
@@ -222,7 +229,7 @@ class Conversation:
                 ErrorCode.ACCESS_DENIED, "EVAL is switched off: no code of clients is run here"
             )
         else:
-            self._unanswered.done(request.size_bytes)
+            self._unanswered.add(-request.size_bytes)
             self.link.spawn(push.serve(self, request))
 
     # --- changes and reads ------------------------------------------------------------------------
@@ -303,6 +310,22 @@ class Conversation:
     def _take_run(self, run: Run) -> None:
         """Requests, one after the other: checked once for each space, executed and answered
         together."""
+        known, use = self.shared.let_in, (self.user_id, run.space_ids, run.uses)
+        if use not in known:
+            allowed = self._checked(run)
+            if allowed is run:
+                known.add(use)
+            elif not allowed.count:
+                self._unanswered.add(-run.size_bytes)
+                return
+            run = allowed
+        if run.is_read_only and not self._batch.events and not self._unfinished:
+            self._read_run(run)
+        else:
+            self._batch.add(run, goes_first=run.may_grow)
+
+    def _checked(self, run: Run) -> Run:
+        """The requests of a run that may be made, itself where all may; others are refused."""
         refused: dict[tuple[int, int], RequestError] = {}
         for space_id, uses in zip(run.space_ids, run.uses, strict=True):
             for use, wanted in _USES.items():
@@ -316,12 +339,7 @@ class Conversation:
             self.session.put(b"".join(errors))
             self.shared.metrics.answered("tarantool", 0, len(errors))
             run = run.without(refused)
-        if not run.count:
-            self._unanswered.done(run.size_bytes)
-        elif run.is_read_only and not self._batch.events and not self._unfinished:
-            self._read_run(run)
-        else:
-            self._batch.add(run, goes_first=run.may_grow)
+        return run
 
     def _read_run(self, run: Run) -> None:
         """Answer SELECTs at once; what is left of them comes next."""
@@ -332,7 +350,7 @@ class Conversation:
             outcome = _refused([run], error, self.instance.schema_version())
         self._postponed.extendleft(reversed(outcome.left))
         if not outcome.left:
-            self._unanswered.done(run.size_bytes)
+            self._unanswered.add(-run.size_bytes)
         self._answer_outcome(outcome)
 
     def _answer_outcome(self, outcome: Outcome) -> None:
@@ -349,22 +367,16 @@ class Conversation:
         self._batch = _Batch()
         if batch.goes_first:
             self._behind = batch
-        access, version_of = self.shared.access(self.user_id), self.instance.version_of
-
-        def apply(group: Group) -> Outcome:
-            return execute_all(group, batch.events, access, version_of)
-
+        access = self.shared.access(self.user_id) if batch.has_single else None
+        apply = partial(
+            execute_all, events=batch.events, access=access, schema_version=self.instance.version_of
+        )
         job = Job(apply, batch.size_bytes, is_long=batch.is_definition)
-        self._put_in_line(job, lambda job: self._deliver(batch, job))
+        self._put_in_line(job, partial(self._deliver, batch))
 
     def _put_in_line(self, job: Job, done: Callable[[Job], None]) -> None:
-        def guarded(job: Job) -> None:
-            with self.link.guarded():
-                done(job)
-
         self._unfinished += 1
-        self._settled.clear()
-        self.shared.submit(job, guarded)
+        self.shared.submit(job, partial(self.link.attempt, done))
 
     def put_in_line(self, job: Job, done: Callable[[Job], None]) -> None:
         """Make a change; `done` is called when it is durable, or refused."""
@@ -379,9 +391,10 @@ class Conversation:
 
     def _settle(self, size_bytes: int) -> None:
         self._unfinished -= 1
-        if not self._unfinished:
+        if not self._unfinished and self._settled is not None:
             self._settled.set()
-        self._unanswered.done(size_bytes)
+            self._settled = None
+        self._unanswered.add(-size_bytes)
 
     def _deliver(self, batch: _Batch, job: Job) -> None:
         """Answer a batch that is durable, or was refused; what is left of it comes next."""
@@ -390,7 +403,7 @@ class Conversation:
             self._postponed.extendleft(reversed(left))
         if self._behind is batch:
             self._behind = None
-        self._settle(batch.size_bytes - sum(one.size_bytes for one in left))
+        self._settle(batch.size_bytes - sum([one.size_bytes for one in left]))
         if not self.link.is_open:
             return
         outcome = job.result
@@ -440,7 +453,9 @@ class Conversation:
         self.shared.check_call(access, name)
 
     async def _call(self, request: Request) -> None:
-        await self._settled.wait()
+        if self._unfinished:
+            self._settled = self._settled or asyncio.Event()
+            await self._settled.wait()
         arguments = unpack(request.tuple) if request.tuple is not None else []
         as_tuples = request.type == RequestType.CALL_16
         functions, name = self.instance.functions, request.name
@@ -472,14 +487,14 @@ class Conversation:
 
     def _count_answer(self, request: Request) -> None:
         """A request has its answer."""
-        self._unanswered.done(request.size_bytes)
+        self._unanswered.add(-request.size_bytes)
         self.shared.metrics.answered("tarantool", 1, 0)
         if request.stream_id:
             self._streams.answered(request)
 
     def answer_error(self, request: Request, error: RequestError) -> None:
         """Answer with an error."""
-        self._unanswered.done(request.size_bytes)
+        self._unanswered.add(-request.size_bytes)
         self.shared.metrics.answered("tarantool", 0, 1)
         self.session.put_error(request.sync, error)
         if request.stream_id:

@@ -58,6 +58,7 @@ class Instance:
         self.executor = Executor()
         self.trials = Trials(shared)
         self.events = Events(self)
+        self._committer = shared.log.inner.committer
         self._version_offset = _FIRST_VERSION - shared.log.schema.version
         self._cluster_at = (-1, 0)
         shared.retention.attend(
@@ -66,7 +67,7 @@ class Instance:
 
     def schema_version(self) -> int:
         """What stands in every answer."""
-        return self.version_of(self.shared.log.schema)
+        return self._committer.schema.version + self._version_offset
 
     def version_of(self, schema: Schema) -> int:
         """What stands in an answer, if the definitions are these."""

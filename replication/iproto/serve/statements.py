@@ -59,7 +59,7 @@ class Outcome:
     these were refused, and the requests that were not executed: a SELECT that is long, by itself,
     is one of these."""
 
-    answers: bytes
+    answers: bytes | bytearray
     count: int
     refused: int
     left: Sequence[Request | Run]
@@ -68,13 +68,14 @@ class Outcome:
 def execute_all(
     group: Group,
     events: Sequence[Request | Run],
-    access: Access,
+    access: Access | None,
     schema_version: Callable[[Schema], int],
 ) -> Outcome:
-    """Execute requests in a group, each a transaction; one that fails is undone alone. Those after
+    """Execute requests in a group, each a transaction; one that fails is undone alone. `access`: of
+    who asks, None where all are of runs, whose rights are looked at before. Those after
     `limits.TURN_ANSWER_BYTES` of answers are left, and those from a SELECT on that is long, or is
     no part of a run: the group is no place to divide it."""
-    parts: list[bytes] = []
+    parts: list[bytes | bytearray] = []
     count = refused = size = 0
     for at, event in enumerate(events):
         if size > TURN_ANSWER_BYTES:
@@ -90,6 +91,7 @@ def execute_all(
         elif event.type == RowType.SELECT:
             return Outcome(b"".join(parts), count, refused, events[at:])
         else:
+            assert access is not None
             mark = group.mark()
             count += 1
             try:
@@ -126,7 +128,7 @@ def _left(run: Run, done: int) -> Sequence[Request | Run]:
 
 def _execute_run(
     group: Group, run: Run, schema_version: Callable[[Schema], int]
-) -> tuple[int, int, bytes]:
+) -> tuple[int, int, bytes | bytearray]:
     """How many requests of a run were executed, how many of these were refused, and the answers.
 
     It stops at `limits.TURN_ANSWER_BYTES` of these, if they may be much larger than the
@@ -134,7 +136,7 @@ def _execute_run(
     """
     version = schema_version(group.schema)
     count = refused = size = 0
-    parts: list[bytes] = []
+    parts: list[bytes | bytearray] = []
     while count < run.count and (size <= TURN_ANSWER_BYTES or not run.may_grow):
         rest = run.behind(count) if count else run
         done = group.execute_batch(

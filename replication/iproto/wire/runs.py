@@ -110,10 +110,12 @@ class Run:
         """The same answer to all."""
         return [encode_error(sync, schema_version, error) for sync in self.syncs]
 
-    def answers(self, done: Answers, schema_version: int) -> bytes:
+    def answers(self, done: Answers, schema_version: int) -> bytes | bytearray:
         """The answers to what was executed, as `codec.encode_answer` and `encode_error` make
         them."""
         first, count = 0, done.count
+        if not done.refused:
+            return self._answers(done, 0, count, schema_version & 0xFFFFFFFF)
         parts: list[bytes | bytearray] = []
         for number in (*done.refused, count):
             if number > first:
@@ -122,7 +124,7 @@ class Run:
                 error = done.error(number)
                 parts.append(encode_error(self.syncs[number], schema_version, error))
             first = number + 1
-        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+        return b"".join(parts)
 
     def _answers(self, done: Answers, first: int, last: int, version: int) -> bytearray:
         """Of those that are not refused."""

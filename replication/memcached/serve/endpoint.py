@@ -236,8 +236,7 @@ class TapService:
             except LogweirError as failure:
                 error = failure
             for run in runs:
-                with run.conversation.link.guarded():
-                    run.conversation.finish(run, error)
+                run.conversation.link.attempt(run.conversation.finish, run, error)
             if expired:
                 self.shared.submit(removal(bucket, expired, self.now), _report)
 
@@ -319,6 +318,8 @@ class Conversation:
         self._bucket = service.bucket
         self.space = service.space
         self.user_id = GUEST_ID
+        self._judged: object = None  # what was allowed when it was asked what this client may do
+        self._may_read = self._may_write = False
         if link.user:
             self._login(link.user)
         must_login = (service.must_login or self._is_closed_to_guests()) and not link.user
@@ -416,11 +417,12 @@ class Conversation:
         self.session.answer(event.slot, encode_answer(event.request, status))
 
     def _login(self, name: str) -> None:
-        self.user_id = self.service.shared.user(name).id
+        self.user_id, self._judged = self.service.shared.user(name).id, None
         if not self.space:
             self._bucket = self.service.buckets.find(name) or self._bucket
 
     def _select(self, event: SelectBucket) -> None:
+        self._judged = None
         name = event.request.key.decode("utf-8", "replace")
         status = Status.SUCCESS
         if name.startswith(SPACE_PREFIX):
@@ -445,14 +447,18 @@ class Conversation:
     # --- commands ---------------------------------------------------------------------------------
 
     def _run(self, event: Commands) -> None:
-        may_write = self.may(Privilege.READ, Privilege.WRITE)
-        is_read_only = self.service.shared.options.read_only
+        shared = self.service.shared
+        if self._judged is not (judged := shared.let_in):
+            self._may_write = self.may(Privilege.READ, Privilege.WRITE)
+            self._may_read = self._may_write or self.may(Privilege.READ)
+            self._judged = judged
+        is_read_only = shared.options.read_only
         if self.space or (event.changes and is_read_only):
             self._refuse(event, Status.NOT_SUPPORTED)
-        elif not (may_write or (not event.changes and self.may(Privilege.READ))):
+        elif not (self._may_write if event.changes else self._may_read):
             self._refuse(event, Status.AUTH_ERROR)
         else:
-            self._submit(event, may_change=may_write and not is_read_only)
+            self._submit(event, may_change=self._may_write and not is_read_only)
 
     def _refuse(self, event: Commands, status: Status) -> None:
         self.session.answer(event.slot, b"".join(refusals(event.requests, status)))
@@ -485,7 +491,7 @@ class Conversation:
                 return
             run.advance()
         self._unfinished -= 1
-        self._unanswered.done(event.size_bytes)
+        self._unanswered.add(-event.size_bytes)
         if not self.link.is_open:
             return
         metrics = self.service.shared.metrics

@@ -265,7 +265,7 @@ class _Conversation:
 
         def done(results: list[PublishResult]) -> None:
             session.stored(appends, results)
-            self._unanswered.done(size)
+            self._unanswered.add(-size)
             self._service.published(self._link, results, began)
 
         self._service.topics.append(appends, done)
