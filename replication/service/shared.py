@@ -38,9 +38,12 @@ from logweir.store.commit.queue import Job
 from logweir.store.log import Log
 from logweir.wal.mp import unpack
 
-__all__ = ["Options", "Shared", "as_request_error"]
+__all__ = ["LET_IN_MAX", "Options", "Shared", "as_request_error"]
 
 T = TypeVar("T")
+
+LET_IN_MAX: Final = 4096
+"""So much that was allowed is kept about, see `Shared.let_in`."""
 
 _USER_ID: Final = 304
 _PRIV_ID: Final = 312
@@ -143,9 +146,9 @@ class Shared:
     def let_in(self) -> set[Hashable]:
         """What was allowed, of whom, while no row of a system space has changed: then it still is,
         and every request of every protocol asks. What is looked up after this was asked for may be
-        noted in it."""
+        noted in it. It is forgotten if it has become long: clients ask for spaces in any order."""
         changes = self._committer.system_count
-        if changes != self._let_in_at:
+        if changes != self._let_in_at or len(self._let_in) > LET_IN_MAX:
             self._let_in, self._let_in_at = set(), changes
         return self._let_in
 

@@ -8,6 +8,7 @@ import json
 import socket
 from collections.abc import Callable, Coroutine
 from contextlib import closing
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from logweir.replication.protocols import parse_listen_url
 from logweir.replication.service import users
 from logweir.replication.service.access import Privilege
 from logweir.replication.service.rights import Rights
+from logweir.replication.service.shared import LET_IN_MAX
 from logweir.replication.tank.client import Client
 from logweir.replication.tank.client.connection import fetches_of
 from logweir.replication.tank.wire.messages import (
@@ -410,3 +412,22 @@ def test_rights_that_change_count_for_the_next_request_of_a_connection(tmp_path:
                 take(serving, READ, "default")
                 assert status(other) == Status.AUTH_ERROR
             assert [shown(peer) for _ in range(2)] == [[b"one"]] * 2
+
+
+def test_a_client_that_asks_in_ever_other_orders_fills_no_memory(tmp_path: Path) -> None:
+    """What a batch was allowed is kept by the order of its spaces, which the client chooses."""
+    spaces = range(600, 607)
+    orders = list(permutations(spaces))
+    assert len(orders) > LET_IN_MAX
+    with Serving(tmp_path, listen=[parse_listen_url("tarantool://:0")], guest="read") as serving:
+        for number in spaces:
+            serving.log.create_space(f"s{number}", id=number)
+        requests = {number: select_request(number, 0).stream for number in spaces}
+        kept = []
+        with socket.create_connection((serving.urls[0].host, serving.urls[0].port), 30) as peer:
+            assert len(peer.recv(128, socket.MSG_WAITALL)) == 128
+            for order in orders:
+                sent = b"".join([requests[number] for number in order])
+                exchange(peer, sent, len(order), PROTOCOLS["iproto"].size)
+                kept.append(len(serving.server.shared.let_in))
+        assert LET_IN_MAX // 2 < max(kept) <= LET_IN_MAX + len(spaces)
