@@ -17,8 +17,7 @@ BLOCK_TARGET_BYTES: Final = 128 * 1024
 """A block is written when its rows reach this after a whole transaction. Source: 2.6.0."""
 
 BLOCK_LARGE_BYTES: Final = 512 * 1024
-"""The same for a block of large tuples alone: each block costs a checksum, a header and a look at
-whether it compresses, whatever its size."""
+"""The same for a block of large tuples alone: each block costs something, whatever its size."""
 
 BLOCK_STORED_BYTES: Final = 2**31
 """Largest length in a block header that a reader follows. Source: 2.6.0."""
@@ -320,11 +319,12 @@ TANK_UNSTORED_BYTES: Final = 16 * 1024 * 1024
 """Published bytes of one connection that are not stored yet; above, it is not read."""
 
 TANK_UNSTORED_HERE_BYTES: Final = 1024 * 1024
-"""The same where nothing is waited for to store them (durability `write`): they are stored, and
-answered, before more is read, so that a client sends while its last bundles are written."""
+"""The same with durability `write`: what came is stored, and answered, before more is read."""
 
 TANK_PARTITIONS: Final = 65_530
 """Most partitions of a topic. Source: Tank 4.0."""
+TANK_GROUP_MEMBERS: Final = 256
+"""Members of a group of consumers that share the partitions of a topic."""
 
 TANK_TOPIC_NAME_BYTES: Final = 64
 """Longest name of a topic that is created over the wire. Source: Tank 4.0."""
@@ -531,6 +531,9 @@ GREENSTACK_BUCKETS: Final = 10_000
 GREENSTACK_ID_BYTES: Final = 250
 """Longest id of a document. Source: memcached's limit."""
 
+GREENSTACK_GETS: Final = 1000
+"""Ids of one GET_MANY."""
+
 GREENSTACK_LANE_BYTES: Final = 255
 """Longest id of a lane."""
 
@@ -563,9 +566,6 @@ GREENSTACK_WINDOW_MAX_BYTES: Final = 16 * 1024 * 1024
 
 GREENSTACK_CREDIT_SECONDS: Final = 300.0
 """A stream whose client holds back credit for so long is ended as TooBusy."""
-
-GREENSTACK_SILENT_PERIODS: Final = 3
-"""Heartbeat times without a word after which a stream's other side counts as gone."""
 
 GREENSTACK_PATCH_STEPS: Final = 1000
 """Operations of one JSON Patch."""

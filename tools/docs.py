@@ -1,9 +1,10 @@
 """The documentation's own tool: writes what is generated and checks the rest.
 
-``python -m logweir.tools.docs`` writes docs/cli.md from the program's own options, and docs/api.md
-from docstrings. With ``--check`` it writes nothing and complains, with exit code 1, where
+``python -m logweir.tools.docs`` writes docs/cli.md from the program's own options, docs/api.md from
+docstrings, and docs/vectors from `logweir.tools.vectors`. With ``--check`` it writes nothing and
+complains, with exit code 1, where
 
-* one of both is not what would be written,
+* one of these is not what would be written,
 * a class of `logweir.errors` is not explained in docs/errors.md, or an explained one is gone,
 * a kind of damage, or of a file's end, is not explained in docs/recovery.md,
 * a command does not stand in docs/json.md,
@@ -25,6 +26,7 @@ import typer.main
 from logweir import errors
 from logweir.tools.apipage import api_page
 from logweir.tools.cli import main as cli
+from logweir.tools.vectors import vectors_file
 from logweir.wal.damage import DamageKind, FileEnd
 
 __all__ = ["check", "cli_page", "find_root"]
@@ -71,8 +73,12 @@ def cli_page() -> str:
     return "\n".join(lines) + "\n"
 
 
-GENERATED: Final = {"cli.md": cli_page, "api.md": api_page}
-"""The pages that are made here, with what makes them."""
+GENERATED: Final = {
+    "cli.md": cli_page,
+    "api.md": api_page,
+    "vectors/greenstack.json": vectors_file,
+}
+"""The pages and files that are made here, with what makes them."""
 
 
 def _exit_codes() -> Iterator[tuple[str, str]]:

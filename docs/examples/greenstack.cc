@@ -1,7 +1,8 @@
 // A Greenstack client in one file: sets two documents, reads one, then follows all changes.
 //
-//     flatc --cpp greenstack.fbs && g++ -std=c++17 -I. greenstack.cc -o greenstack
+//     flatc --cpp --reflect-names greenstack.fbs && g++ -std=c++17 -I. greenstack.cc -o greenstack
 //     ./greenstack 11210 orders-feed        the port at 127.0.0.1, and a name for the stream
+//     ./greenstack decode                   reads frames in hex, one a line, prints them as JSON
 //
 // Prints one line for each answer and each change, and ends when the stream has nothing left.
 #include <arpa/inet.h>
@@ -10,9 +11,12 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <iostream>
 #include <map>
 #include <string>
 
+#include "flatbuffers/minireflect.h"
 #include "greenstack_generated.h"
 
 using namespace logweir::greenstack;
@@ -21,9 +25,11 @@ using flatbuffers::FlatBufferBuilder;
 enum Flag { RESPONSE = 1, FLEX = 2, FENCE = 4, MORE = 8, QUIET = 16 };
 enum Key { DCP_ID = 0x0006, VBUCKET = 0x0007, LSN = 0x8001, BUCKET = 0x8004 };
 enum Opcode {
-  HELLO = 0x0001, SELECT_BUCKET = 0x0400, MUTATION = 0x0405, GET = 0x0406,
-  STREAM_OPEN = 0x0c00, STREAM_CLOSE = 0x0c01, REMOVE = 0x0c02, STREAM_MARK = 0x0c03,
-  STREAM_ACK = 0x0c04,
+  HELLO = 0x0001, SASL_AUTH = 0x0002, KEEPALIVE = 0x0004, SELECT_BUCKET = 0x0400,
+  LIST_BUCKETS = 0x0401, CREATE_BUCKET = 0x0402, DELETE_BUCKET = 0x0403, ASSUME_ROLE = 0x0404,
+  MUTATION = 0x0405, GET = 0x0406, STREAM_OPEN = 0x0c00, STREAM_CLOSE = 0x0c01, REMOVE = 0x0c02,
+  STREAM_MARK = 0x0c03, STREAM_ACK = 0x0c04, NOTICE = 0x0c05, TRUNCATE = 0x0c06,
+  GET_MANY = 0x0c07,
 };
 constexpr uint16_t CHANGE_STREAM = 0x0c00;
 
@@ -83,8 +89,8 @@ static std::string receive_bytes(size_t size) {
   return data;
 }
 
-static Frame receive() {
-  std::string data = receive_bytes(number(receive_bytes(4), 0, 4));
+// A frame without its first four bytes.
+static Frame parse(const std::string &data) {
   Frame frame;
   frame.size = 4 + data.size();
   frame.opaque = number(data, 0, 4);
@@ -104,6 +110,8 @@ static Frame receive() {
   frame.payload = data.substr(at);
   return frame;
 }
+
+static Frame receive() { return parse(receive_bytes(number(receive_bytes(4), 0, 4))); }
 
 static std::string bytes(FlatBufferBuilder &made) {
   return std::string((const char *)made.GetBufferPointer(), made.GetSize());
@@ -183,8 +191,64 @@ static void follow(const char *name) {
   }
 }
 
+template <class Table>
+static std::string json(const Frame &frame) {
+  table<Table>(frame);
+  flatbuffers::ToStringVisitor made("", true, "", false);
+  auto data = (const uint8_t *)frame.payload.data();
+  flatbuffers::IterateFlatBuffer(data, Table::MiniReflectTypeTable(), &made);
+  return made.s;
+}
+
+static std::string json_of_payload(const Frame &frame) {
+  bool answer = frame.flags & RESPONSE;
+  if (frame.payload.empty()) return "null";
+  switch (frame.opcode) {
+    case HELLO: return answer ? json<HelloResponse>(frame) : json<HelloRequest>(frame);
+    case SASL_AUTH: return answer ? json<SaslResponse>(frame) : json<SaslRequest>(frame);
+    case KEEPALIVE: return json<Keepalive>(frame);
+    case SELECT_BUCKET: return json<SelectBucket>(frame);
+    case LIST_BUCKETS: return json<ListBuckets>(frame);
+    case CREATE_BUCKET: return json<CreateBucket>(frame);
+    case DELETE_BUCKET: return json<DeleteBucket>(frame);
+    case ASSUME_ROLE: return json<AssumeRole>(frame);
+    case MUTATION: return answer ? json<MutationResponse>(frame) : json<Mutation>(frame);
+    case GET: return answer ? json<GetResponse>(frame) : json<Get>(frame);
+    case STREAM_OPEN: return answer ? json<StreamOpened>(frame) : json<StreamOpen>(frame);
+    case STREAM_CLOSE: return json<StreamClose>(frame);
+    case REMOVE: return answer ? json<MutationResponse>(frame) : json<Remove>(frame);
+    case STREAM_MARK: return json<StreamMark>(frame);
+    case STREAM_ACK: return json<StreamAck>(frame);
+    case NOTICE: return json<Notice>(frame);
+    case TRUNCATE: return json<Truncate>(frame);
+    case GET_MANY: return answer ? json<GetManyResponse>(frame) : json<GetMany>(frame);
+  }
+  fail("an opcode that is not known");
+}
+
+static int decode() {
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    std::string data;
+    for (size_t at = 0; at < line.size(); at += 2) data += char(std::stoi(line.substr(at, 2), 0, 16));
+    if (number(data, 0, 4) != data.size() - 4) fail("a frame is cut");
+    Frame frame = parse(data.substr(4));
+    printf("{\"opaque\": %u, \"opcode\": %u, \"flags\": %u, ", frame.opaque, frame.opcode, frame.flags);
+    if (frame.flags & RESPONSE) printf("\"status\": %u, ", frame.status);
+    printf("\"flex\": {");
+    for (auto entry = frame.flex.begin(); entry != frame.flex.end(); ++entry) {
+      printf("%s\"0x%04x\": \"", entry == frame.flex.begin() ? "" : ", ", entry->first);
+      for (uint8_t byte : entry->second) printf("%02x", byte);
+      printf("\"");
+    }
+    printf("}, \"payload\": %s}\n", json_of_payload(frame).c_str());
+  }
+  return 0;
+}
+
 int main(int argc, char **argv) {
-  if (argc != 3) fail("usage: greenstack PORT STREAM");
+  if (argc == 2 && !strcmp(argv[1], "decode")) return decode();
+  if (argc != 3) fail("usage: greenstack PORT STREAM | greenstack decode");
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(atoi(argv[1]));

@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -38,6 +38,7 @@ __all__ = [
     "Puts",
     "resolve",
     "transaction_changes",
+    "vbucket_table",
 ]
 
 _KEPT_WINDOWS: Final = max(8, HUB_WINDOWS_BYTES // (1024 * 1024))
@@ -196,20 +197,36 @@ def _take(
         found.append(Change(item, False, None, signature, timestamp, True, *place))
 
 
+def vbucket_table(wanted: Iterable[int]) -> bytes:
+    """One byte for each vbucket, 1 for those wanted."""
+    table = bytearray(VBUCKETS)
+    for vbucket in wanted:
+        if vbucket < VBUCKETS:
+            table[vbucket] = 1
+    return bytes(table)
+
+
 class Backfill:
-    """What a bucket holds, in chunks. `vbuckets`: those wanted; `clock`: Unix seconds.
+    """What a bucket holds, in chunks. `vbuckets`: those wanted; `clock`: Unix seconds; `prefix`:
+    how keys begin. Tuples of other keys may come with the last ones.
 
     `start`: the position from which the log has to be followed; `end`: up to which, None before
     the last chunk was read.
     """
 
     def __init__(
-        self, log: Log, bucket: Bucket, vbuckets: Sequence[int], clock: Callable[[], float]
+        self,
+        log: Log,
+        bucket: Bucket,
+        vbuckets: Sequence[int],
+        clock: Callable[[], float],
+        prefix: bytes,
     ) -> None:
         self._log = log
         self._bucket = bucket
         self._wanted = frozenset(vbuckets)
         self._clock = clock
+        self._prefix = prefix
         self._after: bytes | None = None
         self._chunk_ends: list[bytes] = []
         self._chunk_signatures: list[int] = []
@@ -219,11 +236,7 @@ class Backfill:
     @property
     def wanted(self) -> bytes:
         """One byte for each vbucket, 1 for those wanted; others are none of a client's."""
-        table = bytearray(VBUCKETS)
-        for vbucket in self._wanted:
-            if vbucket < VBUCKETS:
-                table[vbucket] = 1
-        return bytes(table)
+        return vbucket_table(self._wanted)
 
     def take(self) -> list[Item]:
         """The next items; [] may come in between. `end` is set with the last ones."""
@@ -235,14 +248,14 @@ class Backfill:
         """As `take`, but tuples, those of other vbuckets and those that are expired included."""
         with self._log.read_view() as view:
             found, is_whole = ViewItems(self._bucket, view).by_key(
-                self._after, BACKFILL_CHUNK_ITEMS, BACKFILL_CHUNK_BYTES
+                self._after, BACKFILL_CHUNK_ITEMS, BACKFILL_CHUNK_BYTES, begin=self._prefix
             )
             vclock = view.vclock
         self._chunk_signatures.append(vclock.signature)
-        if is_whole:
+        self._after = unpack_item(found[-1]).key if found else None
+        if is_whole or self._after is None or not self._after.startswith(self._prefix):
             self.end = vclock
         else:
-            self._after = unpack_item(found[-1]).key
             self._chunk_ends.append(self._after)
         return found
 
@@ -323,8 +336,11 @@ class Feed(Protocol):
         gone is left out: its removal follows."""
         ...
 
-    def backfill(self, vbuckets: Sequence[int], clock: Callable[[], float]) -> Chunks:
-        """What there is of these vbuckets. `clock`: Unix seconds."""
+    def backfill(
+        self, vbuckets: Sequence[int], clock: Callable[[], float], prefix: bytes = b""
+    ) -> Chunks:
+        """What there is of these vbuckets, and maybe only of keys that begin with `prefix`.
+        `clock`: Unix seconds."""
         ...
 
 
@@ -369,6 +385,8 @@ class BucketFeed:
 
         return resolve(self._log, changes, find)
 
-    def backfill(self, vbuckets: Sequence[int], clock: Callable[[], float]) -> Backfill:
+    def backfill(
+        self, vbuckets: Sequence[int], clock: Callable[[], float], prefix: bytes = b""
+    ) -> Backfill:
         """See `Feed`."""
-        return Backfill(self._log, self._bucket, vbuckets, clock)
+        return Backfill(self._log, self._bucket, vbuckets, clock, prefix)

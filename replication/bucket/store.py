@@ -205,16 +205,17 @@ class _Reader:
         return select(self._engine, wanted)
 
     def by_key(
-        self, after: bytes | None, limit_items: int, limit_bytes: int
+        self, after: bytes | None, limit_items: int, limit_bytes: int, *, begin: bytes = b""
     ) -> tuple[list[bytes], bool]:
-        """Tuples in the order of their keys, after that of `after`, and whether these were the
-        last; so many, or soon after so many bytes."""
+        """Tuples in the order of their keys, after that of `after` or from `begin` on, and whether
+        these were the last; so many, or soon after so many bytes."""
         tree = self._engine.txn.tree(self._space.id, 0)
         if tree is None:
             return [], True
         start = b""
-        if after is not None:
-            start = exact_key(pack_key(after), primary_of(self._space)) + b"\x00"
+        if after is not None or begin:
+            start = exact_key(pack_key(after or begin), primary_of(self._space))
+            start += b"" if after is None else b"\x00"
         return tree.values(start, limit_items, limit_bytes)
 
 

@@ -94,6 +94,7 @@ _OF_FEATURE: Final = {
     Opcode.STREAM_CLOSE: Feature.CHANGE_STREAM,
     Opcode.STREAM_ACK: Feature.CHANGE_STREAM,
     Opcode.REMOVE: Feature.REMOVE,
+    Opcode.GET_MANY: Feature.GET_MANY,
 }
 _KNOWN: Final = frozenset(Opcode) - {Opcode.STREAM_MARK, Opcode.NOTICE, Opcode.TRUNCATE}
 _PUSH_MIN: Final = 0x80000001

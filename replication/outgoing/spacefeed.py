@@ -199,9 +199,11 @@ class SpaceFeed:
             for item in items
         ]
 
-    def backfill(self, vbuckets: Sequence[int], clock: Callable[[], float]) -> SpaceBackfill:
-        """What is there, in chunks. `clock` is not needed."""
-        del clock
+    def backfill(
+        self, vbuckets: Sequence[int], clock: Callable[[], float], prefix: bytes = b""
+    ) -> SpaceBackfill:
+        """What is there, in chunks, of all keys. `clock` is not needed."""
+        del clock, prefix
         return SpaceBackfill(self._log, self, 0 in vbuckets)
 
 

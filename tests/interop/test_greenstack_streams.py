@@ -12,6 +12,8 @@ import pytest
 from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
+from logweir.replication.bucket import feed
+from logweir.replication.bucket.feed import Backfill
 from logweir.replication.bucket.item import Item, VbucketState, pack_item
 from logweir.replication.bucket.store import Buckets
 from logweir.replication.greenstack.push.stream import Outgoing
@@ -113,6 +115,108 @@ def test_a_stream_begins_behind_what_there_is(tmp_path: Path) -> None:
             )
         again = open_stream(client, name=b"2", start=position, instance=instance)
         assert again.status == Status.SUCCESS
+
+
+def test_a_stream_is_given_what_it_asked_for(tmp_path: Path) -> None:
+    """By prefix, by vbucket and without values: in the snapshot and of what changes, also of what
+    another protocol did to the tuples; that the bucket was emptied is told to all."""
+    every = tuple(messages.Feature)
+    asked: dict[bytes, dict[str, Any]] = {
+        b"prefix": {"prefix": b"order:"},
+        b"vbucket": {"vbuckets": (3, 9)},
+        b"keys": {"keys_only": True, "prefix": b"u"},
+    }
+    with serve(tmp_path / "s") as server, RawClient(server.port, features=every) as client:
+        for number, key in enumerate((b"a", b"order:1", b"order:2", b"orderly", b"user:1", b"z")):
+            client.ask(mutation(key, b"old", flags=0, flex=vbucket(3 * (number % 2))))
+        for name, words in asked.items():
+            opened = open_stream(client, name=name, snapshot=True, **words)
+            assert opened.status == Status.SUCCESS
+        with server.log.transaction() as tx:
+            for key, number in ((b"order:3", 3), (b"b", 9), (b"user:2", 0)):
+                tx.replace("default", (key, number, b"new", 0, 0, 1, 0, 0, "", b""))
+        for key, number in ((b"order:1", 3), (b"orderly", 3), (b"user:1", 0)):
+            gone = messages.encode_remove(key)
+            client.ask(Frame(Opcode.REMOVE, payload=gone, flex=vbucket(number)))
+        server.log.delete("default", (b"z",))  # without a tombstone: of no known vbucket
+        server.log.truncate("default")
+        told: dict[bytes, list[Told]] = {name: [] for name in asked}
+        while not all(one and one[-1] == ("truncate", "default") for one in told.values()):
+            frame = client.push()
+            if frame.opcode != Opcode.NOTICE:
+                told[frame.flex[FlexKey.DCP_ID]].append(tell(frame))
+    rows = {name: [one for one in said if one[0] != "mark"] for name, said in told.items()}
+    assert rows[b"prefix"] == [
+        ("set", b"order:1", b"old"),
+        ("set", b"order:2", b"old"),
+        ("set", b"order:3", b"new"),
+        ("remove", b"order:1"),
+        ("truncate", "default"),
+    ]
+    assert rows[b"vbucket"] == [
+        ("set", b"order:1", b"old"),
+        ("set", b"orderly", b"old"),
+        ("set", b"z", b"old"),
+        ("set+", b"order:3", b"new"),
+        ("set", b"b", b"new"),
+        ("remove", b"order:1"),
+        ("remove", b"orderly"),
+        ("remove", b"z"),
+        ("truncate", "default"),
+    ]
+    assert rows[b"keys"] == [
+        ("set", b"user:1", b""),
+        ("set", b"user:2", b""),
+        ("remove", b"user:1"),
+        ("truncate", "default"),
+    ]
+
+
+def test_filters_need_their_feature_and_an_id_s_length(tmp_path: Path) -> None:
+    """A client that has not asked for them does not think that it has them."""
+    with serve(tmp_path / "s") as server:
+        with RawClient(server.port) as client:
+            for words in ({"prefix": b"a"}, {"vbuckets": (1,)}, {"keys_only": True}):
+                assert open_stream(client, now=True, **words).status == Status.INVALID_ARGUMENTS
+        with RawClient(server.port, features=tuple(messages.Feature)) as client:
+            assert open_stream(client, now=True, prefix=b"a" * 251).status == (
+                Status.INVALID_ARGUMENTS
+            )
+            assert open_stream(client, now=True, prefix=b"a" * 250).status == Status.SUCCESS
+
+
+def test_a_snapshot_by_prefix_reads_what_begins_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In several chunks, from the first such key to the one behind the last; spaces too."""
+    read: list[int] = []
+    take_tuples = Backfill.take_tuples
+
+    def counted(self: Backfill) -> list[bytes]:
+        found = take_tuples(self)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(Backfill, "take_tuples", counted)
+    monkeypatch.setattr(feed, "BACKFILL_CHUNK_ITEMS", 8)
+    wanted = (messages.Feature.CHANGE_STREAM, messages.Feature.FILTERS)
+    with serve(tmp_path / "s") as server, RawClient(server.port, features=wanted) as client:
+        client.send(*(mutation(b"%03d" % n, flags=Flag.QUIET) for n in range(400)))
+        client.barrier()
+        server.log.create_space("names", format=[("name", "string")])
+        server.log.append("names", [("ada",), ("alan",), ("grace",)])
+        answer = open_stream(client, snapshot=True, prefix=b"12", follow=False)
+        assert answer.status == Status.SUCCESS
+        told = take(client, ("close", Status.SUCCESS))
+        assert [one[1] for one in told if one[0] == "set"] == [b"12%d" % n for n in range(10)]
+        assert read == [8, 8]
+        words = {"buckets": ("space:names",), "prefix": b'["a', "keys_only": True}
+        assert open_stream(client, snapshot=True, follow=False, **words).status == 0
+        told = take(client, ("close", Status.SUCCESS))
+        assert [one for one in told if one[0] == "set"] == [
+            ("set", b'["ada"]', b""),
+            ("set", b'["alan"]', b""),
+        ]
 
 
 def test_the_position_of_another_log_is_refused(tmp_path: Path) -> None:
@@ -341,7 +445,7 @@ def test_a_long_log_is_streamed_in_whole_blocks_where_it_can(
 def test_without_the_feature_nothing_of_ours_is_known(tmp_path: Path) -> None:
     """UnknownCommand to each, and no notice at all."""
     with serve(tmp_path / "s") as server, RawClient(server.port, features=()) as client:
-        for opcode in range(0x0C00, 0x0C08):
+        for opcode in range(0x0C00, 0x0C09):
             flex = {FlexKey.DCP_ID.value: NAME}
             assert client.ask(Frame(opcode, flex=flex)).status == Status.UNKNOWN_COMMAND
         Buckets(server.log).make("other")

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import socket
 import subprocess
 from enum import IntEnum, IntFlag
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from interop.gsraw import RawClient, mutation
 from interop.serving import Serving
-from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Opcode, Status
+from logweir.replication.greenstack.wire import many, messages
+from logweir.replication.greenstack.wire.codec import (
+    Flag,
+    FlexKey,
+    Opcode,
+    Status,
+    decode_frames,
+    encode_frame,
+)
 from logweir.replication.protocols import parse_listen_url
+from logweir.tools.vectors import payload_fields, payload_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 OWN = 0x0C00
@@ -98,7 +109,9 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if shutil.which(tool) is None:
             pytest.skip(f"no {tool} on this machine")
     folder = tmp_path_factory.mktemp("client")
-    subprocess.run(["flatc", "--cpp", "-o", folder, DOCS / "greenstack.fbs"], check=True)
+    subprocess.run(
+        ["flatc", "--cpp", "--reflect-names", "-o", folder, DOCS / "greenstack.fbs"], check=True
+    )
     source = DOCS / "examples" / "greenstack.cc"
     command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", folder, source]
     subprocess.run([*command, "-o", folder / "greenstack"], check=True)
@@ -137,3 +150,70 @@ def test_a_client_in_another_language_changes_reads_and_follows(
     documents = {key.encode(): value.encode() for key, value in followed.items()}
     assert len(documents) == 1502
     assert documents == stored
+
+
+# --- the vectors --------------------------------------------------------------------------------
+
+
+def vectors() -> list[dict[str, Any]]:
+    """Those of the documentation."""
+    made = json.loads((DOCS / "vectors" / "greenstack.json").read_text())
+    found: list[dict[str, Any]] = made["vectors"]
+    return found
+
+
+def test_the_vectors_say_what_our_decoders_read() -> None:
+    """Head, entries and payload of each; together every opcode, and every table of the schema."""
+    tables, opcodes = set(), set()
+    for vector in vectors():
+        (frame,), taken, _, problem = decode_frames(bytes.fromhex(vector["hex"]))
+        assert (problem, taken) == (None, len(vector["hex"]) // 2)
+        assert encode_frame(frame).hex() == vector["hex"]
+        assert (frame.opaque, frame.opcode, frame.status) == (
+            vector["opaque"], vector["opcode"], vector.get("status"),
+        )  # fmt: skip
+        bits = frame.flags | frame.is_response * Flag.RESPONSE | bool(frame.flex) * Flag.FLEX
+        assert bits == vector["flags"]
+        flex = {int(key, 16): bytes.fromhex(value) for key, value in vector.get("flex", {}).items()}
+        assert frame.flex == flex
+        assert frame.wrong_key() is None
+        opcodes.add(frame.opcode)
+        fields = dict(vector.get("payload", {}))
+        if fields:
+            name = fields.pop("table")
+            tables.add(name)
+            assert payload_fields(name, frame.payload) == fields
+        else:
+            assert frame.payload == b""
+    assert opcodes == set(Opcode)
+    parts = {"DocumentInfo", "Document", "Position", "Found"}
+    assert tables | parts == {table.name for table in (*messages.TABLES, *many.TABLES)}
+
+
+def as_in_the_file(value: Any) -> Any:
+    """What the client in C++ prints of a payload, as the vectors have it: bytes in hex."""
+    if isinstance(value, dict):
+        return {
+            name: bytes(one).hex() if name in ("value", "challenge") else as_in_the_file(one)
+            for name, one in value.items()
+        }
+    return [as_in_the_file(one) for one in value] if isinstance(value, list) else value
+
+
+def test_a_client_in_another_language_reads_the_vectors_as_they_say(program: Path) -> None:
+    """Its verifier takes each payload, and it finds in each what stands there."""
+    lines = "".join(vector["hex"] + "\n" for vector in vectors())
+    done = subprocess.run(
+        [program, "decode"], input=lines, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    for vector, line in zip(vectors(), done.stdout.splitlines(), strict=True):
+        told = json.loads(line)
+        payload = dict(vector.pop("payload", {}))
+        if payload:
+            name = payload.pop("table")
+            fields = as_in_the_file(told.pop("payload"))
+            assert payload_fields(name, payload_of(name, fields)) == payload, vector["name"]
+        else:
+            assert told.pop("payload") is None
+        assert {"flex": {}, **{key: vector[key] for key in told if key in vector}} == told

@@ -367,10 +367,15 @@ def test_pushes_want_whole_tables(kernel: Any) -> None:
     """Of lsns, names and numbers; also where there is nothing to push."""
     whole: list[Any] = [array("Q", [0] * 32), array("Q", (512,)), array("Q", (0, 3)), b"abc"]
 
-    def call(lsns: Any, spaces: Any, bounds: Any, names: bytes, numbers: Any) -> int:
+    every = b"\1" * VBUCKETS
+
+    def call(
+        lsns: Any, spaces: Any, bounds: Any, names: bytes, numbers: Any, wanted: bytes = every
+    ) -> int:
         how: int = kernel.pushes(
-            b"", lsns, spaces, bounds, names, b"", 1 << 20, numbers, bytearray(999)
-        )
+            b"", lsns, spaces, bounds, names, wanted, b"", False, b"", 1 << 20, numbers,
+            bytearray(999),
+        )  # fmt: skip
         return how
 
     numbers = array("Q", (0, 0, 1, 0))
@@ -378,6 +383,8 @@ def test_pushes_want_whole_tables(kernel: Any) -> None:
     short(lambda table: call(*whole, table), numbers, 4)
     short(lambda table: call(table, *whole[1:], numbers), whole[0], 32)
     short(lambda table: call(*whole[:2], table, whole[3], numbers), whole[2], 2)
+    with pytest.raises(IndexError):
+        call(*whole, numbers, every[:-1])
     for bounds in ((0, 4), (3, 0), (1 << 63, 3)):
         with pytest.raises(IndexError):
             call(*whole[:2], array("Q", bounds), whole[3], numbers)
@@ -389,7 +396,9 @@ def test_documents_want_whole_tables_and_stop_where_there_is_no_room(kernel: Any
     wanted = b"\1" * VBUCKETS
 
     def call(numbers: Any, out: bytearray, wanted: bytes = wanted) -> int:
-        how: int = kernel.documents(TUPLES, wanted, 1000, b"", b"", 1 << 20, numbers, out)
+        how: int = kernel.documents(
+            TUPLES, wanted, b"", False, 1000, b"", b"", 1 << 20, numbers, out
+        )
         return how
 
     short(lambda numbers: call(numbers, bytearray(1 << 16)), (0, 0, 1, 0), 4)

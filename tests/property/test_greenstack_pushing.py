@@ -14,6 +14,7 @@ from logweir.replication.bucket.feed import transaction_changes
 from logweir.replication.bucket.item import Item, pack_item, pack_key, tombstone, unpack_item
 from logweir.replication.greenstack.push import pushing
 from logweir.replication.greenstack.push.pushing import (
+    Choice,
     Names,
     PushedHow,
     Pushes,
@@ -133,10 +134,32 @@ class Sink:
         self.opaque += count
 
 
-def outgoing(lane: bytes | None = None, window: int = WINDOW) -> tuple[Outgoing, Sink]:
+FILTERS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
+    [
+        {},
+        {},
+        {"prefix": b"a"},
+        {"vbuckets": (1, 65535)},
+        {"keys_only": True},
+        {"prefix": b"b", "vbuckets": (0,), "keys_only": True},
+    ]
+)
+
+
+def outgoing(
+    lane: bytes | None = None, window: int = WINDOW, **asked: Any
+) -> tuple[Outgoing, Sink]:
     """A stream and where it sends."""
     sink = Sink()
-    return Outgoing(b"feed", lane, StreamOpen(window_bytes=window), sink, 0.0), sink
+    return Outgoing(b"feed", lane, StreamOpen(window_bytes=window, **asked), sink, 0.0), sink
+
+
+def is_given(stream: Outgoing, item: Item | None, *, is_removal: bool = False) -> bool:
+    """Whether a stream is given that: of a removal that has no CAS nobody knows the vbucket."""
+    asked = stream.choice
+    if item is None or not item.key.startswith(asked.prefix):
+        return item is None
+    return bool(asked.wanted[item.vbucket]) or (is_removal and not item.cas)
 
 
 def put_one_by_one(
@@ -148,7 +171,8 @@ def put_one_by_one(
         after = dict(reached)
         for one in transaction_changes(columns, first, last, after, space_id):
             row = StreamRow(name, one.item, one.is_removal, one.lsn, one.origin, one.timestamp)
-            rows.append((one.signature, row))
+            if is_given(stream, one.item, is_removal=one.is_removal):
+                rows.append((one.signature, row))
     reached.update(after)
     rows.sort(key=lambda pair: pair[0])
     for number, (_, row) in enumerate(rows):
@@ -182,13 +206,18 @@ def put_all(stream: Outgoing, columns: RowColumns, had: dict[int, int]) -> tuple
     st.sampled_from([None, b"", b"blue"]),
     st.integers(0, 5),
     LSNS,
+    FILTERS,
 )
 def test_rows_are_pushed_as_one_by_one(
-    made: list[list[tuple[RowType, bytes]]], lane: bytes | None, had: int, before: int
+    made: list[list[tuple[RowType, bytes]]],
+    lane: bytes | None,
+    had: int,
+    before: int,
+    asked: dict[str, Any],
 ) -> None:
-    """Byte for byte: transactions, removals, several buckets, what was had before."""
+    """Byte for byte: transactions, removals, several buckets, what was had before, filters."""
     columns = block(made, before=before)
-    fast, slow, whole = outgoing(lane), outgoing(lane), outgoing(lane)
+    fast, slow, whole = (outgoing(lane, **asked) for _ in range(3))
     reached = {1: before + had}
     given = columns.above(lsns_of(reached.items()))
     _, lsns = put_all(fast[0], given, reached)
@@ -224,15 +253,16 @@ def push_whole(stream: Outgoing, blocks: list[bytes], reached: dict[int, int]) -
 
 
 def kernels_agree(
-    data: bytes, at: int, limit: int, room: int, had: int = 0
+    data: bytes, at: int, limit: int, room: int, had: int = 0, asked: dict[str, Any] | None = None
 ) -> tuple[int, array[int], array[int], bytes]:
     """What both kernels make of a block: how it ended, numbers, lsns, frames."""
     names, results = Names(BUCKETS), []
+    choice = Choice(**(asked or {}))
     for module in (kernel, PLAIN):
         numbers, lsns, out = array("Q", (at, 0, 5, 0)), lsns_of([(1, had)]), bytearray(room)
         how = module.pushes(
-            data, lsns, names.spaces, names.bounds, names.entries, b"\0\6\0\1x", limit, numbers,
-            out,
+            data, lsns, names.spaces, names.bounds, names.entries, choice.wanted, choice.prefix,
+            choice.keys_only, b"\0\6\0\1x", limit, numbers, out,
         )  # fmt: skip
         results.append((how, numbers, lsns, bytes(out[: numbers[1]])))
     assert results[0] == results[1]
@@ -241,15 +271,18 @@ def kernels_agree(
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.lists(transactions(), min_size=1, max_size=5), st.sampled_from([0, 300, 900, 1 << 18]), LSNS
+    st.lists(transactions(), min_size=1, max_size=5),
+    st.sampled_from([0, 300, 900, 1 << 18]),
+    LSNS,
+    FILTERS,
 )
 def test_rows_compiled_are_rows_interpreted(
-    made: list[list[tuple[RowType, bytes]]], limit: int, before: int
+    made: list[list[tuple[RowType, bytes]]], limit: int, before: int, asked: dict[str, Any]
 ) -> None:
     """How it ends, numbers and bytes, with much room and with little."""
     columns = block(made, before=before)
     for room in (400, 1500, 1 << 16):
-        kernels_agree(columns.data, 0, limit, room)
+        kernels_agree(columns.data, 0, limit, room, asked=asked)
 
 
 @settings(deadline=None, max_examples=200)
@@ -331,7 +364,7 @@ def test_blocks_are_taken_whole_or_not_at_all() -> None:
     assert not push_whole(stream, [one, two, bad], reached)
     assert reached == {1: 8}
     assert len(FrameBuffer().feed(sink.data)[0]) == stream.rows == 8
-    small = Pushes(lsns_of(()), Names(BUCKETS), b"", 1, 3000)
+    small = Pushes(lsns_of(()), Names(BUCKETS), Choice(), b"", 1, 3000)
     assert small.add(one)
     assert 0 < small.written_bytes < 3000
     assert not small.add(two)
@@ -343,30 +376,36 @@ def test_blocks_are_taken_whole_or_not_at_all() -> None:
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.lists(documents(), max_size=8), st.booleans())
-def test_documents_are_pushed_as_one_by_one(items: list[Item], mangled: bool) -> None:
+@given(st.lists(documents(), max_size=8), st.booleans(), FILTERS)
+def test_documents_are_pushed_as_one_by_one(
+    items: list[Item], mangled: bool, asked: dict[str, Any]
+) -> None:
     """Of the wanted vbuckets, what is not expired; both kernels and the ordinary way."""
     tuples = [pack_item(item) for item in items]
     if mangled:
         tuples.append(pack([b"k", 0, b"v", 0, 0, 5, 0, 200, "", b""]))
     wanted = b"\1\1" + bytes(65534)
-    (fast, sink), (slow, other), row = outgoing(), outgoing(), 0
+    (fast, sink), (slow, other), row = outgoing(**asked), outgoing(**asked), 0
+    choice = fast.choice
+    wanted = bytes(map(min, wanted, choice.wanted))
     while row < len(tuples):
         pushed = fast.put_documents(tuples, row, "default", wanted, NOW, 0.0)
         numbers, out = array("Q", (row, 0, sink.opaque - pushed.count, 0)), bytearray(1 << 16)
         named = b"\x80\x04\0\7default"
         how = PLAIN.documents(
-            tuples, wanted, int(NOW), named, b"\0\6\0\4feed", 1 << 20, numbers, out
-        )
+            tuples, wanted, choice.prefix, choice.keys_only, int(NOW), named, b"\0\6\0\4feed",
+            1 << 20, numbers, out,
+        )  # fmt: skip
         assert (how, numbers[0], bytes(out[: numbers[1]])) == (pushed.how, pushed.at, pushed.data)
         row = pushed.at
         if pushed.how == PushedHow.ODD:
             item = unpack_item(tuples[row])
-            if item.compression < 128 and wanted[item.vbucket] and not item.is_expired(NOW):
+            is_kept = wanted[item.vbucket] and is_given(fast, item)
+            if item.compression < 128 and is_kept and not item.is_expired(NOW):
                 fast.row(StreamRow("default", item), 0.0, has_more=False)
             row += 1
     for item in items:
-        if wanted[item.vbucket] and not item.is_expired(NOW):
+        if wanted[item.vbucket] and is_given(slow, item) and not item.is_expired(NOW):
             slow.row(StreamRow("default", item), 0.0, has_more=False)
     assert sink.data == other.data
     assert fast.owed_bytes == slow.owed_bytes == len(sink.data)
@@ -395,6 +434,26 @@ def test_ordinary_rows_are_not_odd() -> None:
     operation, document = messages.decode_mutation(frames[0].payload)
     assert (operation, document.id, document.value) == (messages.Operation.SET, b"k", b"v" * 300)
     assert document.expiration == "2100-01-01T00:00:00Z"
+
+
+def test_what_is_left_out_is_not_odd() -> None:
+    """Nor is its removal: a stream of few keys would read everything row by row."""
+    item = Item(b"k", 3, b"v" * 300, 1, 0, 5)
+    put = b"\x82\x10" + pack(512) + b"\x21"
+    key = b"\x82\x10" + pack(512) + b"\x20" + pack_key(b"k")
+    made = [
+        [(RowType.REPLACE, put + pack_item(item))],
+        [(RowType.REPLACE, put + pack_item(tombstone(item, 9))), (RowType.DELETE, key)],
+        [(RowType.REPLACE, put + pack_item(Item(b"order", 3, b"v", cas=7)))],
+    ]
+    for asked in ({"prefix": b"or"}, {"vbuckets": (3,), "prefix": b"o"}):
+        stream, sink = outgoing(**asked)
+        assert put_all(stream, block(made), {})[0] == 0
+        (frame,), _ = FrameBuffer().feed(sink.data)
+        assert messages.decode_mutation(frame.payload)[1].id == b"order"
+    stream, sink = outgoing(vbuckets=(4,))
+    assert put_all(stream, block(made), {})[0] == 0
+    assert not sink.data
 
 
 def test_a_window_is_overrun_by_one_transaction_at_most() -> None:
@@ -435,7 +494,9 @@ def test_broken_tuples_are_odd(garbage: bytes, data: st.DataObject) -> None:
         results: list[Any] = []
         for module in (kernel, PLAIN):
             numbers, out = array("Q", (0, 0, 1, 0)), bytearray(2000)
-            how = module.documents([one], b"\1" * 65536, 0, b"", b"", 9999, numbers, out)
+            how = module.documents(
+                [one], b"\1" * 65536, b"k", True, 0, b"", b"", 9999, numbers, out
+            )
             results.append((how, numbers, out))
         assert results[0] == results[1]
     assert pushing.kernel is kernel

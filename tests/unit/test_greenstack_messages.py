@@ -14,7 +14,7 @@ from flatbuffers.table import Table as Oracle
 from support.gsmodel import malformed, spellings, vectors
 
 from logweir.errors import DecodeError, LogweirError
-from logweir.replication.greenstack.wire import messages
+from logweir.replication.greenstack.wire import many, messages
 from logweir.replication.greenstack.wire.codec import Opcode, decode_frames
 from logweir.replication.greenstack.wire.flat import Kind, Slot, Table, read, write
 from logweir.replication.greenstack.wire.messages import (
@@ -70,6 +70,7 @@ ROUND_TRIPS = [
     (StreamOpen(VClock({1: 5, 31: 2**60}), True, ("a", "b"), 9, False, 0), StreamOpen.decode),
     (StreamOpen(instance="6f1c", now=True), StreamOpen.decode),
     (StreamOpen(), StreamOpen.decode),
+    (StreamOpen(prefix=b"a\xff", vbuckets=(0, 65535), keys_only=True), StreamOpen.decode),
     (Mark(3, VClock({2: 1}), 123456789), Mark.decode),
 ]
 
@@ -109,6 +110,32 @@ def test_other_payloads_are_written_and_read() -> None:
     assert messages.decode_opened(messages.encode_opened(VClock(), "u")) == (VClock(), "u")
     assert messages.decode_buckets(messages.encode_buckets(("a", "b"))) == ("a", "b")
     assert messages.decode_buckets(messages.encode_buckets(())) == ()
+
+
+FOUND = (
+    [],
+    [(0x0008, None)],
+    [(0, FULL), (0x000F, None), (0, Document(b"k")), (0, Document(b"odd", b"12345", cas=CAS))],
+)
+
+
+@pytest.mark.parametrize("found", FOUND)
+def test_many_documents_are_written_and_read(found: list[tuple[int, Document | None]]) -> None:
+    """Of each id what a GET is answered, aligned; cut and flipped ones are refused or read."""
+    payloads = [b"" if one is None else one.encode_answer() for _, one in found]
+    data = many.encode_found(
+        [(status, body) for (status, _), body in zip(found, payloads, strict=True)]
+    )
+    assert many.decode_found(data) == found
+    for _, one in found:
+        if one is not None and one.cas:
+            assert data.index(struct.pack("<Q", one.cas)) % 8 == 0
+    for end in range(len(data)):
+        with contextlib.suppress(DecodeError):
+            many.decode_found(data[:end])
+    assert many.decode_get_many(many.encode_get_many((b"a", b"\xff", b""))) == (b"a", b"\xff", b"")
+    with pytest.raises(DecodeError, match="more than 1000"):
+        many.decode_get_many(many.encode_get_many((b"a",) * 1001))
 
 
 # --- the flatbuffers package as oracle --------------------------------------------------------
@@ -197,18 +224,18 @@ def test_the_schema_that_is_documented_is_ours() -> None:
         **{Kind.U64: "ulong", Kind.TEXT: "string", Kind.BYTES: "[ubyte]", Kind.U16S: "[ushort]"},
         Kind.TEXTS: "[string]",
     }
-    for table in TABLES:
+    for table in (*TABLES, *many.TABLES):
         lines = []
         for slot in table.slots:
             kind = names.get(slot.kind) or slot.table.name  # type: ignore[union-attr]
             kind = f"[{kind}]" if slot.kind is Kind.TABLES else kind
-            is_set = slot.default not in (None, 0, False, ())
+            is_set = slot.default not in (None, 0, False, (), b"")
             value = f" = {str(slot.default).lower()}" if is_set else ""
             must = " (required)" if slot.required else ""
             lines.append(f"  {slot.name}: {kind}{value}{must};")
         body = "\n".join(lines)
         assert f"table {table.name} {{\n{body}\n}}\n" in text, table.name
-    assert text.count("\ntable ") == len(TABLES)
+    assert text.count("\ntable ") == len(TABLES) + len(many.TABLES)
 
 
 # --- hostile ----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
     async with Client("greenstack://ada:secret@127.0.0.1:11210/orders") as client:
         answer = await client.set(b"order:1", b'{"qty": 3}', datatype=1)
         document = await client.get(b"order:1")
+        documents = await client.get_many([b"order:1", b"order:2"])
         await client.transaction([Put(b"a", b"1"), Put(b"b", b"2"), Remove(b"c")])
         async with client.follow(b"my-feed", snapshot=True) as changes:
             async for step in changes:
@@ -20,18 +21,20 @@ say so: `PeerRefused`. What a server answers otherwise is `PeerRefused`, too, wi
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Self
 
 from logweir.errors import ConfigError, PeerRefused
-from logweir.limits import CONNECT_SECONDS
+from logweir.limits import CONNECT_SECONDS, GREENSTACK_GETS
 from logweir.replication.dialer import Reconnecting
 from logweir.replication.greenstack.client.connection import Connection, Notice, Stream, status_of
 from logweir.replication.greenstack.follow.incoming import Ended, Step
 from logweir.replication.greenstack.wire.address import SCHEMES
 from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Frame, Opcode, Status
+from logweir.replication.greenstack.wire.many import decode_found, encode_get_many
 from logweir.replication.greenstack.wire.messages import (
     Document,
     Feature,
@@ -170,6 +173,37 @@ class Client(Reconnecting[Connection]):
         self._check(answer, f"document {key!r}")
         return decode_get_answer(answer.payload)
 
+    async def get_many(
+        self, keys: Sequence[bytes], *, vbucket: int = 0, lane: bytes | None = None
+    ) -> dict[bytes, Document]:
+        """Those of the documents that are there, in one request, or in a few if they are large.
+        Raises `PeerRefused`, also if a server has no such request."""
+        connection = await self.connection()
+        connection.need(Feature.GET_MANY, "GET_MANY")
+        flex = {**_lane(lane), FlexKey.VBUCKET.value: vbucket.to_bytes(2, "big")}
+        found: dict[bytes, Document] = {}
+        left = deque(keys)
+        while left:
+            asked = [left.popleft() for _ in range(min(len(left), GREENSTACK_GETS))]
+            request = Frame(Opcode.GET_MANY, payload=encode_get_many(asked), flex=flex)
+            answer = await connection.ask(request)
+            self._check(answer, f"{len(asked)} documents")
+            again = []
+            for key, (status, document) in zip(asked, decode_found(answer.payload), strict=True):
+                if document is not None:
+                    found[key] = document
+                elif status == Status.TOO_BUSY:
+                    again.append(key)
+                elif status != Status.NOT_FOUND:
+                    self._check(replace(answer, status=status), f"document {key!r}")
+            if len(again) == len(asked):
+                raise PeerRefused(
+                    f"{self.url}: none of {len(asked)} documents was looked up",
+                    result=Status.TOO_BUSY,
+                )
+            left.extendleft(reversed(again))
+        return found
+
     async def put(
         self, change: Put | Remove, *, lane: bytes | None = None, priority: int | None = None
     ) -> MutationAnswer:
@@ -294,12 +328,16 @@ class Client(Reconnecting[Connection]):
         heartbeat_seconds: int = 10,
         instance: str = "",
         now: bool = False,
+        prefix: bytes = b"",
+        vbuckets: Sequence[int] = (),
+        keys_only: bool = False,
     ) -> AsyncIterator[Steps]:
         """A change stream under a name that this connection does not use.
 
         `start`: a position of an earlier step of the same server; `instance`: the UUID of that
         one, "": it is not looked at; `now`: begin after what there is; `buckets`: all unless
-        named. Raises `PeerRefused`, with Rollback or PositionGone if only a snapshot helps.
+        named; `prefix`: how keys begin; `vbuckets`: all unless named; `keys_only`: without values.
+        Raises `PeerRefused`, with Rollback or PositionGone if only a snapshot helps.
         """
         asked = StreamOpen(
             VClock() if start is None else start,
@@ -310,6 +348,9 @@ class Client(Reconnecting[Connection]):
             heartbeat_seconds,
             instance,
             now,
+            prefix,
+            tuple(vbuckets),
+            keys_only,
         )
         stream = await (await self.connection()).stream(name, asked)
         try:
@@ -332,12 +373,9 @@ class Client(Reconnecting[Connection]):
         return PeerRefused(f"{self.url}: {what}: {name} ({answer.status:#06x})", result=status)
 
     def _check_feature(self, connection: Connection, change: Put | Remove) -> None:
-        if isinstance(change, Remove) and Feature.REMOVE not in connection.features:
-            raise PeerRefused(
-                f"{self.url}: {connection.agent} has no REMOVE, which is logweir's extension",
-                result=Status.NOT_IMPLEMENTED,
-                hint="set the document with an expiration in the past",
-            )
+        if isinstance(change, Remove):
+            hint = "set the document with an expiration in the past"
+            connection.need(Feature.REMOVE, "REMOVE", hint)
 
 
 def _lane(lane: bytes | None) -> dict[int, bytes]:

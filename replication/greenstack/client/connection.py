@@ -38,6 +38,11 @@ __all__ = ["Connection", "Notice", "Stream", "status_of"]
 ANSWER_SECONDS: Final = 60.0
 """How long an answer may take."""
 
+_NO_STREAMS: Final = "Greenstack itself has none; follow that server by TAP or DCP tools"
+"""What to do if a server has no change streams."""
+
+_TOO_OLD: Final = "the server needs a newer logweir, and the client to ask for that feature"
+
 Notice = Callable[[NoticeCode | int, str], None]
 
 
@@ -241,13 +246,9 @@ class Connection(Asking[ClientSession, Frame | None]):
 
     async def stream(self, name: bytes, asked: StreamOpen) -> Stream:
         """Open a change stream. Raises `PeerRefused`, and as `ask`."""
-        if Feature.CHANGE_STREAM not in self.features:
-            raise PeerRefused(
-                f"{self.url}: {self.agent or 'the server'} does not offer change streams, which "
-                "are logweir's extension of Greenstack",
-                result=Status.NOT_IMPLEMENTED,
-                hint="Greenstack itself has none; follow that server by TAP or DCP tools",
-            )
+        self.need(Feature.CHANGE_STREAM, "change streams", _NO_STREAMS)
+        if asked.is_filtered:
+            self.need(Feature.FILTERS, "filters of change streams")
         stream = self._streams[name] = Stream(self, name, asked)
         flex = {FlexKey.DCP_ID.value: name}
         answer = await self.ask(Frame(Opcode.STREAM_OPEN, payload=asked.encode(), flex=flex))
@@ -258,6 +259,16 @@ class Connection(Asking[ClientSession, Frame | None]):
             raise PeerRefused(text, result=status)
         stream.opened_at, stream.instance = decode_opened(answer.payload)
         return stream
+
+    def need(self, feature: Feature, what: str, hint: str = _TOO_OLD) -> None:
+        """Raises `PeerRefused` unless that feature is in force."""
+        if feature not in self.features:
+            raise PeerRefused(
+                f"{self.url}: {self.agent or 'the server'} does not offer {what}, logweir's "
+                "extension of Greenstack",
+                result=Status.NOT_IMPLEMENTED,
+                hint=hint,
+            )
 
     def forget(self, name: bytes) -> None:
         """A stream is over."""

@@ -1,25 +1,28 @@
 """Rows of the log, and tuples of a bucket, as the frames of a change stream, many at a time.
 
 The bytes are those that `stream.Outgoing.row` makes of the same changes one by one. What is odd
-(`pushkernel`) is left to that. `Names` says of which buckets a stream is.
+(`pushkernel`) is left to that. `Names` says of which buckets a stream is, `Choice` what of them.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from types import ModuleType
 from typing import Final
 
 from logweir.limits import VCLOCK_COMPONENTS
+from logweir.replication.bucket.feed import vbucket_table
+from logweir.replication.bucket.item import VBUCKETS, Item
 from logweir.replication.greenstack.wire import pushkernel
 from logweir.replication.greenstack.wire.codec import FlexKey
 from logweir.store.schema.bulk import interpreted
 from logweir.wal import kernel as rows_kernel
 
 __all__ = [
+    "Choice",
     "Names",
     "Pushed",
     "PushedHow",
@@ -38,6 +41,7 @@ def interpreted_kernel() -> ModuleType:
 _is_mixed: Final = not pushkernel.COMPILED and rows_kernel.COMPILED
 kernel: Final = interpreted_kernel() if _is_mixed else pushkernel
 _ROOM_BYTES: Final = 2 * 1024 * 1024
+_EVERY: Final = vbucket_table(range(VBUCKETS))
 _rooms: Final[list[bytearray]] = []
 """Buffers to be used again: memory that is new costs more than what is done in it."""
 
@@ -59,6 +63,29 @@ class Pushed:
     at: int
     count: int
     how: PushedHow
+
+
+class Choice:
+    """What of its buckets a stream is given: items whose keys begin with `prefix`, of `vbuckets`,
+    () for all. `keys_only`: without their values; `wanted`: one byte for each vbucket."""
+
+    __slots__ = ("keys_only", "prefix", "wanted")
+
+    def __init__(
+        self, prefix: bytes = b"", vbuckets: Sequence[int] = (), *, keys_only: bool = False
+    ) -> None:
+        self.prefix = prefix
+        self.keys_only = keys_only
+        self.wanted = vbucket_table(vbuckets) if vbuckets else _EVERY
+
+    def has(self, item: Item, *, is_placed: bool = True) -> bool:
+        """Whether an item is given. `is_placed`: its vbucket is known; else it may be any."""
+        is_in = not is_placed or item.vbucket >= VBUCKETS or self.wanted[item.vbucket]
+        return bool(is_in) and item.key.startswith(self.prefix)
+
+    def vbuckets(self, known: Iterable[int]) -> Sequence[int]:
+        """Those of the known ones that are wanted."""
+        return [number for number in known if number >= VBUCKETS or self.wanted[number]]
 
 
 class Names:
@@ -92,19 +119,26 @@ def lsns_of(reached: Iterable[tuple[int, int]]) -> array[int]:
 class Pushes:
     """The rows of several blocks as frames, one block after the other.
 
-    `lsns`: what was had already, by replica id, raised by what is taken, for `take_from`; `front`:
-    the flex entries before that of the vbucket; `opaque`: of the first frame. No transaction is
-    begun once `limit_bytes` are written. A `wal.reader.Taker`.
+    `lsns`: what was had already, by replica id, raised by what is taken, for `take_from`; `choice`:
+    of what is in them; `front`: the flex entries before that of the vbucket; `opaque`: of the first
+    frame. No transaction is begun once `limit_bytes` are written. A `wal.reader.Taker`.
     """
 
     counts_all: Final = False
 
     def __init__(
-        self, lsns: array[int], names: Names, front: bytes, opaque: int, limit_bytes: int
+        self,
+        lsns: array[int],
+        names: Names,
+        choice: Choice,
+        front: bytes,
+        opaque: int,
+        limit_bytes: int,
     ) -> None:
         self.lsns = lsns
         self._begun = lsns[:]
         self._names = names
+        self._choice = choice
         self._front = front
         self._limit_bytes = limit_bytes
         self._numbers = array("Q", (0, 0, opaque, 0))
@@ -144,13 +178,16 @@ class Pushes:
         return _taken(self._out, self._numbers, kernel.DONE)
 
     def _run(self, data: bytes, lsns: array[int], numbers: array[int]) -> int:
-        names = self._names
+        names, choice = self._names, self._choice
         how: int = kernel.pushes(
             data,
             lsns,
             names.spaces,
             names.bounds,
             names.entries,
+            choice.wanted,
+            choice.prefix,
+            choice.keys_only,
             self._front,
             self._limit_bytes,
             numbers,
@@ -163,6 +200,7 @@ def push_documents(
     tuples: list[bytes],
     first: int,
     name: str,
+    choice: Choice,
     *,
     wanted: bytes,
     now: float,
@@ -172,13 +210,14 @@ def push_documents(
 ) -> Pushed:
     """The tuples of a bucket from number `first` on, as documents of a snapshot.
 
-    `wanted`: one byte for each vbucket, 0 if its items are left out, as those are that are
-    expired at `now`, in Unix seconds; the rest as of `Pushes`.
+    `choice`: of them, but for the vbuckets; `wanted`: one byte for each of those, 0 if its items
+    are left out, as those are that are expired at `now`, in Unix seconds; the rest as of `Pushes`.
     """
     numbers = array("Q", (first, 0, opaque, 0))
     out = _rooms.pop() if _rooms else bytearray(_ROOM_BYTES)
     named = entry(FlexKey.BUCKET, name.encode())
-    how = kernel.documents(tuples, wanted, int(now), named, front, limit_bytes, numbers, out)
+    chosen = wanted, choice.prefix, choice.keys_only
+    how = kernel.documents(tuples, *chosen, int(now), named, front, limit_bytes, numbers, out)
     return _taken(out, numbers, how)
 
 

@@ -1,7 +1,8 @@
 """A server's side of one change stream: rows in, frames out, credit in. No I/O, no clock.
 
 Frames of a stream carry its name (flex key DCP-ID) and the lane in which it was opened. A row is a
-quiet MUTATION with operation Set and the whole document, or a quiet REMOVE or TRUNCATE, with these
+quiet MUTATION with operation Set and the whole document (without its value if only keys were asked
+for), or a quiet REMOVE or TRUNCATE, with these
 keys: vbucket, bucket, and, but in a snapshot, LSN, origin id and time of the row. `more` is set on
 all rows of a transaction but the last.
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, Protocol
 
 from logweir.limits import (
@@ -24,6 +26,7 @@ from logweir.limits import (
     GREENSTACK_WINDOW_MIN_BYTES,
 )
 from logweir.replication.greenstack.push.pushing import (
+    Choice,
     Names,
     Pushed,
     Pushes,
@@ -90,6 +93,7 @@ class Outgoing:
     ) -> None:
         self.name = name
         self.position = asked.start
+        self.choice = Choice(asked.prefix, asked.vbuckets, keys_only=asked.keys_only)
         self.window_bytes = min(
             max(asked.window_bytes, GREENSTACK_WINDOW_MIN_BYTES), GREENSTACK_WINDOW_MAX_BYTES
         )
@@ -125,6 +129,8 @@ class Outgoing:
             opcode, payload = Opcode.TRUNCATE, encode_bucket(row.bucket)
         else:
             document = document_of(item)
+            if self.choice.keys_only:
+                document = replace(document, value=b"")
             flex[FlexKey.VBUCKET] = item.vbucket.to_bytes(2, "big")
             if row.is_removal:
                 opcode, payload = Opcode.REMOVE, encode_remove(item.key, item.cas)
@@ -152,7 +158,8 @@ class Outgoing:
 
     def _pushes(self, lsns: array[int], names: Names, most_bytes: int) -> Pushes:
         limit = min(self.window_bytes - self.owed_bytes, most_bytes)
-        return Pushes(lsns, names, self._front, self._pusher.next_opaque(), limit)
+        opaque = self._pusher.next_opaque()
+        return Pushes(lsns, names, self.choice, self._front, opaque, limit)
 
     def put_documents(
         self, tuples: list[bytes], first: int, name: str, wanted: bytes, clock: float, now: float
@@ -163,6 +170,7 @@ class Outgoing:
             tuples,
             first,
             name,
+            self.choice,
             wanted=wanted,
             now=clock,
             front=self._front,

@@ -18,7 +18,8 @@ of its own. A change made by operations (UPDATE by another protocol) is given as
 stands there now. Rows of other buckets count, too: the marks tell. Streams over all buckets take in
 new ones as they are made. A stream ends when a bucket that it names is removed. `space:NAME` among
 the buckets is any other space, given as documents (`replication.outgoing.spacefeed`), of which a
-stream over all buckets takes none.
+stream over all buckets takes none. Of vbuckets, keys that begin so, and keys without their values
+only what was asked for is given (`pushing.Choice`); that a bucket was emptied always is.
 """
 
 from __future__ import annotations
@@ -186,13 +187,14 @@ class Streaming:
         fills: dict[int, Chunks] = {}
         end = start
         for feed in self._feeds():
-            fill = feed.backfill(_vbuckets(feed), self._service.now)
+            vbuckets = self.outgoing.choice.vbuckets(_vbuckets(feed))
+            fill = feed.backfill(vbuckets, self._service.now, self.asked.prefix)
             fills[feed.space_id] = fill
             while fill.end is None:
                 if isinstance(fill, Backfill):
                     await self._put_tuples(feed, fill.take_tuples(), fill.wanted)
                 else:
-                    for item in fill.take():
+                    for item in filter(self.outgoing.choice.has, fill.take()):
                         await self._put(StreamRow(feed.name, item), has_more=False)
             end = end.merge(fill.end)
         assert self._reader is not None
@@ -228,6 +230,7 @@ class Streaming:
                 item = unpack_item(tuples[row])
                 row += 1
                 is_wanted = item.vbucket >= len(wanted) or wanted[item.vbucket]
+                is_wanted = is_wanted and self.outgoing.choice.has(item)
                 if is_wanted and not item.is_expired(clock):
                     await self._put(StreamRow(bucket.name, item), has_more=False)
             await self._pause()
@@ -318,11 +321,14 @@ class Streaming:
         return int(columns.end_offset[last - 1])
 
     def _row(self, feed: Feed, change: Change) -> StreamRow | None:
-        """A change as a row; None: it is followed by its removal."""
+        """A change as a row; None: it is followed by its removal, or not wanted."""
         for one in feed.resolved((change,))[0]:
-            return StreamRow(
-                feed.name, one.item, one.is_removal, one.lsn, one.origin, one.timestamp
-            )
+            item = one.item
+            # Of a removal without a tombstone nobody knows the vbucket.
+            is_placed = not (one.is_removal and feed.holds_items and item and not item.cas)
+            if item is not None and not self.outgoing.choice.has(item, is_placed=is_placed):
+                return None
+            return StreamRow(feed.name, item, one.is_removal, one.lsn, one.origin, one.timestamp)
         return None
 
     # --- sending ----------------------------------------------------------------------------------

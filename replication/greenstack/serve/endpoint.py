@@ -22,6 +22,7 @@ from typing import Final
 
 from logweir.errors import ConfigError, LogweirError, RequestError
 from logweir.limits import (
+    GREENSTACK_ID_BYTES,
     GREENSTACK_PIPELINE_BYTES,
     GREENSTACK_STREAM_NAME_BYTES,
     GREENSTACK_STREAMS,
@@ -37,13 +38,13 @@ from logweir.replication.budget import Unanswered
 from logweir.replication.greenstack.push.streaming import Streaming
 from logweir.replication.greenstack.serve.commands import Answer, Executor
 from logweir.replication.greenstack.serve.definitions import Definitions
-from logweir.replication.greenstack.serve.lanes import Batch, BatchKind, Lanes, Pending
+from logweir.replication.greenstack.serve.lanes import READS, Batch, BatchKind, Lanes, Pending
+from logweir.replication.greenstack.serve.many import answer_run
 from logweir.replication.greenstack.serve.runs import (
     Answered,
     RequestRun,
     execute_run,
     look_up,
-    run_of,
 )
 from logweir.replication.greenstack.serve.statements import (
     execute_alone,
@@ -339,7 +340,7 @@ class Conversation:
             self._finish(batch, [(one.refusal or Status.NO_BUCKET, b"") for one in batch.requests])
             return
         requests = self._judge(batch.requests, bucket)
-        reads_only = all(one.frame.opcode == Opcode.GET for one in requests)
+        reads_only = all(one.frame.opcode in READS for one in requests)
         if batch.kind == BatchKind.STORE and reads_only and batch.lane.in_flight == 1:
             self._read(batch, requests, bucket)
         else:
@@ -350,7 +351,7 @@ class Conversation:
         refusals: dict[tuple[int, bool], Status | None] = {}
         judged = []
         for one in requests:
-            writes = one.frame.opcode != Opcode.GET
+            writes = one.frame.opcode not in READS
             key = (one.user_id, writes)
             if key not in refusals:
                 refusals[key] = self._refusal(bucket, one.user_id, writes=writes)
@@ -376,11 +377,13 @@ class Conversation:
         service, now = self.service, self.service.now()
         expired: list[tuple[bytes, int]] = []
 
+        def find(run: RequestRun) -> Answered | None:
+            return look_up(run, service.buckets, bucket, now, expired)
+
         def look(one: Pending) -> Answer | Answered | None:
             if (status := refusal_of(one, now)) is not None:
                 return status, b""
-            run = one.frame if isinstance(one.frame, RequestRun) else run_of(one.frame)
-            return None if run is None else look_up(run, service.buckets, bucket, now, expired)
+            return answer_run(one.frame, find)
 
         answers = first_answers(requests, look, Turn().is_over)
         if answers:
@@ -408,9 +411,12 @@ class Conversation:
                 def ordinary(frame: Frame) -> Answer:
                     return execute_alone(group, executor, replace(one, frame=frame), now)
 
-                if isinstance(one.frame, RequestRun) and one.refusal is None:
-                    return execute_run(one.frame, items, group, now, service.uuid, ordinary)
-                return execute_alone(group, executor, one, now)
+                def execute(run: RequestRun) -> Answered:
+                    return execute_run(run, items, group, now, service.uuid, ordinary)
+
+                is_run = refusal_of(one, now) is None
+                made = answer_run(one.frame, execute) if is_run else None
+                return execute_alone(group, executor, one, now) if made is None else made
 
             answers = first_answers(requests, run, lambda size: size >= TURN_ANSWER_BYTES)
             is_left = len(answers) < len(requests) or is_part(answers[-1])
@@ -542,6 +548,9 @@ class Conversation:
         if not 0 < len(name) <= GREENSTACK_STREAM_NAME_BYTES:
             return Status.INVALID_ARGUMENTS
         if asked.now and (asked.snapshot or asked.start):
+            return Status.INVALID_ARGUMENTS
+        is_known = self.session.has(Feature.FILTERS) or not asked.is_filtered
+        if not is_known or len(asked.prefix) > GREENSTACK_ID_BYTES:
             return Status.INVALID_ARGUMENTS
         if name in self.streams:
             return Status.STREAM_EXISTS

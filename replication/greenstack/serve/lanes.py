@@ -45,7 +45,7 @@ from logweir.limits import (
 from logweir.replication.greenstack.serve.runs import RequestRun
 from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Frame, Opcode, Status
 
-__all__ = ["Batch", "BatchKind", "Lane", "Lanes", "Pending"]
+__all__ = ["READS", "Batch", "BatchKind", "Lane", "Lanes", "Pending"]
 
 _IN_FLIGHT: Final = 4
 _QUIET_IN_FLIGHT: Final = 16
@@ -54,7 +54,9 @@ _PRIORITY: Final = 128
 _MORE: Final = Flag.MORE.value
 _FENCE: Final = Flag.FENCE.value
 _BOUND: Final = frozenset((Opcode.MUTATION, Opcode.REMOVE))
-_STORE: Final = frozenset((Opcode.MUTATION, Opcode.REMOVE, Opcode.GET))
+READS: Final = frozenset((Opcode.GET, Opcode.GET_MANY))
+"""Requests on a bucket that change nothing."""
+_STORE: Final = _BOUND | READS
 
 Selected = TypeVar("Selected")
 

@@ -76,6 +76,7 @@ class Opcode(IntEnum):
     STREAM_ACK = 0x0C04
     NOTICE = 0x0C05
     TRUNCATE = 0x0C06
+    GET_MANY = 0x0C07
 
 
 class Status(IntEnum):

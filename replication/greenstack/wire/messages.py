@@ -24,7 +24,8 @@ Document                info DocumentInfo, value bytes
 DocumentInfo            id text, flags u32 [0], expiration text, compression i8 [0]: Snappy 1, Gzip
                         2, Bzip 3; datatype i8 [0]: JSON 1; cas u64 [0]
 *StreamOpen*            start Positions, snapshot bool [false], buckets texts, window u32 [1048576],
-                        follow bool [true], heartbeat u16 [10], instance text, now bool [false]
+                        follow bool [true], heartbeat u16 [10], instance text, now bool [false],
+                        prefix text, vbuckets u16s, keys_only bool [false]
 *StreamOpened*          position Positions, instance text
 *StreamClose*           status u16 [0], reason text
 *Remove*                id text req, cas u64 [0]
@@ -89,6 +90,8 @@ class Feature(IntEnum):
     CHANGE_STREAM = 0x0C00
     REMOVE = 0x0C01
     NOTICES = 0x0C02
+    FILTERS = 0x0C03
+    GET_MANY = 0x0C04
 
 
 class MarkKind(IntEnum):
@@ -182,7 +185,7 @@ _INFO: Final = Table(
         Slot("cas", Kind.U64, 0),
     ),
 )
-_DOCUMENT: Final = Table(
+DOCUMENT_TABLE: Final = Table(
     "Document",
     (
         Slot("info", Kind.TABLE, required=True, table=_INFO),
@@ -209,7 +212,7 @@ _ROLE: Final = Table("AssumeRole", (_text("role", required=True),))
 _MUTATION: Final = Table(
     "Mutation",
     (
-        Slot("document", Kind.TABLE, required=True, table=_DOCUMENT),
+        Slot("document", Kind.TABLE, required=True, table=DOCUMENT_TABLE),
         Slot("operation", Kind.I8, int(Operation.SET)),
     ),
 )
@@ -224,7 +227,7 @@ _MUTATION_ANSWER: Final = Table(
 )
 _GET: Final = Table("Get", (_id(),))
 _GET_ANSWER: Final = Table(
-    "GetResponse", (Slot("document", Kind.TABLE, required=True, table=_DOCUMENT),)
+    "GetResponse", (Slot("document", Kind.TABLE, required=True, table=DOCUMENT_TABLE),)
 )
 _OPEN: Final = Table(
     "StreamOpen",
@@ -237,6 +240,9 @@ _OPEN: Final = Table(
         Slot("heartbeat", Kind.U16, 10),
         _text("instance"),
         Slot("now", Kind.BOOL, False),
+        Slot("prefix", Kind.TEXT, b""),
+        Slot("vbuckets", Kind.U16S, ()),
+        Slot("keys_only", Kind.BOOL, False),
     ),
 )
 _OPENED: Final = Table("StreamOpened", (_positions("position"), _text("instance")))
@@ -251,10 +257,10 @@ _TRUNCATE: Final = Table("Truncate", (_text("bucket", required=True),))
 
 TABLES: Final = (
     *(_HELLO, _HELLO_ANSWER, _SASL, _SASL_ANSWER, _KEEPALIVE, _SELECT, _BUCKETS, _CREATE, _DELETE),
-    *(_ROLE, _INFO, _DOCUMENT, _MUTATION, _MUTATION_ANSWER, _GET, _GET_ANSWER),
+    *(_ROLE, _INFO, DOCUMENT_TABLE, _MUTATION, _MUTATION_ANSWER, _GET, _GET_ANSWER),
     *(_POSITION, _OPEN, _OPENED, _CLOSE, _REMOVE, _MARK, _ACK, _NOTICE, _TRUNCATE),
 )
-"""All of them."""
+"""All of them but those of `many`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,7 +462,8 @@ class Document:
         )
 
 
-def _document(values: tuple[Any, ...]) -> Document:
+def document_from(values: tuple[Any, ...]) -> Document:
+    """A document of the values of `DOCUMENT_TABLE`."""
     (key, flags, expiration, compression, datatype, cas), value = values
     return Document(key, value, flags, expiration, compression, datatype, cas)
 
@@ -464,12 +471,12 @@ def _document(values: tuple[Any, ...]) -> Document:
 def decode_mutation(payload: bytes) -> tuple[int, Document]:
     """Operation and document. Raises `DecodeError`."""
     document, operation = read(_MUTATION, payload)
-    return operation, _document(document)
+    return operation, document_from(document)
 
 
 def decode_get_answer(payload: bytes) -> Document:
     """Raises `DecodeError`."""
-    return _document(read(_GET_ANSWER, payload)[0])
+    return document_from(read(_GET_ANSWER, payload)[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,7 +502,8 @@ encode_get, decode_get = _get.encode, _get.decode
 class StreamOpen(_Payload):
     """What a client asks of a stream. `buckets`: () for all that it may read; `window_bytes`: see
     `stream`; `heartbeat_seconds`: 0 for none; `instance`: the UUID that was told with `start`, "":
-    any; `now`: begin after what there is, in the place of `start`."""
+    any; `now`: begin after what there is, in the place of `start`; `prefix`: how keys begin;
+    `vbuckets`: () for all; `keys_only`: documents without their values."""
 
     table = _OPEN
     start: VClock = VClock()  # noqa: RUF009 - it cannot be changed
@@ -506,6 +514,14 @@ class StreamOpen(_Payload):
     heartbeat_seconds: int = 10
     instance: str = ""
     now: bool = False
+    prefix: bytes = b""
+    vbuckets: tuple[int, ...] = ()
+    keys_only: bool = False
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether anything is left out."""
+        return bool(self.prefix or self.vbuckets or self.keys_only)
 
 
 def encode_opened(position: VClock, instance: str) -> bytes:

@@ -73,16 +73,28 @@ cdef bint is_key(Source data, Py_ssize_t at, Py_ssize_t end, u64* fields) noexce
 @cython.locals(low=Py_ssize_t, high=Py_ssize_t, middle=Py_ssize_t)
 cdef inline Py_ssize_t find(u64[::1] spaces, u64 number) noexcept
 
+@cython.locals(own=Py_ssize_t, i=Py_ssize_t)
+cdef inline bint is_chosen(
+    Source data, u64* fields, Source prefix, Py_ssize_t prefix_bytes, Source wanted) noexcept
+
 cdef Py_ssize_t microseconds(double seconds) noexcept
 
 @cython.locals(kind=Py_ssize_t)
 cdef Py_ssize_t nature(u64* row, Py_ssize_t bucket) noexcept
 
+@cython.locals(i=Py_ssize_t)
+cdef inline Py_ssize_t save(u64[::1] lsns, u64* saved, bint has_more, u64 origin) noexcept
+
+@cython.locals(i=Py_ssize_t)
+cdef void restore(u64[::1] lsns, u64* saved, Py_ssize_t kept, u64 origin) noexcept
+
 @cython.locals(i=Py_ssize_t, size=u64)
 cdef Py_ssize_t begin(
-    u64[::1] lsns, u64[::1] spaces, u64[::1] bounds, bytes names, u64[::1] numbers) except -1
+    u64[::1] lsns, u64[::1] spaces, u64[::1] bounds, bytes names, bytes wanted,
+    u64[::1] numbers) except -1
 
-@cython.locals(raw=Source, to=Target, before=Source, named=Source, owed="Py_ssize_t[512]",
+@cython.locals(raw=Source, to=Target, before=Source, named=Source, chosen=Source, begins=Source,
+               prefix_bytes=Py_ssize_t, is_left=bint, owed="Py_ssize_t[512]",
                row="unsigned long long[15]", fields="unsigned long long[20]",
                saved="unsigned long long[32]", scratch="unsigned char[24]", end=Py_ssize_t,
                room=Py_ssize_t, front_bytes=Py_ssize_t, at=Py_ssize_t, used=Py_ssize_t, opaque=u64,
@@ -92,17 +104,18 @@ cdef Py_ssize_t begin(
                first=Py_ssize_t, start=Py_ssize_t, sent=u64, last=Py_ssize_t, put=Py_ssize_t,
                put_bucket=Py_ssize_t, kept=Py_ssize_t, has_more=bint, stop=Py_ssize_t,
                spot=Py_ssize_t, spot_end=Py_ssize_t, edge=Py_ssize_t, body=Py_ssize_t, origin=u64,
-               lsn=u64, is_new=bint, is_here=bint, name_at=Py_ssize_t, name_end=Py_ssize_t,
-               i=Py_ssize_t)
+               lsn=u64, is_new=bint, is_here=bint, name_at=Py_ssize_t, name_end=Py_ssize_t)
 cpdef Py_ssize_t pushes(
-    bytes data, u64[::1] lsns, u64[::1] spaces, u64[::1] bounds, bytes names, bytes front,
-    Py_ssize_t limit, u64[::1] numbers, bytearray out) except? -2
+    bytes data, u64[::1] lsns, u64[::1] spaces, u64[::1] bounds, bytes names,
+    bytes wanted, bytes prefix, bint keys_only, bytes front, Py_ssize_t limit,
+    u64[::1] numbers, bytearray out) except? -2
 
-@cython.locals(to=Target, before=Source, named=Source, chosen=Source,
+@cython.locals(to=Target, before=Source, named=Source, chosen=Source, begins=Source,
+               prefix_bytes=Py_ssize_t, is_here=bint,
                fields="unsigned long long[20]", scratch="unsigned char[24]", front_bytes=Py_ssize_t,
                name_bytes=Py_ssize_t, room=Py_ssize_t, row=Py_ssize_t, used=Py_ssize_t, opaque=u64,
                frames=u64, count=Py_ssize_t, how=Py_ssize_t, tuple_=bytes, item=Source,
                size=Py_ssize_t, is_large=bint, last=Py_ssize_t)
 cpdef Py_ssize_t documents(
-    list tuples, bytes wanted, u64 now, bytes name, bytes front, Py_ssize_t limit,
+    list tuples, bytes wanted, bytes prefix, bint keys_only, u64 now, bytes name, bytes front, Py_ssize_t limit,
     u64[::1] numbers, bytearray out) except? -2

@@ -282,6 +282,19 @@ def find(spaces: Table, number: int) -> int:
     return low if low < len(spaces) and spaces[low] == number else _BAD
 
 
+def is_chosen(
+    data: bytes, fields: list[int], prefix: bytes, prefix_bytes: int, wanted: bytes
+) -> bool:
+    """Whether the item that was read last is of a wanted vbucket, and its key begins so."""
+    own = fields[_KEY_AT]
+    if not wanted[fields[_VBUCKET]] or fields[_KEY_END] - own < prefix_bytes:
+        return False
+    for i in range(prefix_bytes):  # noqa: SIM110 - one expression would be a generator for C
+        if data[own + i] != prefix[i]:
+            return False
+    return True
+
+
 def microseconds(seconds: float) -> int:
     """A Unix time in microseconds; -1 where it is no date."""
     if seconds >= 0.0 and seconds < _TIME_END:
@@ -304,8 +317,31 @@ def nature(row: list[int], bucket: int) -> int:
     return _REMOVED if kind == _DELETE and row[_KEY] else _STRANGE
 
 
-def begin(lsns: Table, spaces: Table, bounds: Table, names: bytes, numbers: Table) -> int:
+def save(lsns: Table, saved: list[int], has_more: bool, origin: int) -> int:
+    """Keep the lsns that the rows of a transaction may raise. Returns of which replica ids."""
+    if not has_more:
+        saved[origin] = lsns[origin]
+        return _ONE
+    for i in range(_REPLICAS):
+        saved[i] = lsns[i]
+    return _ALL
+
+
+def restore(lsns: Table, saved: list[int], kept: int, origin: int) -> None:
+    """Set back what was kept."""
+    if kept == _ALL:
+        for i in range(_REPLICAS):
+            lsns[i] = saved[i]
+    elif kept == _ONE:
+        lsns[origin] = saved[origin]
+
+
+def begin(
+    lsns: Table, spaces: Table, bounds: Table, names: bytes, wanted: bytes, numbers: Table
+) -> int:
     """Check the tables that `pushes` is given. Returns where it is to begin."""
+    if len(wanted) < _VBUCKETS:
+        raise IndexError("pushes: a table is too short")
     if len(numbers) <= _FRAMES or len(lsns) < _REPLICAS or len(bounds) <= len(spaces):
         raise IndexError("pushes: a table is too short")
     if numbers[_AT] >> 62 or numbers[_BYTES] >> 62:
@@ -323,6 +359,9 @@ def pushes(
     spaces: Table,
     bounds: Table,
     names: bytes,
+    wanted: bytes,
+    prefix: bytes,
+    keys_only: bool,
     front: bytes,
     limit: int,
     numbers: Table,
@@ -332,12 +371,14 @@ def pushes(
 
     `data`: the block's bytes; `lsns`: by replica id, what was had already, raised; `spaces`: the
     wanted ones, ascending; names[bounds[i]:bounds[i + 1]]: the flex entry with the name of the
-    i-th; `front`: the entries before that of the vbucket. A transaction is begun only while fewer
+    i-th; `wanted`: one byte for each vbucket, 0 where its items are left out, as those are whose
+    keys do not begin with `prefix`; `keys_only`: values are left out; `front`: the entries before
+    that of the vbucket. A transaction is begun only while fewer
     than `limit` bytes are written. `numbers`: where the transaction begins that is next, bytes used
     of `out`, the next opaque, frames written so far. ODD: the transaction that is next is, or no
     whole rows that `rows.scan` and `rows.transactions` take.
     """
-    raw, to, before, named = data, out, front, names
+    raw, to, before, named, chosen, begins = data, out, front, names, wanted, prefix
     owed = [0] * 512
     row = [0] * 15
     fields = [0] * 20
@@ -345,12 +386,12 @@ def pushes(
     scratch = [0] * 24
     end = len(data)
     room = len(out)
-    front_bytes = len(front)
-    at = begin(lsns, spaces, bounds, names, numbers)
+    front_bytes, prefix_bytes = len(front), len(prefix)
+    at = begin(lsns, spaces, bounds, names, wanted, numbers)
     used = numbers[_BYTES]
     opaque = numbers[_OPAQUE_NEXT]
     frames = numbers[_FRAMES]
-    model = place = width = tuple_at = head_bytes = bucket = kind = 0
+    model = place = width = tuple_at = head_bytes = bucket = kind = origin = 0
     distance = time_us = tsn = 0
     framed = _BAD
     how = _DONE
@@ -359,9 +400,9 @@ def pushes(
             how = _STOPPED
             break
         first, start, sent = at, used, 0
-        last = put = put_bucket = _BAD
+        last, put, put_bucket = _BAD, 0, _BAD
         kept = _NOTHING
-        has_more = True
+        has_more, is_left = True, False
         while has_more:
             how = _ODD
             stop = _BAD
@@ -394,13 +435,8 @@ def pushes(
                 break
             tsn = row[_TSN]
             has_more = row[_FLAGS] & _COMMIT == 0
-            if has_more and kept == _NOTHING:
-                kept = _ALL
-                for i in range(_REPLICAS):
-                    saved[i] = lsns[i]
-            elif kept == _NOTHING:
-                kept = _ONE
-                saved[origin] = lsns[origin]
+            if kept == _NOTHING:
+                kept = save(lsns, saved, has_more, origin)
             is_new = lsn > lsns[origin]
             if not is_new or kind == _SKIPPED:
                 if stop < 0 and rows.is_array(raw, spot):
@@ -413,21 +449,28 @@ def pushes(
                     break
                 if stop < 0:
                     stop = spot_end
+                is_left = not is_chosen(raw, fields, begins, prefix_bytes, chosen)
+                if is_left:
+                    put_bucket = bucket
+                if keys_only:
+                    fields[_VALUE_AT] = fields[_VALUE_END]
             elif kind == _REMOVED:
                 edge = row[_KEY] >> 32
                 spot = row[_KEY] - (row[_KEY] >> 32 << 32)
-                is_here = put >= 0 and put_bucket == bucket and fields[_CAS] != 0
+                is_here = put_bucket == bucket and fields[_CAS] != 0
                 if not is_here or not is_key(raw, spot, edge, fields):
                     break
-                used = put
-                opaque -= 1
-                sent -= 1
+                put_bucket = _BAD
+                if not is_left:
+                    used = put
+                    opaque -= 1
+                    sent -= 1
             else:
                 break
             how = _DONE
             if is_new:
                 lsns[origin] = lsn
-            if is_new and kind != _SKIPPED:
+            if is_new and kind != _SKIPPED and not is_left:
                 name_at, name_end = bounds[bucket], bounds[bucket + 1]
                 if stop - at + front_bytes + name_end - name_at + _FRAME_ROOM > room - used:
                     how = _STOPPED
@@ -453,7 +496,6 @@ def pushes(
                     put, put_bucket = last, bucket
                 else:
                     used = put_remove(raw, fields, to, used)
-                    put = _BAD
                 put_big(to, last, used - last - 4, 4)
                 to[last + _FLAGS_AT] = 0x12 | _MORE
                 opaque += 1
@@ -462,11 +504,7 @@ def pushes(
         if how != _DONE:
             at, used = first, start
             opaque -= sent
-            if kept == _ALL:
-                for i in range(_REPLICAS):
-                    lsns[i] = saved[i]
-            elif kept == _ONE:
-                lsns[origin] = saved[origin]
+            restore(lsns, saved, kept, origin)
             if how == _STOPPED and used == numbers[_BYTES]:
                 how = _ODD  # too large for the room there is
             break
@@ -483,6 +521,8 @@ def pushes(
 def documents(
     tuples: list[bytes],
     wanted: bytes,
+    prefix: bytes,
+    keys_only: bool,
     now: int,
     name: bytes,
     front: bytes,
@@ -492,15 +532,15 @@ def documents(
 ) -> int:
     """Write the tuples of a bucket as pushed frames of a snapshot. How it ended.
 
-    `wanted`: one byte for each vbucket, 0 where its items are left out, as those are that are
-    expired at `now`; `name`: the flex entry with the bucket's name; the rest as `pushes` has it,
-    each tuple a transaction.
+    What is expired at `now` is left out; `name`: the flex entry with the bucket's name; the rest as
+    `pushes` has it, each tuple a transaction.
     """
-    to, before, named, chosen = out, front, name, wanted
+    to, before, named, chosen, begins = out, front, name, wanted, prefix
     fields = [0] * 20
     scratch = [0] * 24
     front_bytes = len(front)
     name_bytes = len(name)
+    prefix_bytes = len(prefix)
     room = len(out)
     if len(numbers) <= _FRAMES or len(wanted) < _VBUCKETS:
         raise IndexError("documents: a table is too short")
@@ -519,7 +559,8 @@ def documents(
         if document_end(item, 0, size, fields, scratch) != size:
             how = _ODD
             break
-        if not chosen[fields[_VBUCKET]] or 0 < fields[_EXPIRY] <= now:
+        is_here = is_chosen(item, fields, begins, prefix_bytes, chosen)
+        if not is_here or 0 < fields[_EXPIRY] <= now:
             row += 1
             continue
         is_large = size + front_bytes + name_bytes + _FRAME_ROOM > room - used
@@ -531,6 +572,8 @@ def documents(
             to, used, opaque, 0x0405, before, front_bytes, fields[_VBUCKET], 0, 0, 0, named, 0,
             name_bytes,
         )  # fmt: skip
+        if keys_only:
+            fields[_VALUE_AT] = fields[_VALUE_END]
         used = put_whole(item, fields, to, used)
         put_big(to, last, used - last - 4, 4)
         opaque += 1
