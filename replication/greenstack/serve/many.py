@@ -3,6 +3,7 @@ answers are put into one."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Final
 
@@ -14,7 +15,7 @@ from logweir.replication.greenstack.wire.many import decode_get_many, encode_fou
 
 __all__ = ["answer_run"]
 
-_HEAD_BYTES: Final = 13  # of an answer without entries
+_HEAD: Final = struct.Struct(">I7xH")  # of an answer without entries: its length and status
 
 
 def answer_run(
@@ -50,9 +51,8 @@ def _answer_many(frame: Frame, look: Callable[[RequestRun], Answered | None]) ->
     found: list[tuple[int, bytes]] = []
     at, said = 0, answered.said
     while at < len(said):
-        end = at + 4 + int.from_bytes(said[at : at + 4], "big")
-        status = int.from_bytes(said[at + 11 : at + _HEAD_BYTES], "big")
-        found.append((status, said[at + _HEAD_BYTES : end]))
-        at = end
+        size, status = _HEAD.unpack_from(said, at)
+        begin, at = at + _HEAD.size, at + 4 + size
+        found.append((status, said[begin:at]))
     found += [(Status.TOO_BUSY, b"")] * (len(ids) - len(found))
     return Status.SUCCESS, encode_found(found)

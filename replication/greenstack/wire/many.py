@@ -76,10 +76,13 @@ def encode_found(found: Sequence[tuple[int, bytes]]) -> bytes:
     end = at + 4 * len(found)
     for status, payload in found:
         part = write(_FOUND, (None, status)) if status else payload
-        parts += (bytes(-end % 8), part)
-        end += -end % 8
+        if end & 7:
+            parts.append(bytes(-end & 7))
+            end += -end & 7
+        parts.append(part)
         places.append(end + int.from_bytes(part[:4], "little") - at)
-        at, end = at + 4, end + len(part)
+        at += 4
+        end += len(part)
     vector = struct.pack(f"<{len(found) + 1}I", len(found), *places)
     return b"".join((_HEAD, vector, *parts))
 
