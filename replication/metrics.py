@@ -38,7 +38,7 @@ except ImportError as error:
         hint="pip install 'logweir[serve]'",
     ) from error
 
-__all__ = ["ArchiveFigures", "Metrics", "StreamFigures"]
+__all__ = ["ArchiveFigures", "Metrics", "StreamFigures", "TopicFigures"]
 
 _SECONDS = tuple(0.001 * 2**i for i in range(16))
 
@@ -110,6 +110,36 @@ class _Streams(Collector):
         yield from (token, behind, waits, gaps)
 
 
+class TopicFigures(NamedTuple):
+    """What was stored of a topic, and given to consumers, since the server began."""
+
+    topic: str
+    produced_bytes: int
+    produced_messages: int
+    consumed_bytes: int
+
+
+class _Topics(Collector):
+    """Topics under the names that a Tank broker's metrics have, so without `_total`, and of the
+    type that has no suffix. `read`: None while none is served. Source: Tank's source."""
+
+    def __init__(self) -> None:
+        self.read: Callable[[], Iterable[TopicFigures]] | None = None
+
+    def collect(self) -> Iterator[Metric]:
+        """See the library."""
+        name = "tanksrv_topic_"
+        families = (
+            Metric(name + "produced_bytes", "bytes of bundles that were stored", "unknown"),
+            Metric(name + "produced_msgs", "messages that were stored", "unknown"),
+            Metric(name + "consumed_bytes", "bytes of bundles given to consumers", "unknown"),
+        )
+        for topic, *figures in self.read() if self.read is not None else ():
+            for family, figure in zip(families, figures, strict=True):
+                family.add_sample(family.name, {"m": topic}, figure)
+        yield from families
+
+
 class ArchiveFigures(NamedTuple):
     """How far an archive is behind its store. `rows`, `bytes`: in the log and not archived;
     `seconds`: since a time at which all was, 0 while it is; `last_success`: when the last look
@@ -170,6 +200,8 @@ class Metrics:
         self.registry.register(self._often)
         self._streams = _Streams()
         self.registry.register(self._streams)
+        self._topics = _Topics()
+        self.registry.register(self._topics)
         self._archive = _Archive()
         self.registry.register(self._archive)
         self._follower_lag = self._gauge(
@@ -284,6 +316,10 @@ class Metrics:
     def source_streams(self, url: str, read: Callable[[], Iterable[StreamFigures]]) -> None:
         """`read` tells how the streams of an upstream stand, whenever that is asked."""
         self._streams.read[url] = read
+
+    def topics(self, read: Callable[[], Iterable[TopicFigures]]) -> None:
+        """`read` tells what became of the topics, whenever that is asked."""
+        self._topics.read = read
 
     def archive(self, read: Callable[[], ArchiveFigures]) -> None:
         """`read` tells how far the store is archived, whenever that is asked."""

@@ -6,7 +6,8 @@ that is followed, another protocol) is noticed too: each commit tells how far th
 what was not written here is looked for in the state.
 
 Names besides those of topics: `consumer:GROUP/TOPIC` holds a group's places in a topic, one number
-per partition (`publish` with an explicit number sets it, discovery tells it). `space:NAME` and
+per partition (`publish` with an explicit number sets it, discovery tells it), `group:GROUP/TOPIC`
+who of the group has which partition (`logweir.replication.topic.groups`). `space:NAME` and
 `log` are views of other spaces, see `logweir.replication.topic.views`.
 """
 
@@ -30,13 +31,15 @@ from logweir.limits import (
     TANK_UNSTORED_HERE_BYTES,
 )
 from logweir.replication.logs import get_logger
+from logweir.replication.metrics import TopicFigures
 from logweir.replication.topic import kernel
 from logweir.replication.topic.consumers import (
-    CONSUMER_PREFIX,
+    KEPT_PREFIXES,
     ConsumerPlaces,
     is_group,
     topic_of,
 )
+from logweir.replication.topic.groups import Leases
 from logweir.replication.topic.openviews import OpenViews
 from logweir.replication.topic.partition import Append, Chunk, Extent
 from logweir.replication.topic.publishing import (
@@ -108,7 +111,12 @@ class StoredTopics:
     """
 
     def __init__(
-        self, log: Log, *, read_only: bool = False, upkeep_seconds: float = UPKEEP_SECONDS
+        self,
+        log: Log,
+        *,
+        read_only: bool = False,
+        upkeep_seconds: float = UPKEEP_SECONDS,
+        leases: Leases | None = None,
     ) -> None:
         self._log = log
         self._read_only = read_only
@@ -124,6 +132,7 @@ class StoredTopics:
         self._schema = log.schema
         self._tails: dict[PartitionKey, _Tail] = {}
         self._entries: dict[int, int] = {}
+        self._counts: dict[str, list[int]] = {}  # see `figures`
         self._generation = 0
         self._reads = ReadAhead(log)
         self._news: dict[PartitionKey, News] = {}  # while those that wait are told
@@ -139,7 +148,7 @@ class StoredTopics:
         self._called = False
         self._in_turn = self._arrived_here = False
         self._writing = Writing(log)
-        self._consumers = ConsumerPlaces(log)
+        self._consumers = ConsumerPlaces(log, leases or Leases(), self._count)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._views = OpenViews(log)
@@ -152,8 +161,7 @@ class StoredTopics:
         self._forget_commits()
         if self._look_timer is not None:
             self._look_timer.cancel()
-        upkeep = self._upkeep.close()
-        ending = (upkeep, *self._tasks, *self._views.close())
+        ending = (self._upkeep.close(), *self._tasks, *self._views.close())
         await asyncio.gather(*ending, return_exceptions=True)
 
     def status(self) -> list[dict[str, object]]:
@@ -184,6 +192,10 @@ class StoredTopics:
                 )
         return out
 
+    def figures(self) -> Iterable[TopicFigures]:
+        """What was stored and read since this began, of each topic of which something was."""
+        return [TopicFigures(topic, *counts) for topic, counts in tuple(self._counts.items())]
+
     def _topics_now(self) -> Iterable[TopicDef]:
         return tuple(self._topics.values())
 
@@ -208,9 +220,9 @@ class StoredTopics:
 
     def partitions(self, topic: str) -> int | None:
         found = self._topics.get(topic)
-        if found is not None and not topic.startswith(CONSUMER_PREFIX):
+        if found is not None and not topic.startswith(KEPT_PREFIXES):
             return found.partitions
-        if topic.startswith(CONSUMER_PREFIX) and not is_group(topic):
+        if topic.startswith(KEPT_PREFIXES) and not is_group(topic):
             return None
         name = topic_of(topic)
         if is_view(name) and name not in self._topics:
@@ -218,8 +230,13 @@ class StoredTopics:
         found = self._topics.get(name)
         return None if found is None else found.partitions
 
+    def _count(self, name: str) -> int | None:
+        """How many partitions members of a group share; from any thread."""
+        found = self._topics.get(name)
+        return found.partitions if found is not None else 1 if is_view(name) else None
+
     def writable(self, topic: str) -> bool:
-        return topic in self._topics or topic.startswith(CONSUMER_PREFIX)
+        return topic in self._topics or topic.startswith(KEPT_PREFIXES)
 
     def creatable(self, topic: str) -> bool:
         del topic
@@ -260,7 +277,7 @@ class StoredTopics:
         return ReloadError.DONE if found.config_text.strip() else ReloadError.NO_CONFIG
 
     def extent(self, topic: str, partition: int) -> Extent | None:
-        if topic.startswith(CONSUMER_PREFIX):
+        if topic.startswith(KEPT_PREFIXES):
             return self._consumers.place(topic, partition)
         try:
             if topic not in self._topics:
@@ -274,13 +291,16 @@ class StoredTopics:
 
     def read(self, topic: str, partition: int, start: int, limit_bytes: int) -> Chunk | None:
         try:
-            return self._chunk(topic, partition, start, limit_bytes)
+            chunk = self._chunk(topic, partition, start, limit_bytes)
+            if chunk.size_bytes and topic in self._topics:
+                self._counts.setdefault(topic, [0, 0, 0])[2] += chunk.size_bytes
+            return chunk
         except LogweirError as error:
             _log.error("topic.unreadable", topic=topic, partition=partition, error=str(error))
             return None
 
     def _chunk(self, topic: str, partition: int, start: int, limit_bytes: int) -> Chunk:
-        if topic.startswith(CONSUMER_PREFIX):
+        if topic.startswith(KEPT_PREFIXES):
             return self._consumers.chunk(topic, partition)
         if topic not in self._topics:
             view = self._views.find(topic)
@@ -330,7 +350,7 @@ class StoredTopics:
         spans: list[tuple[int, TopicDef | None]] = []
         for end in kernel.spans(appends):
             name = appends[end - 1].topic
-            if name.startswith(CONSUMER_PREFIX):
+            if name.startswith(KEPT_PREFIXES):
                 self._consumers.need_space()
             topic = self._topics.get(name)
             if topic is not None and topic.config.by_arrival:
@@ -429,7 +449,7 @@ class StoredTopics:
         `end`."""
         at = len(outcomes)
         name, partition = appends[at].topic, appends[at].partition
-        if name.startswith(CONSUMER_PREFIX):
+        if name.startswith(KEPT_PREFIXES):
             store = self._consumers.store
             outcomes += [store(group, append, self._writing) for append in appends[at:end]]
             return
@@ -515,7 +535,7 @@ class StoredTopics:
             for end, _ in publish.spans:
                 append = publish.appends[start]
                 key = append.topic, append.partition
-                if self._grow(key, outcomes[start:end]):
+                if self._grow(key, publish.appends[start:end], outcomes[start:end]):
                     grown.add(key)
                 start = end
             publish.done(list(map(_RESULT, outcomes)))
@@ -534,9 +554,16 @@ class StoredTopics:
         finally:
             self._news.clear()
 
-    def _grow(self, key: PartitionKey, outcomes: Sequence[Outcome]) -> bool:
+    def _grow(
+        self, key: PartitionKey, appends: Sequence[Append], outcomes: Sequence[Outcome]
+    ) -> bool:
         """Whether any of these bundles are new ones of a topic."""
         stored = [each for each in outcomes if each.size_bytes]
+        if stored:
+            counts = self._counts.setdefault(key[0], [0, 0, 0])
+            counts[0] += sum([each.size_bytes for each in stored])
+            both = zip(appends, outcomes, strict=True)
+            counts[1] += sum([append.head.count for append, made in both if made.size_bytes])
         tail = self._tails.get(key)
         if tail is not None:
             news = [each for each in stored if each.first > tail.last]

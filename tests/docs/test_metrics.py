@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from logweir.replication.metrics import ArchiveFigures, Metrics, StreamFigures
+from logweir.replication.metrics import ArchiveFigures, Metrics, StreamFigures, TopicFigures
 from logweir.replication.runner import STATES
 from logweir.tools.cli.configfile import read_config
 from logweir.tools.cli.main import load_command
@@ -31,7 +31,7 @@ def test_every_metric_is_documented_and_no_other() -> None:
         for family in Metrics().registry.collect()
         if not family.name.startswith("process_")
     }
-    assert set(re.findall(r"`(logweir_[a-z_]+)`", PAGE)) == families
+    assert set(re.findall(r"`((?:logweir|tanksrv)_[a-z_]+)`", PAGE)) == families
 
 
 def exposition() -> str:
@@ -51,6 +51,7 @@ def exposition() -> str:
     metrics.source_state("url", "stopped", STATES)
     metrics.source_rows("url", 1)
     metrics.source_streams("url", lambda: [StreamFigures("events", "master", 1, 1, 1, True)])
+    metrics.topics(lambda: [TopicFigures("t", 1, 1, 1)])
     metrics.archive(lambda: ArchiveFigures("place", 1, 1, 1.0, 1.0, 1))
     return metrics.render().decode()
 
@@ -87,7 +88,7 @@ def broken_rules(text: str) -> list[str]:
         if OF_LIBRARY.match(family.name):
             continue
         base = family.name.removesuffix("_total")
-        if not re.fullmatch(r"logweir(_[a-z][a-z0-9]*)+", family.name):
+        if not re.fullmatch(r"(logweir|tanksrv)(_[a-z][a-z0-9]*)+", family.name):
             found.append(f"{family.name} is not logweir_… in small letters")
         if NO_BASE_UNIT.search(family.name):
             found.append(f"{family.name} has no base unit")

@@ -208,8 +208,11 @@ def test_views_and_places_need_rights_of_their_spaces(tmp_path: Path) -> None:
                     await client.partitions(hidden)
             assert await publish(client, "consumer:g/a", 1) is PublishResult.READ_ONLY
             assert await publish(client, "consumer:g/b", 1) is PublishResult.UNKNOWN_TOPIC
+            assert await publish(client, "group:g/a") is PublishResult.READ_ONLY
+            assert await publish(client, "group:g/b") is PublishResult.UNKNOWN_TOPIC
             give(serving, WRITE)
             assert await publish(client, "consumer:g/a", 1) is PublishResult.STORED
+            assert await publish(client, "group:g/a") is PublishResult.BAD_NUMBERS  # is no beat
             users.grant(serving.log, "guest", READ, users.Target())
             assert (await client.partitions("log"))[0].last
 

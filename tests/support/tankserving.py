@@ -19,6 +19,7 @@ from logweir.replication.service.names import Names
 from logweir.replication.tank.follow.source import TankSource
 from logweir.replication.tank.serve.endpoint import TankService, TopicStore
 from logweir.replication.topic.bundle import Message, decode_bundle, encode_bundle, split_chunk
+from logweir.replication.topic.groups import Leases
 from logweir.replication.topic.spaces import topics_of
 from logweir.replication.topic.store import StoredTopics
 from logweir.replication.urls import Url
@@ -83,10 +84,14 @@ def contents(log: logweir.Log, topic: str, partition: int = 0) -> list[int]:
 
 @asynccontextmanager
 async def served(
-    log: logweir.Log, *, read_only: bool = False, upkeep_seconds: float = 1.0
+    log: logweir.Log,
+    *,
+    read_only: bool = False,
+    upkeep_seconds: float = 1.0,
+    leases: Leases | None = None,
 ) -> AsyncIterator[Url]:
     """A store's topics on a free port."""
-    topics = StoredTopics(log, read_only=read_only, upkeep_seconds=upkeep_seconds)
+    topics = StoredTopics(log, read_only=read_only, upkeep_seconds=upkeep_seconds, leases=leases)
     try:
         async with listening(topics) as url:
             yield url

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
@@ -30,7 +30,7 @@ from logweir.replication.tank.client.producer import Producer as AsyncProducer
 from logweir.replication.tank.client.producer import ProducerOptions
 from logweir.replication.urls import Url
 
-__all__ = ["Client", "Consumer", "Producer"]
+__all__ = ["Client", "Consumer", "Member", "Producer"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,7 +89,9 @@ def _waits(
 
     @functools.wraps(method)
     def call(blocking: _Blocking[Of], /, *args: P.args, **options: P.kwargs) -> T:
-        return blocking._loop.run(method(blocking._of, *args, **options))
+        own = getattr(blocking._of, method.__name__)  # which may be that of a class below
+        found: T = blocking._loop.run(own(*args, **options))
+        return found
 
     return call
 
@@ -149,6 +151,16 @@ class Client(_Blocking[aio.Client]):
     ) -> Consumer:
         """A consumer; see `Consumer`."""
         return Consumer(self._loop, self._of.consumer(topic, partitions, **options))
+
+    def member(
+        self, topic: str, *, lease_seconds: float = 10.0, **options: Unpack[ConsumerOptions]
+    ) -> Member:
+        """A member of a group; see `Member`."""
+
+        def make() -> aio.Member:
+            return self._of.member(topic, lease_seconds=lease_seconds, **options)
+
+        return Member(self._loop, self._loop.call(make))
 
 
 class Producer(_Blocking[AsyncProducer]):
@@ -211,3 +223,15 @@ class Consumer(_Blocking[aio.Consumer]):
     seek_to_time = _waits(aio.Consumer.seek_to_time)
     commit = _waits(aio.Consumer.commit)
     committed = _waits(aio.Consumer.committed)
+
+
+class Member(Consumer):
+    """See `client.Member`."""
+
+    def __init__(self, loop: _Loop, of: aio.Member) -> None:
+        super().__init__(loop, of)
+        self._member = of
+
+    def partitions(self) -> Sequence[int]:
+        """See `client.Member.partitions`."""
+        return self._loop.call(self._member.partitions)

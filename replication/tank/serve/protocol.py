@@ -36,6 +36,7 @@ class TankProtocol(WireProtocol):
         shared = self.shared
         if self.topics is None:
             self.topics = StoredTopics(shared.log, read_only=shared.options.read_only)
+            shared.metrics.topics(self.topics.figures)
         topics = self.topics
         made = TankService(
             topics,

@@ -8,7 +8,8 @@ fetch                      read; with write alone the partition is unreadable
 publish                    write; with read alone the topic is read-only
 create a topic             create on all spaces, or on everything; whoever made it owns it, but
                            what guest makes belongs to admin
-`consumer:GROUP/TOPIC`     read on the topic; to set a place write on `logweir_consumer`
+`consumer:GROUP/TOPIC`,    read on the topic; to set a place, or be a member of a group, write on
+`group:GROUP/TOPIC`        `logweir_consumer`
 view `space:NAME`          read on that space
 view `log`                 read on everything
 =========================  =====================================================================
@@ -30,7 +31,7 @@ from logweir.replication.tank.wire.messages import (
     Partitions,
     ReloadError,
 )
-from logweir.replication.topic.consumers import CONSUMER_PREFIX, topic_of
+from logweir.replication.topic.consumers import KEPT_PREFIXES, topic_of
 from logweir.replication.topic.partition import Chunk, ClientTopics, Extent
 from logweir.replication.topic.spaces import CONSUMER_SPACE
 from logweir.replication.topic.views import LOG_VIEW, SPACE_PREFIX, is_view
@@ -57,7 +58,7 @@ class ShownTopics:
         return self._rights.may(Privilege.READ, name.removeprefix(SPACE_PREFIX))
 
     def _may_write(self, topic: str) -> bool:
-        if topic.startswith(CONSUMER_PREFIX):
+        if topic.startswith(KEPT_PREFIXES):
             return self._may_read(topic) and self._rights.may(Privilege.WRITE, CONSUMER_SPACE)
         return self._choice.takes(topic) and self._rights.may(Privilege.WRITE, topic)
 
