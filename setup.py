@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -63,12 +64,16 @@ KERNELS = {
 }
 
 
+# The package is not there yet: what `wal/built.py` says.
+BUILT: dict[str, Any] = {}
+exec(Path("wal/built.py").read_text(), BUILT)  # noqa: S102
+
 # What Cython adds to a kernel that takes buffers is as large as most kernels: one module has it for
 # all, written by Cython. They import it, and cannot be imported where it is missing.
 SHARED = "logweir.wal.sharedkernel"
 
 # Cython looks for a kernel's types by its module's name; the folder here need not be `logweir`.
-TYPES = Path("build/c/types")
+TYPES = Path(BUILT["TRANSLATED"], "types")
 
 
 # What a kernel links, by pkg-config's name for it: where headers and library are, if not where the
@@ -117,7 +122,7 @@ def extensions() -> list[Extension]:
         ],
         include_path=[str(TYPES)],
         language_level=3,
-        build_dir="build/c",
+        build_dir=BUILT["TRANSLATED"],
         shared_utility_qualified_name=SHARED,
         nthreads=(os.cpu_count() or 1) if sys.platform == "linux" else 0,  # they are forked
     )
@@ -136,11 +141,9 @@ class Recording(build_ext):
     def run(self) -> None:
         super().run()
         if self.editable_mode or self.inplace:
-            told: dict[str, object] = {}
-            exec(Path("wal/built.py").read_text(), told)  # noqa: S102 - the package is not there yet
-            record = Path(told["RECORD"])
+            record = Path(BUILT["RECORD"])
             record.parent.mkdir(exist_ok=True)
-            record.write_text(json.dumps(told["digests"](Path(), KERNELS)))
+            record.write_text(json.dumps(BUILT["digests"](Path(), KERNELS)))
 
 
 class WithoutSetup(build_py):

@@ -11,9 +11,11 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["RECORD", "check_kernels", "digests"]
+__all__ = ["RECORD", "TRANSLATED", "check_kernels", "digests"]
 
 RECORD = "build/kernels.json"
+TRANSLATED = "build/c"
+"""Where `setup.py` has Cython put the C of kernels."""
 
 
 def digests(root: Path, sources: dict[str, str]) -> dict[str, list[str]]:

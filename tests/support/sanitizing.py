@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from logweir.wal.built import RECORD, digests
+from logweir.wal.built import RECORD, TRANSLATED, digests
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = (
@@ -108,7 +108,7 @@ def built(folder: Path, kernels: Mapping[str, Path]) -> dict[str, str]:
         last = name.rpartition(".")[2]
         (folder / f"{last}{source.suffix}").write_text(text)  # beside what it becomes
         translated = folder / f"{last}.c"
-        ready = ROOT / "build" / "cython" / source.relative_to(ROOT).with_suffix(".c")
+        ready = ROOT / TRANSLATED / source.relative_to(ROOT).with_suffix(".c")
         if not more and ready.exists() and _is_of_setup(name, source):
             shutil.copyfile(ready, translated)
         else:
