@@ -9,8 +9,8 @@ LOGWEIR_ROOT="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)" 
 LOGWEIR_VENV="$LOGWEIR_ROOT/.venv"
 LOGWEIR_STAMP="$LOGWEIR_VENV/.logweir-setup"
 LOGWEIR_LOG="$LOGWEIR_VENV/setup.log"
-# Kernels are found by their names, which end so.
-LOGWEIR_SOURCES="pyproject.toml setup.py */*kernel.py */*.pxd */*.pxi */*.pyx */*/*kernel.py */*/*.pxd */*/*.pxi */*/*.pyx replication/*/*/*kernel.py replication/*/*/*.pxd"
+# Kernels are found by their names, which end so; rooms that begin with t have none, but tests of them.
+LOGWEIR_SOURCES="pyproject.toml setup.py [!t]*/*kernel.py [!t]*/*.px[di] [!t]*/*.pyx [!t]*/*/*kernel.py [!t]*/*/*.px[di] [!t]*/*/*.pyx replication/*/*/*kernel.py replication/*/*/*.pxd"
 
 say() {
     printf '%s\n' "$*" >&2
