@@ -35,10 +35,15 @@ with contextlib.suppress(ImportError):  # its first loop makes a pipe for signal
 
     uvloop.new_event_loop().close()
 
-# Tests are short: a Java that starts quickly matters more than one that runs fast. Of a driver, of
-# Spark's own programs, and of what puts the command lines of both together.
+# Tests are short: a Java that starts quickly matters more than one that runs fast, and Spark's own
+# classes need not be verified. Of a driver, of Spark's own programs, and of what puts the command
+# lines of both together.
+_JAVA = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+)
 for _name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS", "SPARK_LAUNCHER_OPTS"):
-    os.environ.setdefault(_name, "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+    os.environ.setdefault(_name, " ".join(_JAVA))
 
 # No deadline: other processes use the machine too. A failure prints what repeats it.
 settings.register_profile("logweir", deadline=None, print_blob=True)
