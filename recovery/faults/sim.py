@@ -313,9 +313,9 @@ class SimFileSystem:
         with self.mutex:
             node: Node = self._shared.disk.root
             names = path.parts
-            if self._held is not None and path.is_relative_to(self._held[0]):
-                node = self._held[1]
-                names = path.relative_to(self._held[0]).parts
+            held = () if self._held is None else self._held[0].parts
+            if self._held is not None and names[: len(held)] == held:
+                node, names = self._held[1], names[len(held) :]
             return _below(node, names, path)
 
     def _file(self, path: Path) -> Inode:

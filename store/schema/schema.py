@@ -34,6 +34,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Final, Literal
 
 from logweir.errors import ErrorCode, RequestError
@@ -122,6 +123,16 @@ _FIRST_SPACES: Final[tuple[tuple[SystemSpace, str, tuple[PartDef, ...]], ...]] =
 """What is there before any row: name and primary key, replaced when their own rows come."""
 
 
+@cache
+def _first_spaces() -> dict[int, SpaceDef]:
+    """They never change, so they are made once."""
+    found = {}
+    for space_id, name, parts in _FIRST_SPACES:
+        primary = IndexDef(space_id, 0, "primary", IndexType.TREE, parts)
+        found[int(space_id)] = SpaceDef(int(space_id), 1, name).with_indexes((primary,))
+    return found
+
+
 def _nothing(space_id: int, index_id: int, key: list[Any]) -> bool:
     return False
 
@@ -137,14 +148,11 @@ class Schema:
 
     def __init__(self, tuple_bytes: int = TUPLE_BYTES) -> None:
         self.tuple_bytes = tuple_bytes
-        self._spaces: dict[int, SpaceDef] = {}
-        self._by_name: dict[str, int] = {}
+        self._spaces = dict(_first_spaces())
+        self._by_name = {space.name: space.id for space in self._spaces.values()}
         self.sequences: dict[int, SequenceDef] = {}
         self.collations: dict[int, CollationDef] = {}
         self.version = 1
-        for space_id, name, parts in _FIRST_SPACES:
-            primary = IndexDef(space_id, 0, "primary", IndexType.TREE, parts)
-            self._put(SpaceDef(int(space_id), 1, name).with_indexes((primary,)))
 
     def copy(self) -> Schema:
         """Another schema with the same content, changed apart from this one."""
@@ -285,14 +293,19 @@ class Schema:
                 del self._by_name[before.name]
             return Change("drop", before, None)
         space = decode_space(new, is_new=before is None)
-        space = replace(space, tuple_bytes=self.tuple_bytes)
         if before is not None:
             _check_alter(before, space)
         self._check_collations(space)
         if before is None:
+            space = replace(space, tuple_bytes=self.tuple_bytes)
             self._put(space)
             return Change("create", None, space)
-        space = replace(space, indexes=before.indexes, sequence=before.sequence)
+        space = replace(
+            space,
+            tuple_bytes=self.tuple_bytes,
+            indexes=before.indexes,
+            sequence=before.sequence,
+        )
         self._put(space)
         return Change(
             "alter", before, space, check_tuples=not space.format.accepts_all_of(before.format)

@@ -23,7 +23,7 @@ FIRST = SEEDS * int(os.environ.get("LOGWEIR_RUN", "0"))
 ONE = os.environ.get("LOGWEIR_SEED")
 DROPPED = frozenset(map(int, filter(None, os.environ.get("LOGWEIR_DROPPED", "").split(","))))
 AGAIN = "python -m pytest -n 0 tests/sim/test_whole_store.py -k promise"
-GROUPS = 6
+GROUPS = max(6, SEEDS // 50)
 TRIES = 30
 """Lives that are spent on making a failure smaller."""
 
