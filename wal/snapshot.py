@@ -74,7 +74,11 @@ class SnapshotWriter(OfProcess):
         meta = Meta(kind="SNAP", vclock=vclock, instance=instance, program=PROGRAM)
         try:
             self._file = create_file(filesystem, self._temporary)
-            self._file.write([meta.encode()])
+            try:
+                self._file.write([meta.encode()])
+            except BaseException:
+                give_up(self._file)
+                raise
         except OSError as error:
             raise explain(error, str(self._temporary)) from error
         self._belong()

@@ -217,6 +217,7 @@ def test_a_snapshot_is_whole_or_not_there(part: float) -> None:
         assert (run.error is None) == (not run.failed)
         disk = run.filesystem.inner
         assert isinstance(disk, SimFileSystem)
+        assert disk.open_files == 0, run.failed
         for image in [disk.copy(), *(disk.crash(seed=seed) for seed in range(4))]:
             report = examine(FOLDER, filesystem=image)
             assert report.ok

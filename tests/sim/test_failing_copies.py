@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from sim.test_failing_calls import FOLDER, prepared_disk
 from sim.test_unfinished_copies import BOTH, TARGET, names
-from sim.writing import rows_of
+from sim.writing import fresh_disk, rows_of
+from support.logs import INSTANCE, insert, transaction
 
 from logweir.errors import LogweirError
 from logweir.recovery import RepairResult, examine
@@ -18,6 +19,8 @@ from logweir.recovery.faults import SimFileSystem, every_fault
 from logweir.recovery.faults.faulty import KINDS, Run
 from logweir.recovery.trim import trim
 from logweir.recovery.unfinished import UNFINISHED_NAME
+from logweir.replication.iproto.follow.join import _Copy
+from logweir.wal.vclock import VClock
 
 Copy = Callable[..., Any]
 FAULTS = pytest.mark.parametrize(
@@ -82,3 +85,20 @@ def test_no_failing_call_of_a_trim_takes_a_row(fault: dict[str, Any]) -> None:
         assert again == (() if run.error is None else again and (done,)), run.failed
         assert dict(disk.files(FOLDER))[done.path.name][: done.size + 1][done.size :] == b""
         assert rows_of(examine(FOLDER, filesystem=disk)) == whole, run.failed
+
+
+@FAULTS
+def test_no_failing_call_of_a_join_leaves_a_file_open(fault: dict[str, Any]) -> None:
+    """Of the snapshot and of the log, which there is where the master is written to meanwhile."""
+
+    def call(disk: Any) -> None:
+        copy = _Copy(FOLDER, INSTANCE, disk)
+        try:
+            copy.begin(VClock({1: 5}), 1.0)
+            copy.add_final(transaction(6, [insert(512, [1])]))
+            copy.finish(VClock({1: 6}))
+        finally:
+            copy.let_go()
+
+    for _ in failing(fresh_disk(1), call, fault, {"create", "write", "sync", "close", "rename"}):
+        pass

@@ -100,6 +100,14 @@ class _Copy:
         self.rows += len(columns)
         self.final.append(data)
 
+    def let_go(self) -> None:
+        """Close what is open, where it did not come to its end."""
+        if self.snapshot is not None:
+            with contextlib.suppress(
+                WalError
+            ):  # all of the folder goes, now or before the next try
+                self.snapshot.abort()
+
     def _look(self, space_id: int, tuples: list[bytes]) -> None:
         if space_id == _SCHEMA_ID:
             for row in map(unpack, tuples):
@@ -128,12 +136,16 @@ class _Copy:
             writer = WalWriter(
                 self.folder, self.instance, AppendPoint(self.start), filesystem=self.filesystem
             )
-            writer.write([data], reached)
-            writer.sync()
-            writer.close()
+            try:
+                writer.write([data], reached)
+                writer.sync()
+                writer.close()
+            finally:
+                writer.abandon()
         elif self.start != end:
             raise RemoteProtocolError(f"the join ends at {end} but no row leads there")
         self.snapshot.finish()
+        self.snapshot = None
 
 
 async def join(
@@ -172,6 +184,7 @@ async def join(
     except DecodeError as error:
         raise RemoteProtocolError(f"{url} sent a malformed row: {error}") from error
     finally:
+        copy.let_go()
         with contextlib.suppress(OSError):
             filesystem.remove_tree(working)
     warnings = tuple(copy.unkept.values())
