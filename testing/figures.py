@@ -22,13 +22,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from logweir.errors import LogweirError
 from logweir.recovery.faults.surviving import Model
 from logweir.testing import measuring, surroundings
 from logweir.testing.measuring import Measured
 from logweir.testing.meshing import mesh
+from logweir.testing.operations import OPERATIONS
 from logweir.tools import page
 from logweir.tools.bench.report import machine
 from logweir.tools.crash.damage import DAMAGES
@@ -102,6 +103,23 @@ def _store(amount: Amount) -> Iterator[Row]:
     }
     for what, measure in measures.items():
         yield Row(what, f"--states {amount.states}", measure(amount.states, amount.seed))
+
+
+def _operations(amount: Amount) -> Iterator[Row]:
+    """What servers and tools do with a disk, each of its calls failing in turn."""
+    faults: dict[str, dict[str, Any]] = {
+        "EIO": {"number": errno.EIO},
+        "ENOSPC, a write by half, and so from then on": {
+            "number": errno.ENOSPC,
+            "part": 0.5,
+            "lasts": True,
+        },
+        "EINTR": {"number": errno.EINTR},
+    }
+    for name, measure in OPERATIONS.items():
+        for words, fault in faults.items():
+            what = f"a call of {name} fails with {words}"
+            yield Row(what, f"--states {amount.states}", measure(amount.states, fault))
 
 
 def _mesh(amount: Amount) -> Iterator[Row]:
@@ -179,6 +197,13 @@ TABLES: Final = {
         "",
         _store,
         Amount(500),
+    ),
+    "operations": Table(
+        "logweir, a backup, an archive, a join, publishes",
+        "python -P -m logweir.testing.figures operations",
+        "",
+        _operations,
+        Amount(1000),
     ),
     "samples": Table(
         "Folders that Tarantool 2.6 wrote, `examine`",

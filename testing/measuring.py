@@ -31,6 +31,7 @@ __all__ = [
     "interrupts",
     "is_broken",
     "power_cuts",
+    "readable_rows",
     "rotten",
     "work",
     "wrong_bits",
@@ -211,13 +212,13 @@ def damages(files: list[tuple[str, bytes]], states: int, *, cuts: bool) -> Measu
     folder = Path("/store")
     tried = broken = told = same = 0
     every = max(sum(len(data) for _, data in files) // states, 1)
-    whole = _rows(_disk(files, folder), folder)
+    whole = readable_rows(_disk(files, folder), folder)
     assert whole is not None
     for name, data in files:
         for at in range(0, len(data), every):
             spoilt = data[:at] if cuts else flipped(data, 8 * at + at % 8)
             disk = _disk([*files, (name, spoilt)], folder)
-            rows = _rows(disk, folder)
+            rows = readable_rows(disk, folder)
             tried += 1
             told += rows is None
             same += rows == whole
@@ -232,7 +233,7 @@ def _disk(files: list[tuple[str, bytes]], folder: Path) -> SimFileSystem:
     return disk
 
 
-def _rows(disk: SimFileSystem, folder: Path) -> list[bytes] | None:
+def readable_rows(disk: SimFileSystem, folder: Path) -> list[bytes] | None:
     """The rows of a folder, None where damage is told."""
     with contextlib.suppress(LogweirError):
         if not examine(folder, filesystem=disk).damage:

@@ -26,7 +26,7 @@ from logweir.testing.valve import Valve
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 
-__all__ = ["mesh"]
+__all__ = ["Member", "mesh"]
 
 _MEMBERS: Final = 3
 _PAUSE_SECONDS: Final = 0.3
@@ -35,7 +35,7 @@ _SETTLE_SECONDS: Final = 60.0
 _PROGRAM: Final = "from logweir.tools.cli.main import run; run()"
 
 
-class _Member:
+class Member:
     """A `logweir serve` in `folder`, and a thread that inserts rows there while it runs. The others
     reach it through `valves`, each through its own."""
 
@@ -45,7 +45,7 @@ class _Member:
         self.acknowledged: set[int] = set()
         self.upstreams: list[int] = []
         self._next = 0
-        self._port = 0
+        self.port = 0
         self._stopped = threading.Event()
         self._process: subprocess.Popen[str] | None = None
         self._writer = threading.Thread()
@@ -70,9 +70,9 @@ class _Member:
         )
         assert self._process.stdout is not None
         told = json.loads(self._process.stdout.readline())
-        self._port = parse_url(told["listen"][0]).port
+        self.port = parse_url(told["listen"][0]).port
         for valve in self.valves:
-            valve.target = self._port
+            valve.target = self.port
 
     def write(self) -> None:
         """Insert rows until `rest`, or the end of the server."""
@@ -97,7 +97,7 @@ class _Member:
 
     def space(self) -> ServerSpace:
         """A client of the space."""
-        return ServerSpace(parse_url(f"tarantool://127.0.0.1:{self._port}"), "t")
+        return ServerSpace(parse_url(f"tarantool://127.0.0.1:{self.port}"), "t")
 
     def rows(self) -> list[int]:
         """The keys of all rows that the server has."""
@@ -119,14 +119,14 @@ class _Member:
 
 
 @contextlib.contextmanager
-def _members(folder: Path) -> Iterator[list[_Member]]:
+def _members(folder: Path) -> Iterator[list[Member]]:
     """All three, running, with a valve on each of the six ways."""
     with contextlib.ExitStack() as stack:
         members = []
         for number in range(_MEMBERS):
             ways = range(2 * number, 2 * number + _MEMBERS - 1)
             valves = [stack.enter_context(Valve(seed=way)) for way in ways]
-            members.append(_Member(number, folder / str(number), valves))
+            members.append(Member(number, folder / str(number), valves))
             stack.enter_context(members[-1])
         with logweir.open(members[0].folder) as log:
             log.create_space("t", [("id", "unsigned"), ("value", "string")])
@@ -180,7 +180,7 @@ def mesh(states: int, seed: int, *, kills: bool) -> Measured:
     return Measured(states, sum(map(bool, missing)), rows)
 
 
-def _missing(members: list[_Member], promised: set[int]) -> list[int]:
+def _missing(members: list[Member], promised: set[int]) -> list[int]:
     """How many rows each of the members has too few or too many, once that is none, or after a
     minute: of what was promised, and of what another one has."""
     end, pause = time.monotonic() + _SETTLE_SECONDS, threading.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import shutil
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from support.crashing import (
     own_cache,  # noqa: F401 - a fixture
 )
 
-from logweir.testing import CrashStore, figures, measuring
+import logweir
+from logweir.testing import CrashStore, figures, measuring, operations
 from logweir.testing.meshing import mesh
+from logweir.testing.operations import OPERATIONS
 from logweir.tools.crash.suite import KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,6 +61,29 @@ def test_servers_that_follow_one_another_are_measured() -> None:
     measured = mesh(1, 0, kills=True)
     assert measured[:2] == (1, 0)
     assert int(measured.found.partition(" ")[0]) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "states", "tried"),
+    [("a backup", 10, 10), ("an archive", 10, 10), ("a join", 99, 16), ("publishes", 10, 10)],
+)
+def test_each_failing_call_of_an_operation_is_measured(name: str, states: int, tried: int) -> None:
+    """What it left is whole, or made whole by the same once more, and no file stays open."""
+    measured = OPERATIONS[name](states, {"number": errno.EIO})
+    assert measured[:2] == (tried, 0)
+    assert int(measured.found.partition(" ")[0]) >= tried // 3
+
+
+def test_an_operation_that_breaks_its_promise_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publish that is acknowledged and not stored."""
+
+    async def early(log: logweir.Log, promise: Callable[[int], None]) -> None:
+        promise(99)
+        await published(log, promise)
+
+    published = operations._publish_some
+    monkeypatch.setattr(operations, "_publish_some", early)
+    assert OPERATIONS["publishes"](10, {"number": errno.EIO}).broken > 0
 
 
 @NEEDS_COMPILER
