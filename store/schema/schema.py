@@ -34,7 +34,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, Literal
 
 from logweir.errors import ErrorCode, RequestError
@@ -121,6 +121,11 @@ _FIRST_SPACES: Final[tuple[tuple[SystemSpace, str, tuple[PartDef, ...]], ...]] =
     (SystemSpace.FUNC_INDEX, "_func_index", _TWO_IDS),
 )
 """What is there before any row: name and primary key, replaced when their own rows come."""
+
+
+# Most of these rows are the same in all folders: the 276 collations and 26 spaces of a new one.
+_collation_of = lru_cache(maxsize=512)(decode_collation)
+_space_of = lru_cache(maxsize=128)(decode_space)
 
 
 @cache
@@ -292,7 +297,7 @@ class Schema:
             if self._by_name.get(before.name) == space_id:
                 del self._by_name[before.name]
             return Change("drop", before, None)
-        space = decode_space(new, is_new=before is None)
+        space = _space_of(new, is_new=before is None)
         if before is not None:
             _check_alter(before, space)
         self._check_collations(space)
@@ -388,7 +393,7 @@ class Schema:
         elif old is not None:
             raise RequestError(ErrorCode.UNSUPPORTED, "collation does not support alter")
         else:
-            collation = decode_collation(new)
+            collation = _collation_of(new)
             self.collations[collation.id] = collation
         return Change("collation")
 

@@ -28,7 +28,6 @@ import logweir
 from logweir.errors import LogweirError
 from logweir.recovery.faults import Fault, FaultyFileSystem, SimFileSystem
 from logweir.recovery.faults.faulty import KINDS, WRITING
-from logweir.store.schema.decode import decode_collation
 from logweir.store.schema.schema import Change, Schema
 from logweir.store.state.state import State
 from logweir.testing.clock import SimClock
@@ -50,7 +49,6 @@ _PLACES: Final = (
     "checkpoint.before_remove",
     "wal.after_close",
 )
-_collation: Final = functools.cache(decode_collation)
 _ALIKE: Final = 4
 """So many spaces before a row of their definition are known to `_once`."""
 _WITHIN: Final = tuple(
@@ -333,9 +331,8 @@ class World:
     def _small(self) -> Iterator[None]:
         """Limits that a short history reaches, and a machine that is started again."""
         replaced: dict[str, Callable[..., Any] | int] = {
-            "logweir.store.schema.schema.decode_collation": _collation,  # 276 at each opening
-            "logweir.store.schema.schema.Schema._space_row": _space_row,  # 26 and 54
-            "logweir.store.schema.schema.Schema._index_row": _index_row,
+            "logweir.store.schema.schema.Schema._space_row": _space_row,  # 26 at each opening
+            "logweir.store.schema.schema.Schema._index_row": _index_row,  # 54
             "logweir.store.state.epoch.boot_id": lambda: f"boot {self.boot}",
             "logweir.store.state.epoch._sync": self._sync_state,
             "logweir.store.state.state.STATE_MAP_START_BYTES": 2**17,
