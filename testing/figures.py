@@ -145,6 +145,17 @@ def _samples(amount: Amount) -> Iterator[Row]:
             yield Row(f"{name}: {words}", f"--states {amount.states}", found)
 
 
+def _each_damage(amount: Amount) -> Iterator[Row]:
+    """One store of ours, and the smallest folder of somebody else."""
+    folder = find_root() / SAMPLES / "01-fresh"
+    again = f"--states {amount.states}"
+    for cuts, words in ((True, "a file cut short"), (False, "one wrong bit in a file")):
+        own = measuring.cut_files if cuts else measuring.wrong_bits
+        yield Row(f"a closed store: {words}", again, own(amount.states, amount.seed))
+        found = surroundings.sample_damages(folder, amount.states, cuts=cuts)
+        yield Row(f"01-fresh: {words}", again, found)
+
+
 def program(run: str, check: str, amount: Amount) -> Iterator[Row]:
     """A program, by its two commands, with all kinds of faults, and power cuts by both models of a
     disk."""
@@ -211,6 +222,13 @@ TABLES: Final = {
         "",
         _samples,
         Amount(1000),
+    ),
+    "damages": Table(
+        "Each length and each bit of a small folder, `examine`",
+        "python -P -m logweir.testing.figures damages",
+        "",
+        _each_damage,
+        Amount(1_000_000),
     ),
     "mesh": Table(
         "logweir, three servers that follow one another and are all written to",

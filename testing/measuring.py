@@ -208,15 +208,17 @@ def _damaged(states: int, seed: int, *, cuts: bool) -> Measured:
 
 def damages(files: list[tuple[str, bytes]], states: int, *, cuts: bool) -> Measured:
     """A bit is wrong in one of the files of a folder, by name, or one is cut short, at about
-    `states` places that lie evenly."""
+    `states` places that lie evenly; with more than there are, at each bit and each length."""
     folder = Path("/store")
     tried = broken = told = same = 0
-    every = max(sum(len(data) for _, data in files) // states, 1)
+    unit = 1 if cuts else 8
+    every = max(unit * sum(len(data) for _, data in files) // states, 1)
+    every |= 1  # not the same bit of each byte
     whole = readable_rows(_disk(files, folder), folder)
     assert whole is not None
     for name, data in files:
-        for at in range(0, len(data), every):
-            spoilt = data[:at] if cuts else flipped(data, 8 * at + at % 8)
+        for at in range(0, unit * len(data), every):
+            spoilt = data[:at] if cuts else flipped(data, at)
             disk = _disk([*files, (name, spoilt)], folder)
             rows = readable_rows(disk, folder)
             tried += 1
