@@ -391,8 +391,7 @@ SYNAPSE_STALL_SECONDS: Final = 30.0
 """One that takes nothing of what it is sent for so long is told that it failed to keep up."""
 
 SYNAPSE_QUEUED_COMMANDS: Final = 10_000
-"""Commands of other followers that wait for one that takes nothing; with one more it failed to
-keep up. Source: Synapse 1.12.4, 1.21.2, 1.66.0, observed."""
+"""Of other followers, for one that takes nothing. Source: Synapse 1.12.4 to 1.66.0, observed."""
 
 SYNAPSE_PARK_SECONDS: Final = 1.0
 """A follower that waits for so long until it can be sent more has no file open meanwhile."""

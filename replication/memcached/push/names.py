@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from logweir.limits import TAP_KEEPALIVE_SECONDS, TAP_STREAMS
 from logweir.replication.logs import get_logger
@@ -69,6 +69,18 @@ class NamedStream:
     def label(self) -> str:
         """The name under which its logs are kept."""
         return f"{LABEL}{self.bucket}:{self.name.hex()}"
+
+    def status(self) -> dict[str, Any]:
+        """What is told of it while its consumer is away, as `Streaming.status` tells of others."""
+        return {
+            "of": self.bucket,
+            "name": self.name.decode("utf-8", "backslashreplace"),
+            "peer": "",
+            "registered": self.is_registered,
+            "sent_packets": 0,
+            "unacknowledged": 0,
+            "acknowledged": self.position and dict(self.position),
+        }
 
 
 def kept_names(log: Log) -> list[NamedStream]:

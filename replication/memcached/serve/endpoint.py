@@ -165,18 +165,7 @@ class TapService:
 
     def away(self) -> list[dict[str, Any]]:
         """The names of the store that nobody uses now, in the same shape."""
-        return [
-            {
-                "of": stream.bucket,
-                "name": stream.name.decode("utf-8", "backslashreplace"),
-                "peer": "",
-                "registered": stream.is_registered,
-                "sent_packets": 0,
-                "unacknowledged": 0,
-                "acknowledged": stream.position and dict(stream.position),
-            }
-            for stream in self.names.away()
-        ]
+        return [stream.status() for stream in self.names.away()]
 
     def now(self) -> float:
         """Unix seconds."""
