@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from logweir.pipeline.jobs.states import diff, state, stats, table
     from logweir.pipeline.pyfiles import py_files
     from logweir.pipeline.sessions import find_java, register, session
+    from logweir.pipeline.sparkjar import spark_jar
     from logweir.wal.lease import leased
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "register",
     "scan",
     "session",
+    "spark_jar",
     "state",
     "stats",
     "table",
@@ -66,6 +68,7 @@ _HOMES: Final = {
     "register": "logweir.pipeline.sessions",
     "scan": "logweir.pipeline.frames",
     "session": "logweir.pipeline.sessions",
+    "spark_jar": "logweir.pipeline.sparkjar",
     "state": "logweir.pipeline.jobs.states",
     "stats": "logweir.pipeline.jobs.states",
     "table": "logweir.pipeline.jobs.states",

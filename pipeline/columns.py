@@ -47,7 +47,7 @@ from logweir.errors import ConfigError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COLUMNS", "DEFAULT_COLUMNS", "arrow_schema", "check_columns", "ddl"]
+__all__ = ["COLUMNS", "DEFAULT_COLUMNS", "arrow_schema", "check_columns", "ddl", "widened"]
 
 COLUMNS: Final[Mapping[str, str]] = {
     "file": "STRING",
@@ -124,3 +124,18 @@ def arrow_schema(names: Sequence[str], types: Mapping[str, str] = COLUMNS) -> pa
         "DECIMAL(20,0)": pa.decimal128(20, 0),
     }
     return pa.schema([pa.field(name, made[types[name]]) for name in names])
+
+
+def widened(
+    batch: pa.RecordBatch, names: Sequence[str], types: Mapping[str, str]
+) -> pa.RecordBatch:
+    """The batch with all of these columns; those that it lacks are null."""
+    import pyarrow as pa
+
+    schema = arrow_schema(names, types)
+    has = set(batch.schema.names)
+    made = [
+        batch.column(one.name) if one.name in has else pa.nulls(batch.num_rows, one.type)
+        for one in schema
+    ]
+    return pa.RecordBatch.from_arrays(made, schema=schema)

@@ -49,6 +49,7 @@ STAGE: Final = ".logweir-stage-"
 KINDS: Final = ("xlog", "snap")
 SPLIT_MODES: Final = ("exact", "resync", "none")
 ON_ERROR: Final = ("fail", "skip", "report")
+READERS: Final = ("auto", "python")
 SPOOLED: Final = ("tap", "greenstack", "synapse", "synapse+redis", "synapse+file")
 """Schemes of the upstreams that are followed into a folder, from which the rows are read."""
 
@@ -167,6 +168,7 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "on_error": _one_of(ON_ERROR),
     "live": parse_boolean,
     "settled": parse_boolean,
+    "reader": _one_of(READERS),
     "batch_rows": _positive,
     "batch_bytes": _positive,
     "from": lambda key, text: text,
@@ -186,7 +188,8 @@ class ScanOptions:
     hold none is. None of these applies to snapshots. Times are seconds since the epoch, ends
     included. `spool`: the folder into which an upstream of the kinds `SPOOLED` is followed.
     `space`: the one whose rows are wanted, with its fields as columns: its name, its id, or, when
-    it was looked up, its definition (`typedrows`).
+    it was looked up, its definition (`typedrows`). `reader`: `python` where the reader in Java
+    is not to read though it is there.
     """
 
     paths: tuple[str, ...] = ()
@@ -212,6 +215,7 @@ class ScanOptions:
     on_error: str = "fail"
     live: bool = True
     settled: bool = True
+    reader: str = "auto"
     batch_rows: int = PIPELINE_BATCH_ROWS
     batch_bytes: int = PIPELINE_BATCH_BYTES
     start: str = "earliest"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import json
+import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,7 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from logweir.errors import ConfigError
-from logweir.pipeline.columns import DEFAULT_COLUMNS, check_columns, ddl
+from logweir.pipeline.columns import DEFAULT_COLUMNS, check_columns, ddl, widened
 from logweir.pipeline.counting import COUNTED, COUNTS
 from logweir.pipeline.jobs.spaces import resolved
 from logweir.pipeline.options import ORIGIN, ScanOptions, is_spooled, parse_boolean
@@ -33,7 +35,14 @@ if TYPE_CHECKING:
 
     from logweir.pipeline.plan import Split
 
-__all__ = ["LogweirReader", "SplitPartition", "batch_reader", "schema_of", "stream_reader"]
+__all__ = [
+    "LogweirReader",
+    "SplitPartition",
+    "batch_reader",
+    "resumed",
+    "schema_of",
+    "stream_reader",
+]
 
 
 def schema_of(options: dict[str, str]) -> tuple[str, dict[str, str]]:
@@ -120,10 +129,41 @@ def _settle() -> None:
 
 @dataclass
 class SplitPartition(InputPartition):
-    """One task's work. `spaces`: ids of the wanted spaces."""
+    """One task's work. `spaces`: ids of the wanted spaces; `columns`: of the reader's those that
+    are wanted, the others are null; None: all."""
 
     split: Split
     spaces: frozenset[int]
+    columns: tuple[str, ...] | None = None
+
+
+@dataclass
+class ToldPartition(SplitPartition):
+    """The same with what a reader in Java has to know of it, which finds that in its pickle."""
+
+    told: str = ""
+
+    @property
+    def plain(self) -> SplitPartition:
+        """Without it."""
+        return SplitPartition(self.split, self.spaces)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return resumed, (pickle.dumps(self.plain), self.told)
+
+
+def resumed(pickled: bytes, text: str) -> SplitPartition:
+    """The partition of which `pickled` is made. `text`: what was told, or what a reader in Java
+    leaves of it: the number of a `range`, of which all before byte `at` was read, and `columns`."""
+    partition: SplitPartition = pickle.loads(pickled)  # noqa: S301 - Spark's own way
+    left = json.loads(text)
+    if "range" not in left:
+        return partition
+    ranges = list(partition.split.ranges[left["range"] :])
+    if ranges and left["at"] > ranges[0].start:
+        ranges[0] = replace(ranges[0], start=left["at"], exact=True)
+    split = replace(partition.split, ranges=tuple(ranges))
+    return replace(partition, split=split, columns=tuple(left["columns"]))
 
 
 class LogweirReader(DataSourceReader):
@@ -135,9 +175,16 @@ class LogweirReader(DataSourceReader):
     def partitions(self) -> list[SplitPartition]:
         """One partition per split."""
         from logweir.pipeline.plan import plan
+        from logweir.pipeline.told import told
 
         planned = plan(self._options)
-        return [SplitPartition(split, planned.spaces) for split in planned.splits]
+        spaces = planned.spaces
+        if self._options.reader == "python":
+            return [SplitPartition(split, spaces) for split in planned.splits]
+        return [
+            ToldPartition(split, spaces, told=told(split, self._options, spaces))
+            for split in planned.splits
+        ]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """The Arrow batches of one partition. An empty plan arrives as a partition of None."""
@@ -145,7 +192,13 @@ class LogweirReader(DataSourceReader):
 
         if isinstance(partition, SplitPartition):
             _settle()
-            yield from scan(partition.split, self._options, partition.spaces)
+            options = self._options
+            shown, types = columns_of(options)
+            wanted = shown if partition.columns is None else partition.columns or shown[:1]
+            if wanted != shown:
+                options = replace(options, columns=wanted)
+            for batch in scan(partition.split, options, partition.spaces):
+                yield batch if wanted == shown else widened(batch, shown, types)
 
 
 class CountingReader(DataSourceReader):
@@ -156,7 +209,10 @@ class CountingReader(DataSourceReader):
 
     def partitions(self) -> Any:
         """Those of the other reader."""
-        return self._reader.partitions()
+        return [
+            one.plain if isinstance(one, ToldPartition) else one
+            for one in self._reader.partitions()
+        ]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """One batch of what is counted, or none."""

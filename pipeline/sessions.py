@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from logweir.errors import ConfigError
+from logweir.pipeline.sparkjar import spark_jar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -163,6 +164,9 @@ def session(
     _prepare(where)
     builder = SparkSession.builder.appName(app_name).master(where)
     local = _LOCAL_SETTINGS if where.startswith("local") else {}
+    jars = ",".join(filter(None, (chosen.get("spark.jars"), spark_jar())))
+    if jars:
+        chosen["spark.jars"] = jars
     for key, value in {**_SETTINGS, **local, **chosen}.items():
         builder = builder.config(key, value)
     with _quiet_start():
@@ -213,10 +217,18 @@ def _quiet_start() -> Iterator[None]:
 
 def register(spark: SparkSession) -> None:
     """Make the format known to a session that did not find it by itself."""
-    from logweir.pipeline.source import LogweirSource
+    from pyspark.errors import AnalysisException
 
-    if not _is_discovered():
+    from logweir.pipeline.source import LogweirSource, RegisteredSource
+
+    if _is_discovered():
+        return
+    try:
         spark.dataSource.register(LogweirSource)
+    except AnalysisException as error:
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        spark.dataSource.register(RegisteredSource)  # a source in Java has the name
 
 
 def _is_discovered() -> bool:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from logweir.pipeline.sinks import LogweirStreamWriter, LogweirWriter
 
-__all__ = ["FORMAT", "LogweirSource"]
+__all__ = ["FORMAT", "LogweirSource", "RegisteredSource"]
 
 FORMAT = "logweir"
 
@@ -66,3 +66,13 @@ class LogweirSource(DataSource):
         from logweir.pipeline.sinks import LogweirStreamWriter, sink_types
 
         return LogweirStreamWriter(dict(self.options), sink_types(schema), overwrite)
+
+
+class RegisteredSource(LogweirSource):
+    """The same under the name by which the source in Java finds it (`jvm/Provider.java`), where it
+    has to be registered: Spark registers no name that a source in Java has."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Of this class."""
+        return "logweir_python"

@@ -30,6 +30,7 @@ from logweir.pipeline.jobs.typed import TypedColumns
 from logweir.pipeline.options import ORIGIN, ScanOptions
 from logweir.store.schema.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
 from logweir.store.schema.fieldtype import FieldType
+from logweir.store.schema.named import REST
 
 if TYPE_CHECKING:
     from logweir.pipeline.arrow import Taken
@@ -104,6 +105,19 @@ class TypedRows:
         self.types: Mapping[str, str] = {**_FRONT, **self._columns.types, _OPS: "STRING"}
         self.names = check_columns(wanted or tuple(self.types), known=self.types)
         self.schema = arrow_schema(self.names, self.types)
+
+    def told(self) -> dict[str, object]:
+        """How each column is made, for the reader in Java (`told`); nothing where it cannot."""
+        kinds, key = self._columns.told()
+        if max(key, default=-1) >= len(kinds):
+            return {"columns": []}
+        fields = self._columns.columns
+        made = {
+            **{"op": "type_name", _OPS: "ops_json", REST: "rest"},
+            **{name: name for name in ("replica_id", "lsn", "time")},
+            **{one.name: f"field {number} {one.kind}" for number, one in enumerate(fields)},
+        }
+        return {"columns": [[name, made[name]] for name in self.names], "fields": kinds, "key": key}
 
     def arrays(self, rows: Taken) -> list[pa.Array]:
         """The columns of some rows of a group. Raises `DecodeError` for a malformed tuple."""

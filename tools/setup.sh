@@ -116,6 +116,7 @@ logweir_setup() {
         for extra in "$@"; do stamp_has "extra:$extra" || missing="$extra"; done
         if [ -z "$missing" ]; then
             stamp_has types || link_types
+            setup_reader
             return 0
         fi
     fi
@@ -153,6 +154,19 @@ remove .venv and run this again."
         say "note: LMDB's headers are missing, so that the store calls it by py-lmdb, which is slower.
 Install them (Debian: apt install liblmdb-dev), remove .venv and run this again."
     fi
+    setup_reader
+}
+
+# The reader of logs in Java for Spark, where Spark and a Java compiler are.
+setup_reader() {
+    local folder="$LOGWEIR_ROOT/pipeline/jvm"
+    local jar="$folder/logweir-spark.jar"
+    if ! stamp_has extra:spark && ! stamp_has extra:test; then return 0; fi
+    if [ -f "$jar" ] && [ -z "$(find "$folder" -name '*.java' -newer "$jar")" ]; then return 0; fi
+    if ! command -v javac >/dev/null 2>&1; then return 0; fi
+    "$LOGWEIR_VENV/bin/python" -P -m logweir.pipeline.sparkjar >"$LOGWEIR_LOG" 2>&1 ||
+        say "note: the reader in Java could not be compiled (javac 17 or newer; all of its output:
+$LOGWEIR_LOG); Spark reads logs in Python, which is slower."
 }
 
 # Type checkers do not follow setuptools' import hook: for them links stand where stubs would, which

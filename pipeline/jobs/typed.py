@@ -168,6 +168,11 @@ class TypedColumns:
         fields = [_NO_FIELD if part.path is not None else part.field_no for part in parts]
         return np.array(fields, np.uint64), max((part.field_no + 1 for part in parts), default=0)
 
+    def told(self) -> tuple[list[str], list[int]]:
+        """The kind of each field, and the field of each part of the primary key, -1 for none."""
+        fields = self._key[0].tolist()
+        return [one.kind for one in self.columns], [-1 if n == _NO_FIELD else n for n in fields]
+
     # --- columns → tuples -------------------------------------------------------------------------
 
     def from_columns(self, batch: pa.RecordBatch) -> list[list[Value]]:

@@ -298,11 +298,11 @@ def _scans(
 ) -> Iterator[Figure]:
     size = sum(path.stat().st_size for path in (folder / "archive").rglob("*.xlog")) / _MB
     yield Figure("logs of the archive", [size], "MB")
-    few = {"columns": ["type", "lsn", "space_id"]}
+    few = ["type", "lsn", "space_id"]
     found = yield from _compared(spark, folder / "raw", "scan", archive, rounds, 0.6, few=few)
     yield Figure("three columns to all of Parquet", found["few"].ratios, least=1.0)
     text = resolved(ScanOptions(paths=(str(store),), space="rows")).space
-    yield from _compared(spark, folder / "typed", "typed changes", archive, rounds, 0.5, space=text)
+    yield from _compared(spark, folder / "typed", "typed changes", archive, rounds, 0.9, space=text)
     yield from _batches(store, folder / "typed" / "parquet", text, rounds)
 
 
@@ -314,10 +314,11 @@ def _compared(
     rounds: int,
     least: float,
     *,
-    few: dict[str, Any] | None = None,
+    few: list[str] | None = None,
     **options: Any,
 ) -> Generator[Figure, None, dict[str, Result]]:
-    """A scan next to the same rows as Parquet and JSON lines. `few`: options of another scan."""
+    """A scan next to the same rows as Parquet and JSON lines, and read in Python. `few`: columns
+    that are selected of another scan."""
     parquet, lines = str(folder / "parquet"), str(folder / "json")
     frame = pipeline.scan(spark, *archive, **options)
     frame.write.parquet(parquet)
@@ -332,18 +333,20 @@ def _compared(
         "Parquet": peer(lambda: spark.read.parquet(parquet)),
         "JSON lines": peer(lambda: spark.read.schema(frame.schema).json(lines)),
         "all": lambda: _noop(spark, *archive, **options),
+        "python": lambda: _noop(spark, *archive, reader="python", **options),
     }
     if few is not None:
-        cases["few"] = lambda: _noop(spark, *archive, **few)
+        cases["few"] = lambda: _into_noop(pipeline.scan(spark, *archive, **options).select(*few))
     for run in cases.values():
         run()  # warm
     listed = [Case(name, partial(_spent, run), count) for name, run in cases.items()]
     found = {one.name: one for one in compare(listed, rounds=rounds)}
-    labels = {"all": "all columns", "few": "three columns"}
+    labels = {"all": "all columns", "few": "three columns", "python": "all columns in Python"}
     for case, one in found.items():
         millions = [rate / _MB for rate in one.rates]
         yield Figure(f"{name}, {labels.get(case, case)}", millions, "million rows per CPU s")
     yield Figure(f"{name} to Parquet", found["all"].ratios, least=least)
+    yield Figure(f"{name} in Python to Parquet", found["python"].ratios)
     pairs = zip(found["all"].rates, found["JSON lines"].rates, strict=True)
     yield Figure(f"{name} to JSON lines", [mine / other for mine, other in pairs], least=2.5)
     return found

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from logweir.errors import CorruptFile
+from logweir.pipeline.sparkjar import spark_jar
 from logweir.recovery.examine import examine
 from logweir.recovery.report import RecoveryReport, damage_json, vclock_json
 from logweir.store.state import memtable
@@ -33,6 +34,7 @@ __all__ = [
     "read_file",
     "read_folder",
     "space_fields",
+    "spark_reader_text",
 ]
 
 Each = Callable[[FileSummary, Block], None]
@@ -168,6 +170,11 @@ def lmdb_text() -> str:
     return f"{base.BINDING} {'.'.join(map(str, base.VERSION))}"
 
 
+def spark_reader_text() -> str:
+    """What reads logs in Spark."""
+    return "Python" if spark_jar() is None else "Java"
+
+
 def memtables_text() -> str:
     """How the memtables run."""
     return "compiled" if memtable.COMPILED else "interpreted"
@@ -191,4 +198,5 @@ def folder_fields(found: FolderHoldings) -> dict[str, Any]:
         "kernels": compiled_text(),
         "lmdb": lmdb_text(),
         "memtables": memtables_text(),
+        "spark_reader": spark_reader_text(),
     }

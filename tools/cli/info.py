@@ -21,6 +21,7 @@ from logweir.tools.cli.holdings import (
     read_file,
     read_folder,
     space_fields,
+    spark_reader_text,
 )
 from logweir.tools.cli.output import BOLD_RED, Output, human_bytes
 from logweir.wal.lease import holders, leased
@@ -127,6 +128,7 @@ def _show_folder(out: Output, found: FolderHoldings) -> None:
         ("kernels", compiled_text()),
         ("lmdb", lmdb_text()),
         ("memtables", memtables_text()),
+        ("spark", spark_reader_text()),
     ]
     out.fields(pairs)
     lost = index.damage
