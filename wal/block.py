@@ -208,7 +208,7 @@ def _ends_in_zeros(payload: Buffer, offset: int) -> bool:
 
 def _has_zero_sector(payload: Buffer, offset: int) -> bool:
     """Whether a sector, or the part of one that the block ends in, would be zeros only."""
-    if not payload[-1] and _ends_in_zeros(payload, offset):
+    if _ends_in_zeros(payload, offset):
         return True
     return len(payload) >= _SECTOR_BYTES and fillerkernel.has_zeros(payload, _SECTOR_BYTES)
 

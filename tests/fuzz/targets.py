@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from logweir.errors import LogweirError
 from logweir.recovery.report import Hole
 from logweir.replication.bucket.item import Item, pack_item, unpack_item
 from logweir.replication.capture.token import Token
+from logweir.replication.greenstack.wire import many
 from logweir.replication.greenstack.wire import messages as greenstack
 from logweir.replication.greenstack.wire.codec import FrameBuffer as GreenstackFrames
 from logweir.replication.iproto.wire import auth, codec
@@ -40,7 +42,8 @@ from logweir.wal.vclock import VClock
 
 __all__ = ["CORPUS", "TARGETS", "Target", "corpus_of", "run"]
 
-CORPUS: Final = Path(__file__).resolve().parents[1] / "data" / "fuzz"
+ROOT: Final = Path(__file__).resolve().parents[2]
+CORPUS: Final = ROOT / "tests" / "data" / "fuzz"
 """One file for each target, `NAME.hex`: an input in each line, each of which takes another way."""
 
 
@@ -118,6 +121,8 @@ def _answers() -> list[bytes]:
 def _payloads() -> list[bytes]:
     vectors = gsmodel.vectors().values()
     spelled = [data for one in vectors for data in gsmodel.spellings(one)]
+    ours = json.loads((ROOT / "docs" / "vectors" / "greenstack.json").read_text())["vectors"]
+    spelled += [bytes.fromhex(one["hex"]) for one in ours]
     return [frame.payload for data in spelled for frame in gsmodel.frames(data)]
 
 
@@ -181,6 +186,8 @@ _GREENSTACK: Final[dict[str, Callable[[bytes], object]]] = {
     "mutation-answer": greenstack.MutationAnswer.decode,
     "get": greenstack.decode_get,
     "get-answer": greenstack.decode_get_answer,
+    "get-many": many.decode_get_many,
+    "get-many-answer": many.decode_found,
     "stream-open": greenstack.StreamOpen.decode,
     "opened": greenstack.decode_opened,
     "close": greenstack.decode_close,

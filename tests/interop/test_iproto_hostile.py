@@ -10,7 +10,7 @@ import struct
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -283,13 +283,10 @@ def test_reset_in_the_middle_of_a_request_leaves_nothing(tmp_path: Path) -> None
             assert not client.ask(3, {0x10: 512, 0x21: [1, "y"]}).is_error
 
 
-def test_flood_of_connections_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flood_of_connections_is_bounded(tmp_path: Path) -> None:
     """Those above the limit are closed at once and counted; those below are served."""
-    monkeypatch.setattr(
-        "logweir.replication.server.Listener",
-        _limited(50),
-    )
-    with Serving(tmp_path, guest="read") as serving, contextlib.ExitStack() as stack:
+    limited = Serving(tmp_path, guest="read", connections=50)
+    with limited as serving, contextlib.ExitStack() as stack:
         peers = [
             stack.enter_context(socket.create_connection(("127.0.0.1", serving.port), timeout=5))
             for _ in range(120)
@@ -305,12 +302,6 @@ def test_flood_of_connections_is_bounded(tmp_path: Path, monkeypatch: pytest.Mon
         serving.wait(lambda: len(serving.server.listener.links) <= 40)
         with RawClient(serving.port) as client:
             assert client.ask(64).header.type == 0
-
-
-def _limited(connections: int) -> Callable[..., Any]:
-    from logweir.replication.listener import Listener
-
-    return lambda **options: Listener(connections_limit=connections, **options)
 
 
 def test_slow_reader_holds_up_nobody_and_little_memory(tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def test_every_option_of_serve_can_stand_in_the_file(tmp_path: Path) -> None:
     file.write_text(
         'directory="d"\nlisten=[]\nfollow=[]\nallow_guest="all"\nfunctions="m"\nread_only=true\n'
         'durability="none"\ntls_certificate="c"\ntls_key="k"\nmetrics="h:1"\nweb="h:2"\ntls_client_ca="a"\n'
-        "replication_timeout=0.5\nretain_max_bytes=5\nwrite_ahead=0\nmemory=134217728\n"
+        "replication_timeout=0.5\nretain_max_bytes=5\nwrite_ahead=0\nmemory=134217728\nconnections=9\n"
         'tuple_bytes=2097152\nlog-level="debug"\nlog-format="json"\nlog-file="l"\nready-lag=1\n'
         'archive="a"\narchive-every=2\narchive-keep-for=9\narchive-keep-snapshots=3\n'
     )
