@@ -1,21 +1,28 @@
 """The wire protocols of logweir, and addresses of all of them.
 
 `PROTOCOLS` names their folders, nothing else does. Each has its addresses in `wire.address`
-(`SCHEMES`) and what a server makes of them in `serve.protocol` (`PROTOCOL`), which is imported only
-where a server is made.
+(`SCHEMES`), what a server makes of them in `serve.protocol` (`PROTOCOL`), which is imported only
+where a server is made, and how a server is asked for its status in `client.status`.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from logweir.replication.urls import Schemes, Url, read_listen_url, read_url
 
 if TYPE_CHECKING:
     from logweir.replication.service.protocol import WireProtocol
 
-__all__ = ["PROTOCOLS", "SCHEMES", "parse_listen_url", "parse_url", "wire_protocols"]
+__all__ = [
+    "PROTOCOLS",
+    "SCHEMES",
+    "fetch_status",
+    "parse_listen_url",
+    "parse_url",
+    "wire_protocols",
+]
 
 PROTOCOLS: Final = ("iproto", "tank", "memcached", "greenstack", "synapse", "redis")
 
@@ -29,6 +36,22 @@ def _schemes() -> Schemes:
 
 SCHEMES: Final = _schemes()
 """Of every protocol, by name."""
+
+
+async def fetch_status(url: Url) -> dict[str, Any]:
+    """What the server at `url` says of itself, as far as its protocol can tell.
+
+    Plain values by name; those that are lists of objects are tables. Raises `Unreachable`,
+    `RemoteProtocolError` if it speaks something else, what the server refuses with, `ConfigError`
+    for an address of which nobody can be asked.
+    """
+    for name in PROTOCOLS:
+        if url.scheme in import_module(f"logweir.replication.{name}.wire.address").SCHEMES:
+            break
+    found: dict[str, Any] = await import_module(
+        f"logweir.replication.{name}.client.status"
+    ).fetch_status(url)
+    return found
 
 
 def wire_protocols() -> tuple[type[WireProtocol], ...]:

@@ -41,7 +41,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from logweir.errors import DecodeError, LimitExceeded
+from logweir.errors import ConfigError, DecodeError, LimitExceeded
 from logweir.limits import (
     SYNAPSE_LINE_BYTES,
     SYNAPSE_MESSAGE_BYTES,
@@ -71,8 +71,9 @@ from logweir.replication.synapse.wire.codec import (
 )
 from logweir.replication.synapse.wire.rows import Reader
 from logweir.replication.synapse.wire.units import Ask, Change, Fetch
+from logweir.replication.urls import Url
 
-__all__ = ["ClientSession", "Greeted", "RedisSession", "error_line", "take_page"]
+__all__ = ["ClientSession", "Greeted", "RedisSession", "dialect_of", "error_line", "take_page"]
 
 _ERROR_CHARACTERS: Final = 300
 _GROWTH: Final = 3
@@ -94,6 +95,15 @@ class Greeted:
 
 
 Event = Greeted | Change
+
+
+def dialect_of(url: Url) -> Dialect | None:
+    """The dialect that an address names, None to find out. Raises `ConfigError`."""
+    wanted = url.option("dialect") or "auto"
+    known = {"auto": None, **{str(one): one for one in Dialect if one is not Dialect.D4}}
+    if wanted not in known:
+        raise ConfigError("dialect", f"{wanted!r} is not known", hint="auto, D1, D2 or D3")
+    return known[wanted]
 
 
 def error_line(text: str) -> bytes:

@@ -10,7 +10,7 @@ from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from interop.tapserver import Peer, TapServer
 from interop.test_memcached_endpoint import ACK, serve
-from logweir.errors import ConfigError, SourceStopped, Unreachable
+from logweir.errors import ConfigError, RemoteProtocolError, SourceStopped, Unreachable
 from logweir.replication.memcached.client import TapStream
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer
 from logweir.replication.memcached.wire.messages import Connect, Option, TapMessage
@@ -71,7 +71,7 @@ def test_servers_that_are_not_there_or_say_nothing(tmp_path: Path) -> None:
         url = f"tap://127.0.0.1:{upstream.port}/b"
         with TapStream(url, Connect(), idle_seconds=0.1) as stream, pytest.raises(Unreachable):
             next(stream)
-        with TapStream(url, Connect()) as stream, pytest.raises(Unreachable, match="magic"):
+        with TapStream(url, Connect()) as stream, pytest.raises(RemoteProtocolError, match="magic"):
             next(stream)
     with pytest.raises(Unreachable, match="tap://"):
         TapStream(url, Connect())

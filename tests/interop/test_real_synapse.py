@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import logweir
 from interop.realsynapse import RealSynapse, RedisServer, ReferenceFollower, python_of
 from interop.serving import Serving
 from interop.synapsemodel import wire_rows
-from logweir.replication.protocols import parse_url
+from logweir.replication.protocols import fetch_status, parse_url
 from logweir.replication.runner import SourceState
 from logweir.replication.stream import positions
 from logweir.replication.synapse.wire.codec import Dialect
@@ -58,6 +59,10 @@ def test_main_process_over_tcp_is_followed_across_restarts_of_both(
         reference = ReferenceFollower(synapse.tcp_port)
         reference.send("REPLICATE ")
         reference.read_until("POSITION user_signature")
+        lines = [line.split() for line in reference.lines if line.startswith("POSITION ")]
+        told = asyncio.run(fetch_status(url))
+        assert (told["server"], told["dialect"]) == ("logweir.test", dialect)
+        assert {each[1] for each in lines} <= {one["stream"] for one in told["positions"]}
         with Serving(tmp_path / "data", follow=[url]) as serving:
             serving.wait(lambda: follows(serving))
             synapse.activity("first")

@@ -15,7 +15,7 @@ from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from interop.synapsemodel import wire_rows
 from interop.test_real_synapse import follows, has_all, stored
-from logweir.replication.protocols import parse_listen_url, parse_url
+from logweir.replication.protocols import fetch_status, parse_listen_url, parse_url
 from logweir.replication.stream import positions
 from logweir.replication.synapse.wire.codec import Dialect
 from logweir.replication.tank.client import Client
@@ -79,6 +79,8 @@ def test_oldest_kept_synapse_is_followed_over_tcp(tmp_path: Path) -> None:
         reference = ReferenceFollower(synapse.tcp_port)
         reference.send("REPLICATE ALL NOW")
         reference.read_until("POSITION events")
+        told = asyncio.run(fetch_status(url))
+        assert (told["dialect"], len(told["positions"])) == ("D1", 16)
         with Serving(tmp_path / "data", follow=[url]) as serving:
             serving.wait(lambda: follows(serving))
             synapse.activity("first")

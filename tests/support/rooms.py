@@ -126,6 +126,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("async_rows_*", "compare_servers", "operating", "metrics", "replication_*", "retention"),
         *("upstream_names", "verifiers", "follower*", "mesh*", "reader_*"),
         *("listener_*", "clients_that_leave", "hub", "hub_*", "outgoing"),
+        "server_status",
     ),
     "iproto": (
         "iproto_*",

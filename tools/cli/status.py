@@ -1,4 +1,4 @@
-"""`logweir status`: what a running server does, or what a folder says about its upstreams."""
+"""`logweir status`: what a running server says of itself, or a folder of its upstreams."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import typer
 
 from logweir.errors import ConfigError
 from logweir.replication import loop
-from logweir.replication.iproto.client.status import fetch_checksums, fetch_status
+from logweir.replication.iproto.client.status import fetch_checksums
+from logweir.replication.protocols import fetch_status
 from logweir.tools.cli.common import existing, utc_text
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
@@ -20,25 +21,30 @@ def command(
     out: Output,
     where: Annotated[
         str,
-        typer.Argument(metavar="WHERE", help="The server: tarantool://…, or a store's folder."),
+        typer.Argument(
+            metavar="WHERE", help="The server's address, tarantool://…, or a store's folder."
+        ),
     ],
     checksums: Annotated[
         bool,
-        typer.Option("--checksums", help="Of a server: read every tuple for a checksum per space."),
+        typer.Option("--checksums", help="Of a logweir: read all tuples for a checksum per space."),
     ] = False,
 ) -> int:
     """Show what a running server does: positions, followers, upstreams, lag; or, of a folder, how
     far its upstreams were read and what of them is missing.
 
-    Any Tarantool tells its vclock; a logweir tells the rest to users who may execute everything.
+    At tarantool:// any Tarantool tells its vclock, and a logweir the rest to users who may execute
+    everything. Others tell what their protocol can: tank:// topics and the numbers in each
+    partition, tap:// statistics, greenstack:// buckets, synapse:// where its streams stand.
     A folder may be in use. Exit code 1 if an upstream or one of its streams has stopped, or, of a
     folder, if losses are on record (`logweir gaps --forget` strikes them off).
     """
     if "://" not in where:
         return _folder(out, existing(Path(where)))
     target = peer_url(where)
-    if target.scheme != "tarantool":
-        raise ConfigError("WHERE", f"{target.scheme} does not tell its status", origin="argument")
+    if checksums and target.scheme != "tarantool":
+        hint = "ask the same server at its address tarantool://…"
+        raise ConfigError("--checksums", f"{target.scheme} does not tell them", hint=hint)
     status = loop.run(fetch_status(target))
     if checksums:
         told = loop.run(fetch_checksums(target))
@@ -60,6 +66,7 @@ def _show(out: Output, status: dict[str, Any]) -> None:
     lists = (
         *("space_details", "listeners", "traffic", "sources", "replicas", "streams", "topics"),
         *("log_keepers", "gaps", "errors", "checksums"),
+        *("positions", "buckets", "statistics"),
     )
     out.fields((name, value) for name, value in status.items() if name not in lists)
     for name in lists:

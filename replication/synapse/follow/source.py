@@ -58,12 +58,12 @@ from logweir.replication.synapse.client_session import (
     ClientSession,
     Event,
     Greeted,
+    dialect_of,
 )
 from logweir.replication.synapse.follow.catchup import Page, Refused, Sources, read_secret
 from logweir.replication.synapse.follow.cursors import Tracker
 from logweir.replication.synapse.follow.ingest import Intake
 from logweir.replication.synapse.follow.retention import Expiry, read_retention
-from logweir.replication.synapse.wire.codec import Dialect
 from logweir.replication.synapse.wire.units import Change, Fetch, Gap, size_of
 from logweir.replication.urls import Url
 from logweir.store import Log
@@ -385,11 +385,7 @@ class SynapseSource(Upstream):
     ) -> None:
         super().__init__(url, log, once)
         self.server_name = url.option("server_name")
-        wanted = url.option("dialect") or "auto"
-        known = {"auto": None, **{str(one): one for one in Dialect if one is not Dialect.D4}}
-        if wanted not in known:
-            raise ConfigError("dialect", f"{wanted!r} is not known", hint="auto, D1, D2 or D3")
-        self.dialect = known[wanted]
+        self.dialect = dialect_of(url)
         self.milliseconds = lambda: int(log.inner.now() * 1000)
         self._not_before = 0.0
 

@@ -41,6 +41,7 @@ from logweir.replication.service.names import Names, local_name
 from logweir.replication.tank.client.connection import DISCOVER_SECONDS, Connection, fetches_of
 from logweir.replication.tank.follow.cursor import Cursor, Reading
 from logweir.replication.tank.follow.ingest import Batch, Intake
+from logweir.replication.tank.wire.address import part_of
 from logweir.replication.tank.wire.messages import (
     FetchedPart,
     FetchStatus,
@@ -86,14 +87,7 @@ class TankSource:
         self._broker = Url(url.scheme, url.host, url.port, options=options, socket=url.socket)
         self._claims = names or Names()
         self._name = url.option("name")
-        self._topic = url.path[0] if url.path else ""
-        self._partition: int | None = None
-        if len(url.path) > 1:
-            if not url.path[1].isdecimal() or int(url.path[1]) > 0xFFFF:
-                raise ConfigError(
-                    f"address {url}", f"{url.path[1]!r} is no partition", hint="give its number"
-                )
-            self._partition = int(url.path[1])
+        self._topic, self._partition = part_of(url)
         self._start = url.option("start") or "begin"
         self._start_ms = 0
         if self._start not in ("begin", "end"):

@@ -9,10 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from logweir.errors import ConfigError
 from logweir.replication.service.names import local_name
 from logweir.replication.urls import Scheme, Url, schemes_of
 
-__all__ = ["SCHEMES"]
+__all__ = ["SCHEMES", "part_of"]
+
+
+def part_of(url: Url) -> tuple[str, int | None]:
+    """Topic and partition that an address names, "" and None for all. Raises `ConfigError`."""
+    topic, number = (*url.path, "", "")[:2]
+    if number and (not number.isdecimal() or int(number) > 0xFFFF):
+        raise ConfigError(f"address {url}", f"{number!r} is no partition", hint="give its number")
+    return topic, int(number) if number else None
 
 
 def _fills(url: Url) -> Iterator[tuple[str, str, str]]:

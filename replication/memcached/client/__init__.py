@@ -22,7 +22,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Self
 
-from logweir.errors import LogweirError, SourceStopped, Unreachable
+from logweir.errors import LogweirError, RemoteProtocolError, SourceStopped, Unreachable
 from logweir.limits import CONNECT_SECONDS
 from logweir.replication.bucket.item import VbucketState
 from logweir.replication.dialer import client_tls
@@ -88,7 +88,8 @@ class _Wire:
         self._socket.close()
 
     def _event(self) -> StreamEvent | None:
-        """The next one; None at the connection's end. Raises `SourceStopped`, `Unreachable`."""
+        """The next one; None at the connection's end. Raises `SourceStopped`, `Unreachable`,
+        `RemoteProtocolError`."""
         while True:
             if self._is_stopped:
                 return None
@@ -103,10 +104,12 @@ class _Wire:
                 return event
             if self._is_over:
                 return None
-            if self._session.close_reason:
-                raise Unreachable(
-                    str(self.url), self._session.close_reason, hint="see the server's log"
-                )
+            if reason := self._session.close_reason:
+                if reason.startswith("malformed"):
+                    raise RemoteProtocolError(
+                        f"{self.url}: {reason}", hint="is this a memcached or TAP server?"
+                    )
+                raise Unreachable(str(self.url), reason, hint="see the server's log")
             self._exchange()
 
     def _exchange(self) -> None:
@@ -139,8 +142,8 @@ class TapStream(_Wire):
 
     `url`: as for `logweir follow`; `connect`: what is asked for; `idle_seconds`: how long the
     server may say nothing, not even that it lives, None: for ever. Raises `ConfigError`,
-    `Unreachable`; iterating also `SourceStopped` if the server refuses. A dump that is whole has
-    CLOSE_BACKFILL of each vbucket.
+    `Unreachable`; iterating also `SourceStopped` if the server refuses, `RemoteProtocolError` if it
+    is none. A dump that is whole has CLOSE_BACKFILL of each vbucket.
     """
 
     def __init__(
@@ -177,8 +180,8 @@ class TapStream(_Wire):
 class TapClient(_Wire):
     """One connection for requests that are no stream. `url`, `idle_seconds`: as of `TapStream`.
 
-    All calls raise `Unreachable`, and `SourceStopped` if the server refuses: the login and the
-    bucket when it is made.
+    All calls raise `Unreachable`, `SourceStopped` if the server refuses, the login and the bucket
+    when it is made, and `RemoteProtocolError` if it is none.
     """
 
     def __init__(self, url: Url | str, *, idle_seconds: float | None = CONNECT_SECONDS) -> None:
@@ -192,10 +195,11 @@ class TapClient(_Wire):
             raise
 
     def statistics(self, group: str) -> dict[str, str]:
-        """What STAT tells of a group."""
+        """What STAT tells of a group, "" for what it tells without one; nothing of one that the
+        server does not know."""
         self._session.say(encode_request(Packet(Opcode.STAT, group.encode())))
         found: dict[str, str] = {}
-        while (answer := self._answer()).key:
+        while (answer := self._answer(Status.NOT_FOUND)).key:
             found[answer.key.decode("utf-8", "replace")] = answer.value.decode("utf-8", "replace")
         return found
 
@@ -216,12 +220,12 @@ class TapClient(_Wire):
             if (answer.opcode, answer.opaque) == (message.opcode, message.opaque):
                 return
 
-    def _answer(self) -> Packet:
-        """The next answer, which is of success."""
+    def _answer(self, *others: Status) -> Packet:
+        """The next answer, which is of success, or has one of `others`."""
         while not isinstance(event := self._event_or_raise(), Answer):
             pass
         packet = event.packet
-        if packet.status != Status.SUCCESS:
+        if packet.status not in (Status.SUCCESS, *others):
             text = packet.value.decode("utf-8", "replace")
             raise SourceStopped(
                 f"{self.url}: opcode {packet.opcode:#04x} was refused with status "

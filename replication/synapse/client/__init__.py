@@ -43,11 +43,11 @@ from logweir.replication.budget import Unanswered
 from logweir.replication.dialer import Closing, dial
 from logweir.replication.link import Link
 from logweir.replication.runner import Timing
-from logweir.replication.synapse.client_session import ClientSession, Event, Greeted
+from logweir.replication.synapse.client_session import ClientSession, Event, Greeted, dialect_of
 from logweir.replication.synapse.follow.catchup import Sources, read_secret
 from logweir.replication.synapse.follow.cursors import Tracker
 from logweir.replication.synapse.wire.address import SCHEMES
-from logweir.replication.synapse.wire.codec import Dialect, decode_row_value
+from logweir.replication.synapse.wire.codec import decode_row_value
 from logweir.replication.synapse.wire.units import (
     Change,
     Cursor,
@@ -142,10 +142,7 @@ class Follower(Closing):
             raise ConfigError("url", f"{self.url.scheme} is not followed here", hint="synapse://…")
         if start not in ("now", "all"):
             raise ConfigError("start", f"{start!r} is neither now nor all")
-        wanted = self.url.option("dialect") or "auto"
-        if wanted not in ("auto", "D1", "D2", "D3"):
-            raise ConfigError("dialect", f"{wanted!r} is not known", hint="auto, D1, D2 or D3")
-        self.dialect = None if wanted == "auto" else Dialect(wanted)
+        self.dialect = dialect_of(self.url)
         self.name = name
         self.streams = frozenset(streams)
         self.server = self.url.option("server_name")
