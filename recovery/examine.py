@@ -47,6 +47,7 @@ from logweir.wal.damage import Damage, DamageKind, FileEnd
 from logweir.wal.directory import DirectoryIndex, LogFile, Suffix, scan_directory
 from logweir.wal.endmark import EndMark, load_end_mark
 from logweir.wal.filesystem import OS, FileSystem
+from logweir.wal.resync import Unsynced
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint
 
@@ -375,11 +376,16 @@ class _Examination:
         scan = self.logs[-1]
         log, report = scan.log, scan.report
         before = self.index.xlogs[-2].vclock if len(self.index.xlogs) > 1 else None
+        stop = report.end_offset
+        is_closed = report.end is FileEnd.CLEAN
+        start = stop if is_closed else report.unsynced_offset
+        is_known = is_closed or log.meta.is_synced
+        unsynced = Unsynced(log.path, start, stop, is_known) if report.is_ours else None
         if not scan.located and report.is_ours and scan.reached == end:
-            return AppendPoint(end, log.vclock, log.path, report.end_offset, log.meta)
+            return AppendPoint(end, log.vclock, log.path, stop, log.meta, unsynced=unsynced)
         if log.signature == end.signature:  # it holds no row, and its name is wanted
             return AppendPoint(end, before, replaces=log.path)
-        return AppendPoint(end, log.vclock)
+        return AppendPoint(end, log.vclock, unsynced=unsynced)
 
 
 def _signature(path: Path) -> int:

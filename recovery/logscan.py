@@ -289,6 +289,7 @@ def _finish(
         last_timestamp=counts.last.timestamp[-1] if counts.last else None,
         end=reader.end,
         end_offset=reader.end_offset,
+        unsynced_offset=reader.unsynced_offset,
         damage=tuple(one.damage for one in located),
         warnings=tuple(warnings),
         tail=counts.tail,

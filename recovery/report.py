@@ -111,7 +111,8 @@ class Hole:
 class FileReport:
     """One file. `meta`: None if the header cannot be used; `first_vclock`, `last_vclock`: before
     the first and after the last row (of a snapshot: what it contains); `end`: None if nothing
-    was read; `end_offset`: where the last whole block ends; `damage`: what is wrong inside;
+    was read; `end_offset`: where the last whole block ends; `unsynced_offset`: from where on what
+    was read may not be on stable storage, if logweir wrote it; `damage`: what is wrong inside;
     `tail`: its unfinished end, if it has one; `header_is_lost`: `meta` is not the file's own
     (`recovery.headerless`)."""
 
@@ -128,6 +129,7 @@ class FileReport:
     last_timestamp: float | None = None
     end: FileEnd | None = None
     end_offset: int = 0
+    unsynced_offset: int = 0
     damage: tuple[Damage, ...] = ()
     warnings: tuple[str, ...] = ()
     tail: Damage | None = None

@@ -106,6 +106,8 @@ class WalReader(BlockFile):
         """How the file ends; None until `blocks` or another iterator has run to its end."""
         self.end_offset = self.first_block
         """Where the last good block ends, in bytes: what follows is damage or the EOF marker."""
+        self.unsynced_offset = self.first_block
+        """From where on logweir had not synced what was read when it wrote the last good block."""
         self._lsns = array("Q", self.meta.vclock.lsns())
         self._newest: bytes | None = None  # rows of the block before
         self._at = self.first_block
@@ -132,6 +134,7 @@ class WalReader(BlockFile):
         self._is_live = is_live
         self._looks = _LOOKS
         self._at = self.end_offset = self.first_block if offset is None else offset
+        self.unsynced_offset = self.end_offset
         while True:
             try:
                 yield from self._blocks(self._at)
@@ -260,6 +263,8 @@ class WalReader(BlockFile):
             block.columns.raise_lsns(self._lsns)
         self._newest = block.columns.data
         self.end_offset = block.end
+        before = block.offset - block.header.unsynced_bytes
+        self.unsynced_offset = max(before, self.first_block)
 
     def _block_or_none(self, offset: int) -> Block | None:
         if self._ending(offset) is not None:

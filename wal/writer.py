@@ -46,6 +46,7 @@ from logweir.wal.filler import FILLER_BYTES, encode_filler, has_spare
 from logweir.wal.meta import SYNCED, Meta
 from logweir.wal.newfile import create_file
 from logweir.wal.process import OfProcess
+from logweir.wal.resync import Unsynced
 from logweir.wal.vclock import VClock
 
 __all__ = [
@@ -116,7 +117,8 @@ class AppendPoint:
     `vclock`: of the last row in the log; `prev_vclock`: the `VClock` of the newest xlog, None if
     there is none; `path` and `size`: that file, if the writer is to go on in it after cutting it to
     `size` bytes (its torn tail or EOF marker go), else None, and `meta`: its header; `replaces`: an
-    xlog of another program that holds no row and whose name the next file needs.
+    xlog of another program that holds no row and whose name the next file needs; `unsynced`: the
+    end of the newest log, which is to be made stable (`wal.resync`) before rows of it are used.
     """
 
     vclock: VClock
@@ -125,6 +127,7 @@ class AppendPoint:
     size: int = 0
     meta: Meta | None = None
     replaces: Path | None = None
+    unsynced: Unsynced | None = None
 
 
 @dataclass(slots=True)

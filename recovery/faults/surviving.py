@@ -22,8 +22,9 @@ are lost, from the newest on; 0: none. Answers to all doubts are one legal disk.
 * A size is never ahead of the data in blocks of 4096 bytes that are new to the file.
 * A file that takes the name of another one has its data when it has the name (`auto_da_alloc`).
 
-After a sync that failed (`Inode.fail_sync`) what was to be synced is doubtful for ever: programs go
-on seeing it, but no later sync makes it stable. That is what Linux does (pages are marked clean).
+After a sync that failed (`Inode.fail_sync`) what was to be synced is doubtful: programs go on
+seeing it, but no later sync makes it stable, unless the same sectors were written once more before
+that. That is what Linux does (pages are marked clean).
 """
 
 from __future__ import annotations
@@ -127,10 +128,13 @@ class Inode:
         if self.doubtful:  # only sectors that were written to since then are saved again
             size = len(self.seen)
             image = bytearray(self.stable[:size].ljust(size, b"\0"))
+            saved: set[int] = set()
             for change in synced:
-                for start in _sectors(change.offset, change.offset + len(change.piece or b"")):
-                    image[start : start + GRAINS[0]] = self.seen[start : start + GRAINS[0]]
+                saved |= {*_sectors(change.offset, change.offset + len(change.piece or b""))}
+            for start in saved:
+                image[start : start + GRAINS[0]] = self.seen[start : start + GRAINS[0]]
             self.stable = bytes(image)
+            self.doubtful = [left for one in self.doubtful for left in _unsaved(one, saved, size)]
         elif len(synced) == len(self.pending):
             self.stable = bytes(self.seen)
         else:
@@ -425,3 +429,15 @@ def _apply(data: bytearray, change: Change) -> None:
 def _sectors(start: int, end: int, size: int = GRAINS[0]) -> range:
     """Where the sectors of `size` bytes begin that hold the bytes start … end - 1."""
     return range(start // size * size, end, size)
+
+
+def _unsaved(change: Change, saved: set[int], size: int) -> Iterator[Change]:
+    """What is left of a doubtful change of a file that has `size` bytes by now."""
+    offset, piece, number = change
+    if piece is None:
+        return  # the size was saved with the rest
+    end = min(offset + len(piece), size)
+    for start in _sectors(offset, end):
+        if start not in saved:
+            first, last = max(start, offset), min(start + GRAINS[0], end)
+            yield Change(first, piece[first - offset : last - offset], number)

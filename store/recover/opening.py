@@ -50,6 +50,7 @@ from logweir.wal.filesystem import FileSystem, explain, make_folders
 from logweir.wal.lease import LOCK_NAME
 from logweir.wal.mp import pack, unpack, unpack_at
 from logweir.wal.replacing import finish_replacing
+from logweir.wal.resync import resync
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
@@ -76,7 +77,9 @@ def open_folder(
         state = State(path / STATE_NAME, LogFiles(path, filesystem), filesystem)
         stack.callback(state.close, clean=False)
         kept = trusted(state, path, filesystem)
-        found = _recovered(state, kept, path, create, force_recovery, filesystem, clock)
+        found = _recovered(
+            state, kept, path, create, force_recovery, options.is_synced, filesystem, clock
+        )
         decided, position, vclock, schema = found.plan, found.position, found.vclock, found.schema
         report = decided.report
         instance, replica_id, plans = found.instance, found.replica_id, found.plans
@@ -203,6 +206,7 @@ def _recovered(
     path: Path,
     create: bool,
     force: bool,
+    is_synced: bool,
     filesystem: FileSystem,
     clock: Callable[[], float],
 ) -> _Recovered:
@@ -232,6 +236,7 @@ def _recovered(
             discard(state, reason)
             kept = None
         _check_cut(kept, decided)
+        _make_stable(decided, filesystem, is_synced)
         try:
             found = _at_end(state, kept, decided)
         except BROKEN as error:
@@ -267,6 +272,25 @@ def _check_cut(kept: Kept | None, decided: RecoveryPlan) -> None:
             offset=at.size,
             hint=f"keep a copy of the folder; without its folder {STATE_NAME!r} it is read anew",
         )
+
+
+def _make_stable(decided: RecoveryPlan, filesystem: FileSystem, is_synced: bool) -> None:
+    """Have what was read on stable storage, before anything is built on it.
+
+    `is_synced`: also of logs that never promised to be. Other programs, Tarantool among them, may
+    acknowledge rows of a log that neither they nor the folder's name for it were synced.
+    """
+    report = decided.report
+    others = [log.path for log in report.xlogs if not log.meta.is_ours]
+    try:
+        for path in others:
+            filesystem.sync_file(path)
+        if others:
+            filesystem.sync_directory(report.directory)
+    except OSError as error:
+        raise explain(error, str(report.directory)) from error
+    if (end := decided.append_point.unsynced) is not None:
+        resync(end, filesystem, whole=is_synced and not end.is_known)
 
 
 def _at_end(state: State, kept: Kept | None, decided: RecoveryPlan) -> _Recovered:

@@ -269,7 +269,7 @@ class Keeper(Client):
         with self.log.backup() as files:
             for _ in range(self.dice.randrange(20)):
                 self.scheduler.pause("backup")
-            names = set(self.log.inner.filesystem.list_directory(self.log.path))
+            names = set(self.world.disk.list_directory(self.log.path))
             assert {file.name for file in files} <= names
 
     def define(self) -> None:

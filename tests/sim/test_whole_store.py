@@ -30,6 +30,7 @@ TRIES = 30
 KEPT: dict[int, str] = {
     30: "a log that could not be opened was taken for the end of the log",
     455: "of two deletions that look alike the ledger took the one that ended later for the first",
+    107023: "what a failed sync had not saved was read when the log was opened, and then lost",
     760: "two removals of old files at once: one read a log that the other had removed",
 }
 """Seeds that failed once, and what was wrong."""

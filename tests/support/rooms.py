@@ -83,6 +83,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "older_folders",
             "pipelined_insert_*",
             "reference*",
+            "opening_after_*",
             "reopening_*",
             "schema",
             "sequences",
