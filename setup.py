@@ -23,6 +23,7 @@ from setuptools.command.build_py import build_py
 KERNELS = {
     "logweir.wal.kernel": "wal/kernel.py",
     "logweir.wal.fillerkernel": "wal/fillerkernel.py",
+    "logweir.wal.orderkernel": "wal/orderkernel.py",
     "logweir.wal.crckernel": "wal/crckernel.pyx",
     "logweir.wal.zstdkernel": "wal/zstdkernel.pyx",
     "logweir.store.schema.kernel": "store/schema/kernel.py",

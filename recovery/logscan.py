@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from logweir.errors import CorruptFile, WalError
-from logweir.limits import DAMAGED_PLACES
+from logweir.limits import DAMAGED_PLACES, VCLOCK_COMPONENTS
 from logweir.recovery.chain import is_bad_tail
 from logweir.recovery.report import FileReport
 from logweir.wal.columns import RowColumns
@@ -25,6 +25,7 @@ from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind, FileEnd
 from logweir.wal.directory import LogFile
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.meta import Meta
+from logweir.wal.ordered import Ordered
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -82,9 +83,9 @@ class _Counts:
     rows: int = 0
     blocks: int = 0
     transactions: int = 0
-    signature: int = 0
     first: RowColumns | None = None
-    last: RowColumns | None = None
+    last_timestamp: float | None = None
+    end: int = 0
     located: list[Located] = field(default_factory=list)
     unnamed: int = 0
     tail: Damage | None = None
@@ -92,7 +93,8 @@ class _Counts:
     first_jump: str = ""
 
     def add(self, block: Block) -> None:
-        self.last = block.columns
+        self.last_timestamp = block.columns.timestamp[-1]
+        self.end = block.end
         self.blocks += 1
         self.rows += len(block.columns)
         self.transactions += len(block.columns.transaction_ends())
@@ -123,13 +125,14 @@ def scan_log(
     """
     start = log.vclock if vclock is None else vclock
     lsns = array("Q", start.lsns())
-    counts = _Counts(signature=start.signature)
+    counts = _Counts()
     reader = _open(log, filesystem, log.meta if header_is_lost else None)
     if isinstance(reader, LogScan):
         return reader
     with reader:
         pending: list[Damage] = []
-        for item in _items(reader, offset, progress):
+        ordered = Ordered(reader, lsns)
+        for item in _items(reader, offset, progress, None if look else ordered):
             if isinstance(item, Damage):
                 if item.kind in TAIL_KINDS:
                     counts.tail = item
@@ -137,7 +140,7 @@ def scan_log(
                     pending.append(item)
                 continue
             if vclock is not None and not counts.blocks:
-                _step_back(item, lsns, counts)
+                _step_back(item, lsns)
             _add_log_block(item, lsns, counts, pending)
             pending = []
             if look is not None:
@@ -145,7 +148,7 @@ def scan_log(
         for damage in pending:
             counts.add_damage(damage)
         reached = start.merge({i: lsn for i, lsn in enumerate(lsns) if lsn})
-        return _finish(log, reader, counts, start, reached)
+        return _finish(log, reader, counts, ordered, start, reached)
 
 
 def scan_snapshot(snap: LogFile, filesystem: FileSystem, progress: Progress) -> LogScan:
@@ -155,7 +158,8 @@ def scan_snapshot(snap: LogFile, filesystem: FileSystem, progress: Progress) -> 
     if isinstance(reader, LogScan):
         return reader
     with reader:
-        for item in _items(reader, None, progress):
+        ordered = Ordered(reader, array("Q", bytes(8 * VCLOCK_COMPONENTS)))
+        for item in _items(reader, None, progress, ordered):
             if not isinstance(item, Damage):
                 counts.add(item)
                 types = item.columns.type.tobytes()
@@ -170,7 +174,7 @@ def scan_snapshot(snap: LogFile, filesystem: FileSystem, progress: Progress) -> 
             hint = "nothing can start from it; use an older snapshot or a copy"
             size = reader.size - at
             counts.add_damage(Damage(DamageKind.NO_EOF, str(snap.path), at, size, text, hint=hint))
-        return _finish(snap, reader, counts, snap.vclock, snap.vclock)
+        return _finish(snap, reader, counts, ordered, snap.vclock, snap.vclock)
 
 
 def _open(log: LogFile, filesystem: FileSystem, header: Meta | None = None) -> WalReader | LogScan:
@@ -189,14 +193,24 @@ def _open(log: LogFile, filesystem: FileSystem, header: Meta | None = None) -> W
         return LogScan(log, report, (Located(damage),))
 
 
-def _items(reader: WalReader, offset: int | None, progress: Progress) -> Iterator[Block | Damage]:
-    """The reader's items; a place that the disk cannot read is damage up to the file's end."""
+def _items(
+    reader: WalReader, offset: int | None, progress: Progress, ordered: Ordered | None
+) -> Iterator[Block | Damage]:
+    """The reader's items; a place that the disk cannot read is damage up to the file's end.
+
+    `ordered`: goes over what is in order behind a block, so that this is no item.
+    """
     at = reader.first_block if offset is None else offset
     told = offset or 0
     try:
-        for item in reader.blocks(offset):
+        items = reader.blocks(offset)
+        while (item := next(items, None)) is not None:
             yield item
             at = item.end if isinstance(item, Block) else item.offset + item.size
+            if ordered is not None and isinstance(item, Block):
+                behind = ordered.behind(at)
+                if behind > at:
+                    at, items = behind, reader.blocks(behind)
             if at - told >= _PROGRESS_BYTES:
                 progress(at - told)
                 told = at
@@ -207,19 +221,17 @@ def _items(reader: WalReader, offset: int | None, progress: Progress) -> Iterato
     progress(max(reader.size - told, 0))
 
 
-def _step_back(block: Block, lsns: array[int], counts: _Counts) -> None:
+def _step_back(block: Block, lsns: array[int]) -> None:
     """Set `lsns` to before a block of which a part is applied already."""
     for replica_id, lsn in zip(block.columns.replica_id, block.columns.lsn, strict=True):
         lsns[replica_id] = min(lsns[replica_id], max(lsn, 1) - 1)
-    counts.signature = sum(lsns)
 
 
 def _add_log_block(block: Block, lsns: array[int], counts: _Counts, pending: list[Damage]) -> None:
     columns = block.columns
+    before = sum(lsns)
     odd = columns.raise_lsns(lsns)
-    reached = sum(lsns)
-    missing = reached - counts.signature - len(columns)
-    counts.signature = reached
+    missing = sum(lsns) - before - len(columns)
     if not missing and not pending and odd is None:
         counts.add(block)
         return
@@ -262,7 +274,12 @@ def _damage(kind: DamageKind, reader: WalReader, block: Block, text: str) -> Dam
 
 
 def _finish(
-    log: LogFile, reader: WalReader, counts: _Counts, first: VClock, last: VClock
+    log: LogFile,
+    reader: WalReader,
+    counts: _Counts,
+    ordered: Ordered,
+    first: VClock,
+    last: VClock,
 ) -> LogScan:
     located = counts.located
     if counts.unnamed:
@@ -282,11 +299,11 @@ def _finish(
         size=reader.size,
         first_vclock=first,
         last_vclock=last,
-        rows=counts.rows,
-        blocks=counts.blocks,
-        transactions=counts.transactions,
+        rows=counts.rows + ordered.rows,
+        blocks=counts.blocks + ordered.blocks,
+        transactions=counts.transactions + ordered.transactions,
         first_timestamp=counts.first.timestamp[0] if counts.first else None,
-        last_timestamp=counts.last.timestamp[-1] if counts.last else None,
+        last_timestamp=ordered.timestamp if ordered.end > counts.end else counts.last_timestamp,
         end=reader.end,
         end_offset=reader.end_offset,
         unsynced_offset=reader.unsynced_offset,

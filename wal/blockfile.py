@@ -30,6 +30,7 @@ from logweir.wal.damage import DamageKind
 from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain
 from logweir.wal.filler import FILLER_BYTES, filler_before, filler_zeros, last_nonzero
 from logweir.wal.settled import Settled
+from logweir.wal.walk import Walked, walk_blocks
 from logweir.wal.xrow import Row, Transaction
 
 __all__ = ["Block", "BlockFile", "FileCut", "Problem"]
@@ -202,6 +203,13 @@ class BlockFile:
             text = f"block length {header.stored_bytes} is over the limit of {self.limit_bytes}"
             return Problem(DamageKind.TOO_LARGE, text, header)
         return header, self.bytes_at(start, header.stored_bytes)
+
+    def walked(self, offset: int) -> Walked | None:
+        """The blocks of the window that begins with the one at `offset`; None where none is."""
+        try:
+            return next(walk_blocks(self._file, offset, self._size, whole=True), None)
+        except OSError as error:
+            raise explain(error, self.name, offset) from error
 
     def unpack(self, header: FixHeader, payload: memoryview) -> bytes | None:
         """The rows of a block, None if its checksum is wrong."""

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from logweir.errors import CorruptFile, DecodeError, LimitExceeded
 from logweir.limits import BLOCK_RAW_BYTES, META_BYTES
-from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, MAGIC_ZSTD
+from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, MAGIC_ZSTD, FixHeader
 from logweir.wal.blockfile import Block, BlockFile, FileCut, Problem
 from logweir.wal.columns import RowColumns
 from logweir.wal.damage import TAIL_KINDS, Damage, FileEnd
@@ -133,8 +133,10 @@ class WalReader(BlockFile):
         """
         self._is_live = is_live
         self._looks = _LOOKS
-        self._at = self.end_offset = self.first_block if offset is None else offset
-        self.unsynced_offset = self.end_offset
+        start = self.first_block if offset is None else offset
+        if start != self.end_offset:  # else it goes on behind the last good block
+            self.unsynced_offset = start
+        self._at = self.end_offset = start
         while True:
             try:
                 yield from self._blocks(self._at)
@@ -243,6 +245,13 @@ class WalReader(BlockFile):
             self.end_offset = offset
         return offset
 
+    def passed(self, offset: int, header: FixHeader, data: bytes, lsns: array[int]) -> None:
+        """Others have gone over blocks, as `wal.ordered` does, the last of them at `offset`.
+        `data`: its rows; `lsns`: the lsn reached per replica id."""
+        if self.meta.kind == "XLOG":
+            self._lsns[:] = array("Q", map(max, self._lsns, lsns))
+        self._ends_with(offset, header, data)
+
     # --- what follows a block ---------------------------------------------------------------------
 
     def _ending(self, at: int) -> FileEnd | None:
@@ -261,10 +270,13 @@ class WalReader(BlockFile):
     def _follow(self, block: Block) -> None:
         if self.meta.kind == "XLOG":
             block.columns.raise_lsns(self._lsns)
-        self._newest = block.columns.data
-        self.end_offset = block.end
-        before = block.offset - block.header.unsynced_bytes
-        self.unsynced_offset = max(before, self.first_block)
+        self._ends_with(block.offset, block.header, block.columns.data)
+
+    def _ends_with(self, offset: int, header: FixHeader, data: bytes) -> None:
+        """The last good block."""
+        self._newest = data
+        self.end_offset = offset + FIXHEADER_BYTES + header.stored_bytes
+        self.unsynced_offset = max(offset - header.unsynced_bytes, self.first_block)
 
     def _block_or_none(self, offset: int) -> Block | None:
         if self._ending(offset) is not None:

@@ -27,6 +27,11 @@ class Walked(NamedTuple):
     table: array[int]
     blocks: int
 
+    @property
+    def stride(self) -> int:
+        """After how many numbers the next column of the table begins."""
+        return _WALK_BLOCKS
+
     def column(self, number: int) -> memoryview:
         """One column of the table: offset, payload bytes, checksum, 1 if compressed."""
         start = number * _WALK_BLOCKS

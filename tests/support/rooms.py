@@ -37,6 +37,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "power_cut",
             "render",
             "newer_rows",
+            "ordered_blocks",
             "selection",
             "summary",
             "vclock",

@@ -39,6 +39,7 @@ from logweir.tools.bench.harness import Case, Result, compare
 from logweir.tools.bench.scan import make_log
 from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import OS
+from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import file_name
 
@@ -433,18 +434,29 @@ def _checks(folder: Path, log: Path) -> Iterator[Figure]:
     yield _rate("verify, zstd blocks", log, crc, 150)
     yield _rate("verify with unpacking, zstd blocks", log, unpack, 250)
     yield _rate("verify of all rows, plain blocks", plain, _rows)
+    yield _rate("verify of all rows, small blocks", small, _rows, 200)
     yield _rate("verify of all rows, zstd blocks", log, _rows)
+    with WalReader(log) as reader:
+        size = sum(len(block.data) for block in reader.blocks() if isinstance(block, Block))
+    yield _rate("verify of all rows, zstd blocks, by what is unpacked", log, _rows, 250, size=size)
 
 
 def _rate(
-    name: str, path: Path, check: Callable[[Path], None], least: float | None = None
+    name: str,
+    path: Path,
+    check: Callable[[Path], None],
+    least: float | None = None,
+    *,
+    size: int | None = None,
 ) -> Figure:
+    """`size`: bytes that count; None: those of the file."""
+    counted = path.stat().st_size if size is None else size
     check(path)
     rates = []
     for _ in range(_CHECK_TIMES):
         start = time.process_time()
         check(path)
-        rates.append(path.stat().st_size / _MB / max(time.process_time() - start, 1e-6))
+        rates.append(counted / _MB / max(time.process_time() - start, 1e-6))
     return Figure(name, rates, "MB per CPU s", least=least)
 
 
