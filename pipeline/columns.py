@@ -47,7 +47,15 @@ from logweir.errors import ConfigError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["COLUMNS", "DEFAULT_COLUMNS", "arrow_schema", "check_columns", "ddl", "widened"]
+__all__ = [
+    "COLUMNS",
+    "DEFAULT_COLUMNS",
+    "TOPIC_COLUMNS",
+    "arrow_schema",
+    "check_columns",
+    "ddl",
+    "widened",
+]
 
 COLUMNS: Final[Mapping[str, str]] = {
     "file": "STRING",
@@ -80,6 +88,12 @@ COLUMNS: Final[Mapping[str, str]] = {
     "damage": "STRING",
 }
 """Type of each column, as Spark's DDL names it."""
+
+TOPIC_COLUMNS: Final = (
+    "`topic` STRING, `partition` INT, `number` DECIMAL(20,0), `time_ms` DECIMAL(20,0), "
+    "`key` BINARY, `content` BINARY"
+)
+"""A number is of 64 bits without sign, which no integer of Spark holds."""
 
 DEFAULT_COLUMNS: Final = tuple(COLUMNS)[:14]
 

@@ -46,9 +46,8 @@ def batches(*paths: Path, **options: object) -> pa.RecordBatchReader:
     import pyarrow as pa
 
     from logweir.pipeline.columns import arrow_schema
-    from logweir.pipeline.jobs.spaces import resolved
+    from logweir.pipeline.jobs.spaces import columns_of, resolved
     from logweir.pipeline.reading import batches as read
-    from logweir.pipeline.typedrows import columns_of
 
     parsed = scan_options(*paths, **options)
     if parsed.url:

@@ -35,6 +35,7 @@ __all__ = [
     "SinkOptions",
     "absolute",
     "is_spooled",
+    "is_topic",
     "list_text",
     "parse_boolean",
     "parse_count",
@@ -407,6 +408,11 @@ def target_folder(key: str, to: str | os.PathLike[str]) -> Path:
             "the DataFrame of `scan`, `changes` or `state` with Spark's own formats",
         )
     return Path(urllib.parse.unquote(parts.path))
+
+
+def is_topic(url: str) -> bool:
+    """Whether that is a Tank topic."""
+    return url.startswith("tank://")
 
 
 def is_spooled(url: str) -> bool:

@@ -4,7 +4,7 @@ A server's rows have the columns of the format; `block_offset` and `row_in_block
 is one task: rows come over one connection, in the server's order. Where it ends is the server's
 vclock when it was asked, which is between two transactions; so a cap in the middle is refused.
 
-A topic's messages have columns of their own (`TOPIC_COLUMNS`), one task per partition.
+A topic's messages have columns of their own (`columns.TOPIC_COLUMNS`), one task per partition.
 """
 
 from __future__ import annotations
@@ -34,20 +34,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
-    "TOPIC_COLUMNS",
     "PeerReader",
     "PeerStream",
     "TopicReader",
     "TopicStream",
-    "is_topic",
     "peer_url",
 ]
-
-TOPIC_COLUMNS: Final = (
-    "`topic` STRING, `partition` INT, `number` DECIMAL(20,0), `time_ms` DECIMAL(20,0), "
-    "`key` BINARY, `content` BINARY"
-)
-"""A number is of 64 bits without sign, which no integer of Spark holds."""
 
 _ASK_SECONDS: Final = 0.2
 
@@ -58,11 +50,6 @@ def peer_url(options: ScanOptions) -> Url:
     if any(isinstance(space, str) for space in options.spaces):
         raise ConfigError("spaces", "of a server are given by number.", origin=ORIGIN)
     return url
-
-
-def is_topic(options: ScanOptions) -> bool:
-    """Whether the options name a Tank topic."""
-    return options.url.startswith("tank://")
 
 
 # --- servers ----------------------------------------------------------------------------------

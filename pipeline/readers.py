@@ -1,4 +1,8 @@
-"""Readers of the format: which one the options ask for, and that of folders in batch."""
+"""Readers of the format: which one the options ask for, and that of folders in batch.
+
+Each scan begins in two new processes of Spark's, so the others' modules are imported when they are
+asked for.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +18,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from logweir.errors import ConfigError
-from logweir.pipeline.columns import DEFAULT_COLUMNS, check_columns, ddl, widened
-from logweir.pipeline.counting import COUNTED, COUNTS
-from logweir.pipeline.jobs.spaces import resolved
-from logweir.pipeline.options import ORIGIN, ScanOptions, is_spooled, parse_boolean
-from logweir.pipeline.peersources import (
-    TOPIC_COLUMNS,
-    PeerReader,
-    PeerStream,
-    TopicReader,
-    TopicStream,
-    is_topic,
-)
-from logweir.pipeline.spoolsources import SpoolReader, SpoolStream
-from logweir.pipeline.streams import TailReader
-from logweir.pipeline.typedrows import columns_of
+from logweir.pipeline.columns import DEFAULT_COLUMNS, TOPIC_COLUMNS, check_columns, ddl, widened
+from logweir.pipeline.jobs.spaces import columns_of, resolved
+from logweir.pipeline.options import ORIGIN, ScanOptions, is_spooled, is_topic, parse_boolean
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -49,10 +41,12 @@ def schema_of(options: dict[str, str]) -> tuple[str, dict[str, str]]:
     """The columns that the options ask for, as DDL, and the options with what was looked up for
     it. Raises `ConfigError`."""
     if _is_counted(options):
+        from logweir.pipeline.counting import COUNTS
+
         _counted(options)
         return ddl(tuple(COUNTS), COUNTS), options
     parsed = ScanOptions.parse(options)
-    if is_topic(parsed):
+    if is_topic(parsed.url):
         return TOPIC_COLUMNS, options
     found = resolved(parsed)
     return ddl(*columns_of(found)), found.to_text()
@@ -63,13 +57,23 @@ def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceRe
     if _is_counted(options):
         return CountingReader(_reader(_counted(options)))
     parsed = ScanOptions.parse(options)
-    return TopicReader(parsed) if is_topic(parsed) else _reader(with_schema(parsed, schema))
+    if is_topic(parsed.url):
+        from logweir.pipeline.peersources import TopicReader
+
+        return TopicReader(parsed)
+    return _reader(with_schema(parsed, schema))
 
 
 def _reader(options: ScanOptions) -> DataSourceReader:
     if is_spooled(options.url):
+        from logweir.pipeline.spoolsources import SpoolReader
+
         return SpoolReader(options)
-    return PeerReader(options) if options.url else LogweirReader(options)
+    if options.url:
+        from logweir.pipeline.peersources import PeerReader
+
+        return PeerReader(options)
+    return LogweirReader(options)
 
 
 def _is_counted(options: Mapping[str, str]) -> bool:
@@ -79,9 +83,11 @@ def _is_counted(options: Mapping[str, str]) -> bool:
 
 def _counted(options: Mapping[str, str]) -> ScanOptions:
     """The options of the scan whose rows are counted. Raises `ConfigError`."""
+    from logweir.pipeline.counting import COUNTED
+
     given = {key: text for key, text in options.items() if key.lower() != "counts"}
     parsed = ScanOptions.parse(given)
-    if parsed.space or is_topic(parsed) or parsed.columns != DEFAULT_COLUMNS:
+    if parsed.space or is_topic(parsed.url) or parsed.columns != DEFAULT_COLUMNS:
         raise ConfigError(
             "counts",
             "goes with the rows of a log; not with space or columns, nor with a topic.",
@@ -93,8 +99,12 @@ def _counted(options: Mapping[str, str]) -> ScanOptions:
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
     """The stream of a folder, a server, an upstream or a topic. Raises `ConfigError`."""
+    from logweir.pipeline.peersources import PeerStream, TopicStream
+    from logweir.pipeline.spoolsources import SpoolStream
+    from logweir.pipeline.streams import TailReader
+
     parsed = ScanOptions.parse(options)
-    if is_topic(parsed):
+    if is_topic(parsed.url):
         return TopicStream(parsed)
     parsed = with_schema(parsed, schema)
     if is_spooled(parsed.url):

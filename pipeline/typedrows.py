@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from logweir.errors import ConfigError
-from logweir.pipeline.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema, check_columns
+from logweir.pipeline.columns import DEFAULT_COLUMNS, arrow_schema, check_columns
 from logweir.pipeline.jobs.typed import TypedColumns
 from logweir.pipeline.options import ORIGIN, ScanOptions
 from logweir.store.schema.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
@@ -35,7 +35,7 @@ from logweir.store.schema.named import REST
 if TYPE_CHECKING:
     from logweir.pipeline.arrow import Taken
 
-__all__ = ["TypedRows", "columns_of", "definition_text", "space_of_text", "typed_rows"]
+__all__ = ["TypedRows", "definition_text", "space_of_text", "typed_rows"]
 
 _FRONT: Final = {"op": "STRING", "replica_id": "INT", "lsn": "BIGINT", "time": "TIMESTAMP"}
 _OPS: Final = "_ops"
@@ -75,14 +75,6 @@ def space_of_text(text: str) -> SpaceDef:
             origin=ORIGIN,
             hint="give the name or the id of a space",
         ) from error
-
-
-def columns_of(options: ScanOptions) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """The wanted columns of resolved options, and all that there are with their types."""
-    if not options.space:
-        return options.columns, COLUMNS
-    rows = typed_rows(options)
-    return rows.names, rows.types
 
 
 def typed_rows(options: ScanOptions) -> TypedRows:

@@ -1,16 +1,30 @@
-"""Which space is meant: definitions looked up in an archive."""
+"""Which space is meant, and which columns: definitions looked up in an archive.
+
+Spark asks for the columns in a process of its own for each scan, so what a scan of no space needs
+not is imported where it is.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 
 from logweir.errors import ConfigError
-from logweir.pipeline.jobs.folding import look_here, prepare
+from logweir.pipeline.columns import COLUMNS
 from logweir.pipeline.options import ORIGIN, ScanOptions
-from logweir.pipeline.typedrows import definition_text, space_of_text, typed_rows
 
-__all__ = ["resolved"]
+__all__ = ["columns_of", "resolved"]
+
+
+def columns_of(options: ScanOptions) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """The wanted columns of resolved options, and all that there are with their types."""
+    if not options.space:
+        return options.columns, COLUMNS
+    from logweir.pipeline.typedrows import typed_rows
+
+    rows = typed_rows(options)
+    return rows.names, rows.types
 
 
 def resolved(options: ScanOptions) -> ScanOptions:
@@ -21,6 +35,8 @@ def resolved(options: ScanOptions) -> ScanOptions:
     """
     if not options.space:
         return options
+    from logweir.pipeline.typedrows import definition_text, space_of_text, typed_rows
+
     text = options.space
     if not text.startswith("{"):
         if options.url:
@@ -30,6 +46,8 @@ def resolved(options: ScanOptions) -> ScanOptions:
                 origin=ORIGIN,
                 hint="let `logweir follow` take it into a folder; or read `tuple`, with `spaces`",
             )
+        from logweir.pipeline.jobs.folding import look_here, prepare
+
         paths = [os.path.dirname(one) if os.path.isfile(one) else one for one in options.paths]
         schema = prepare(look_here, list(dict.fromkeys(paths))).history.schema
         text = definition_text(schema.space(int(text) if text.isdecimal() else text))

@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 
 import logweir
 from logweir import errors, pipeline
-from logweir.pipeline.jobs.spaces import resolved
+from logweir.pipeline.jobs.spaces import columns_of, resolved
 from logweir.pipeline.jobs.typed import TypedColumns
 from logweir.pipeline.onefile import write_file
 from logweir.pipeline.options import ScanOptions, list_text
-from logweir.pipeline.typedrows import columns_of, definition_text, space_of_text
+from logweir.pipeline.typedrows import definition_text, space_of_text
 from logweir.tools.cli.main import app
 
 FRONT = ["op", "replica_id", "lsn", "time"]
