@@ -277,7 +277,7 @@ def _sources(
         if file.suffix != "xlog" or not _is_outside(begin, following.get(file.path), options):
             kept.append((file, gap))
     besides = frozenset[Path]() if looks else frozenset(file.path for file, _ in kept)
-    settled, looked = _settled(folder, wanted, options, waits, besides)
+    settled, looked = _settled(folder, index, wanted, options, waits, besides)
     for file, gap in kept:
         after = following.get(file.path)
         own = ALL_SETTLED
@@ -308,6 +308,7 @@ def _sources(
 
 def _settled(
     folder: _Folder,
+    index: DirectoryIndex,
     wanted: list[LogFile],
     options: ScanOptions,
     waits: bool,
@@ -318,7 +319,7 @@ def _settled(
     path = folder.path.parent if folder.is_file else folder.path
     if not (options.settled and logs):
         return ALL_SETTLED, True
-    if not (waits or may_wait(path, folder.filesystem, besides)):
+    if not (waits or may_wait(path, folder.filesystem, besides, index=index)):
         return ALL_SETTLED, not besides
     tolerant = options.on_error != "fail"
     return judged(path, logs[0], folder.filesystem, tolerant=tolerant), True

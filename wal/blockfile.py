@@ -204,10 +204,11 @@ class BlockFile:
             return Problem(DamageKind.TOO_LARGE, text, header)
         return header, self.bytes_at(start, header.stored_bytes)
 
-    def walked(self, offset: int) -> Walked | None:
-        """The blocks of the window that begins with the one at `offset`; None where none is."""
+    def walked(self, offset: int) -> Iterator[Walked]:
+        """The blocks from the one at `offset` on, a window at a time, as far as they are whole and
+        their headers in order."""
         try:
-            return next(walk_blocks(self._file, offset, self._size, whole=True), None)
+            yield from walk_blocks(self._file, offset, self._size, whole=True)
         except OSError as error:
             raise explain(error, self.name, offset) from error
 

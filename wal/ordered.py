@@ -79,7 +79,7 @@ class Ordered:
     def _look(self, at: int) -> None:
         """Take the window that begins at `at`."""
         self._walked, self._until = None, at + PIPELINE_WINDOW_BYTES
-        walked = self._reader.walked(at)
+        walked = next(self._reader.walked(at), None)
         if walked is not None:
             room = self._reader.size - walked.at
             ended = bisect_right(walked.table, room, 0, walked.blocks + 1) - 1
@@ -92,11 +92,10 @@ class Ordered:
         table, told, lsns = walked.table, self._told, self._lsns
         starts, sizes, _, packed = (walked.column(number) for number in range(4))
         view = memoryview(walked.window)
-        stride = walked.stride
         done, newest = first, b""
         while True:
             done = orderkernel.run(
-                walked.window, table, stride, done, self._whole, lsns, told, is_log
+                walked.window, table, walked.stride, done, self._whole, lsns, told, is_log
             )
             if done == self._whole or not packed[done]:
                 break

@@ -24,6 +24,7 @@ from logweir.limits import VCLOCK_COMPONENTS
 __all__ = ["VClock"]
 
 _TOKEN = re.compile(r"[ \t]*([{}:,]|[0-9]+)[ \t]*")
+_ONE = re.compile(r"\{([1-9]: [1-9][0-9]{0,17})?\}")
 _LSN_END = 2**63
 
 
@@ -56,6 +57,9 @@ class VClock(Mapping[int, int]):
     @classmethod
     def parse(cls, text: str) -> VClock:
         """Read the text form. Raises `DecodeError` that says what is wrong and at which letter."""
+        if _ONE.fullmatch(text):  # as it is written, of one replica or none: not much to look at
+            replica_id, _, lsn = text[1:-1].partition(": ")
+            return cls.of_lsns([0] * int(replica_id) + [int(lsn)] if lsn else ())
         tokens: list[tuple[str, int]] = []
         at = 0
         while at < len(text):

@@ -20,27 +20,24 @@ _WALK_BLOCKS: Final = 16_384
 
 class Walked(NamedTuple):
     """Some blocks, one behind the other. `at`: where `window` begins in the file; `table`: as
-    `wal.kernel.walk` wrote it, with offsets in the window; `blocks`: how many."""
+    `wal.kernel.walk` wrote it, with offsets in the window; `stride`: after how many numbers its
+    next column begins; `blocks`: how many."""
 
     at: int
     window: bytes
     table: array[int]
+    stride: int
     blocks: int
-
-    @property
-    def stride(self) -> int:
-        """After how many numbers the next column of the table begins."""
-        return _WALK_BLOCKS
 
     def column(self, number: int) -> memoryview:
         """One column of the table: offset, payload bytes, checksum, 1 if compressed."""
-        start = number * _WALK_BLOCKS
+        start = number * self.stride
         return memoryview(self.table)[start : start + self.blocks]
 
     def first_wrong(self) -> int:
         """Which is the first block whose payload, which stands in the window, has not its checksum;
         `blocks` if none."""
-        return first_wrong(self.window, self.table, _WALK_BLOCKS, self.blocks, FIXHEADER_BYTES)
+        return first_wrong(self.window, self.table, self.stride, self.blocks, FIXHEADER_BYTES)
 
     @property
     def end(self) -> int:
@@ -55,21 +52,22 @@ def walk_blocks(file: ReadFile, start: int, end: int, *, whole: bool = False) ->
     before what is no header as Tarantool writes it, and before a block that passes the file's end.
     What is yielded is used again by the next step.
     """
-    table = array("Q", bytes(8 * 4 * _WALK_BLOCKS))
+    stride = min(_WALK_BLOCKS, max(end - start, 0) // FIXHEADER_BYTES + 2)  # files may be small
+    table = array("Q", bytes(8 * 4 * stride))
     at, size, want = start, file.size(), PIPELINE_WINDOW_BYTES
     while at < end:
         window = file.read(min(want, size - at), at)
-        count = kernel.walk(window, table, _WALK_BLOCKS)
+        count = kernel.walk(window, table, stride)
         count = bisect_left(table, end - at, 0, count)
         if whole and count and table[count] > len(window):
             count -= 1
             if not count:
-                want = FIXHEADER_BYTES + table[_WALK_BLOCKS]
+                want = FIXHEADER_BYTES + table[stride]
                 if want <= len(window) or want > min(size - at, BLOCK_RAW_BYTES):
                     return
                 continue
         if not count:
             return
-        yield Walked(at, window, table, count)
+        yield Walked(at, window, table, stride, count)
         at += table[count]
         want = PIPELINE_WINDOW_BYTES

@@ -25,14 +25,13 @@ from logweir.store.schema.schema import Schema
 from logweir.wal.block import FIXHEADER_BYTES, decompress
 from logweir.wal.columns import RowColumns
 from logweir.wal.damage import Damage
-from logweir.wal.directory import scan_directory
+from logweir.wal.directory import DirectoryIndex, scan_directory
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.follow import Follower
 from logweir.wal.mp import unpack
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.settled import Settled, Span
 from logweir.wal.vclock import VClock
-from logweir.wal.walk import walk_blocks
 from logweir.wal.xrow import FLAG_COMMIT, RowType
 
 __all__ = ["SAYS", "Judge", "Settlement", "judge_at", "judged", "may_wait"]
@@ -166,11 +165,17 @@ def judged(
     return judge.settled
 
 
-def may_wait(path: Path, filesystem: FileSystem, besides: Container[Path] = ()) -> bool:
+def may_wait(
+    path: Path,
+    filesystem: FileSystem,
+    besides: Container[Path] = (),
+    *,
+    index: DirectoryIndex | None = None,
+) -> bool:
     """Whether something says that a space of a folder is, or was, synchronous: a snapshot, or the
     logs behind the newest one, `besides` those that are read anyway. What can not be read says
-    nothing."""
-    index = scan_directory(path, filesystem)
+    nothing. `index`: of the folder, where it is there."""
+    index = scan_directory(path, filesystem) if index is None else index
     for snap in index.snaps:
         with WalReader(snap.path, filesystem=filesystem, skip_damage=True) as reader:
             for item in reader.blocks():
@@ -187,13 +192,10 @@ def may_wait(path: Path, filesystem: FileSystem, besides: Container[Path] = ()) 
 def _is_said(path: Path, filesystem: FileSystem) -> bool:
     """Whether a block of a log may say it. Of blocks whose headers are in order only the bytes are
     searched: whoever reads the rows looks at the rest; the reader has what comes behind them."""
-    with (
-        WalReader(path, filesystem=filesystem, skip_damage=True) as reader,
-        contextlib.closing(filesystem.open_read(path)) as file,
-    ):
+    with WalReader(path, filesystem=filesystem, skip_damage=True) as reader:
         at = reader.first_block
         try:
-            for walked in walk_blocks(file, at, file.size(), whole=True):
+            for walked in reader.walked(at):
                 window = memoryview(walked.window)
                 if SAYS in walked.window:
                     return True
