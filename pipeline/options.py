@@ -404,8 +404,8 @@ def target_folder(key: str, to: str | os.PathLike[str]) -> Path:
             key,
             f"{text!r} is no local folder: what is written is renamed into its place, which "
             f"{parts.scheme}:// does not promise.",
-            "name a folder that the driver and all workers see, then copy what is in it; or write "
-            "the DataFrame of `scan`, `changes` or `state` with Spark's own formats",
+            "name a folder that the driver and all workers see, then copy what is in it; or export "
+            "as delta, which may go to an object store",
         )
     return Path(urllib.parse.unquote(parts.path))
 

@@ -58,8 +58,8 @@ class VClock(Mapping[int, int]):
     def parse(cls, text: str) -> VClock:
         """Read the text form. Raises `DecodeError` that says what is wrong and at which letter."""
         if _ONE.fullmatch(text):  # as it is written, of one replica or none: not much to look at
-            replica_id, _, lsn = text[1:-1].partition(": ")
-            return cls.of_lsns([0] * int(replica_id) + [int(lsn)] if lsn else ())
+            key, _, value = text[1:-1].partition(": ")
+            return cls.of_lsns([0] * int(key) + [int(value)] if value else ())
         tokens: list[tuple[str, int]] = []
         at = 0
         while at < len(text):

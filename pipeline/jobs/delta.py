@@ -26,9 +26,10 @@ from logweir.wal.filesystem import OS, explain, make_folders
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["appending", "delta"]
+__all__ = ["WRITTEN_DDL", "appending", "delta"]
 
-_WRITTEN_DDL: Final = "name STRING, rows BIGINT, size BIGINT"
+WRITTEN_DDL: Final = "name STRING, rows BIGINT, size BIGINT"
+"""What tasks tell of the files that they wrote."""
 
 
 def delta() -> Any:
@@ -67,7 +68,7 @@ def appending(to: Path, checkpoint: str) -> Callable[[DataFrame, int], None]:
                 f"{to} has other columns than what is to be added.",
                 hint="begin a new table with a new checkpoint",
             )
-        staged = batch.mapInArrow(carrying(_written(to, schema)), _WRITTEN_DDL).collect()
+        staged = batch.mapInArrow(carrying(_written(to, schema)), WRITTEN_DDL).collect()
         if not staged:
             return
         failpoint("delta.before_commit")

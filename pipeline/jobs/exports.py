@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +30,7 @@ from logweir.pipeline.jobs.delta import appending, delta
 from logweir.pipeline.jobs.folding import looking, prepare
 from logweir.pipeline.jobs.mirror import MIRROR_COLUMNS, MIRROR_ROWS, begin_mirror, merging
 from logweir.pipeline.jobs.states import Paths, prepared_state, state, table
+from logweir.pipeline.jobs.storetable import StoreTable, is_store
 from logweir.pipeline.jobs.survey import Until
 from logweir.pipeline.jobs.typed import json_line
 from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
@@ -108,7 +109,8 @@ def export(
     told: Told | None = None,
     **options: Any,
 ) -> Exported:
-    """Write the changes or the state of an archive into the new folder `to`.
+    """Write the changes or the state of an archive into the new folder `to`; of format delta also
+    into an object store (`s3://…`), as `storetable` does.
 
     `format`: parquet, json (lines), csv (with header), delta; `what`: changes or state; `space`:
     one space only, as typed columns; `until`: a vclock or time, for a state; `integers`: decimal or
@@ -119,21 +121,26 @@ def export(
         raise ConfigError("format", f"{format!r} is not one of {', '.join(FORMATS)}")
     if what not in ("changes", "state"):
         raise ConfigError("what", f"{what!r} is not changes or state")
-    target = _new_folder(to)
+    write = _writer(to, format)
     folders = [paths] if isinstance(paths, str | Path) else paths
     with leased(*folders), watched(spark, told), typed_errors():
         if what == "state":
             frame = _state_frame(spark, paths, space, until, integers)
         else:
             frame = _changes_frame(spark, paths, space, until, integers, format, options)
-        return _written(frame, target, format)
+        return write(frame)
 
 
-def _new_folder(to: str | Path) -> Path:
+def _writer(to: str | Path, format: str) -> Callable[[DataFrame], Exported]:
+    """What writes to that place, where nothing may be."""
+    if format == "delta" and is_store(str(to)):
+        store = StoreTable(str(to))
+        store.check_new()
+        return lambda frame: Exported(store.name, format, *store.write(frame))
     target = target_folder("to", to)
     if target.exists():
         raise ConfigError("to", f"{target} is there already.", hint="name a new folder")
-    return target
+    return lambda frame: _written(frame, target, format)
 
 
 def _state_frame(

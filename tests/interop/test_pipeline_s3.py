@@ -6,15 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from samples import damaged, sample
 from support.folding import look_here, state_here
 from support.objectstore import object_store, s3_url
 
 from logweir import pipeline
-from logweir.errors import CorruptBlock, LogweirError
+from logweir.errors import ConfigError, CorruptBlock, LogweirError, WalError
 from logweir.pipeline.jobs.checks import check_blocks
 from logweir.pipeline.jobs.folding import prepare
+from logweir.pipeline.jobs.storetable import StoreTable
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import plan
 from logweir.pipeline.storage import open_storage
@@ -92,3 +94,64 @@ def test_faults_of_an_object_store_are_told_without_keys(port: int) -> None:
         with pytest.raises(LogweirError) as failed:
             pipeline.batches(wrong).read_all()
         assert "hidden-secret" not in str(failed.value)
+
+
+def read_table(port: int, prefix: str) -> Any:
+    """A table as deltalake reads it, None if there is none."""
+    from deltalake import DeltaTable
+
+    options = {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "hidden-secret",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    url = f"s3://bucket/{prefix}"
+    if not DeltaTable.is_deltatable(url, options):
+        return None
+    return DeltaTable(url, storage_options=options).to_pyarrow_table()
+
+
+def test_a_table_in_an_object_store_is_there_whole_or_not_at_all(port: int) -> None:
+    """Files of tasks that nobody commits, as a killed driver leaves them, and those of a repeated
+    task are in no table; the second to commit is refused, and nothing of it is there."""
+    rows = pa.table({"id": pa.array(range(100), pa.int64()), "text": ["x"] * 100})
+    store = StoreTable(s3_url(port, "table"))
+
+    def written() -> list[tuple[str, int, int]]:
+        told = [batch for task in (0, 50) for batch in task_of(rows.slice(task, 50))]
+        return [(one["name"], one["rows"], one["size"]) for b in told for one in b.to_pylist()]
+
+    def task_of(part: pa.Table) -> list[pa.RecordBatch]:
+        return list(store.writing(rows.schema)(iter(part.to_batches(max_chunksize=20))))
+
+    store.check_new()
+    written()
+    assert read_table(port, "table") is None
+    task_of(rows.slice(0, 50))
+    kept, late = written(), written()
+    store.check_new()
+    store.commit(rows.schema, kept)
+    assert read_table(port, "table").sort_by("id").equals(rows)
+    for taken in (store.check_new, lambda: store.commit(rows.schema, late)):
+        with pytest.raises(ConfigError, match=r"s3://bucket/table is there already\."):
+            taken()
+    assert read_table(port, "table").num_rows == 100
+    empty = StoreTable(s3_url(port, "empty"))
+    assert list(empty.writing(rows.schema)(iter(rows.slice(0, 0).to_batches()))) == []
+    empty.commit(rows.schema, [])
+    assert read_table(port, "empty").num_rows == 0
+
+
+def test_a_bucket_that_takes_no_table_is_told_without_keys(port: int) -> None:
+    """Where tasks write and where the driver commits."""
+    store = StoreTable(s3_url(port, "table").replace("bucket", "nowhere"))
+    rows = pa.table({"id": [1]})
+    for ask in (
+        lambda: list(store.writing(rows.schema)(iter(rows.to_batches()))),
+        lambda: store.commit(rows.schema, [("part", 1, 1)]),
+    ):
+        with pytest.raises(WalError, match="s3://nowhere/table") as found:
+            ask()
+        assert "hidden-secret" not in str(found.value)

@@ -6,11 +6,15 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 from samples import sample
 from spark.feeding import fill
+from support.objectstore import object_store, s3_url
 
 from logweir import pipeline
+from logweir.errors import ConfigError
 from logweir.recovery import examine
 
 if TYPE_CHECKING:
@@ -58,3 +62,20 @@ def test_a_stream_follows_a_url(spark: SparkSession, tmp_path: Path) -> None:
         query.awaitTermination()
         found = [row.lsn for row in spark.read.parquet(out).collect()]
         assert len(set(found)) == len(found) == first + 20
+
+
+def test_changes_go_into_an_object_store_as_a_table(spark: SparkSession) -> None:
+    """What tasks put there has the rows that are read here; another export is refused."""
+    pytest.importorskip("moto.server")
+    folder = sample("04-crashed").folder
+    with object_store() as port:
+        url = s3_url(port, "changes")
+        made = pipeline.export(spark, folder, url, format="delta")
+        assert (made.path, made.format) == ("s3://bucket/changes", "delta")
+        store, root = fs.FileSystem.from_uri(url)
+        found = pq.read_table(root, filesystem=store)
+        wanted = pipeline.batches(folder, kinds="xlog", columns=found.column_names).read_all()
+        assert found.num_rows
+        assert found.sort_by("lsn").to_pylist() == wanted.sort_by("lsn").to_pylist()
+        with pytest.raises(ConfigError, match="is there already"):
+            pipeline.export(spark, folder, url, format="delta")

@@ -13,6 +13,7 @@ import pytest
 from samples import GOOD, sample
 from support.folding import folded_here, keyed_here, prepared_here, state_here
 from support.icu import needs_icu
+from support.logs import transaction
 
 import logweir
 from logweir.errors import ChainGap, CorruptBlock, PositionUnavailable, RequestError
@@ -20,6 +21,7 @@ from logweir.pipeline.jobs.keyed import FoldPlan
 from logweir.recovery import restore
 from logweir.store.schema import collation
 from logweir.store.schema.definition import IndexType
+from logweir.wal.block import EOF_MARKER, encode_block
 from logweir.wal.snapshot import read_snapshot
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -42,6 +44,30 @@ def stored_state(folder: Path) -> dict[int, list[bytes]]:
             if b"of the snapshot" not in data:
                 out.setdefault(columns.space_id[row], []).append(data)
     return out
+
+
+def test_a_number_in_a_wider_form_is_the_same_key(tmp_path: Path) -> None:
+    """Rows as clients of Tarantool may send them: the later one counts, as in the store, and stays
+    as it was written; a deletion in yet another form takes it."""
+    wide, wider = b"\xce" + bytes(3), b"\xcf" + bytes(7)
+    with logweir.open(tmp_path, **OPTIONS) as log:
+        log.create_space("t", format=[("id", "unsigned"), ("n", "unsigned")])
+        log.insert("t", (5, 1))
+        log.insert("t", (6, 1))
+        last = log.vclock.lsn(1)
+    bodies = [
+        (RowType.REPLACE, b"\x82\x10\xcd\x02\x00\x21\x92" + wide + b"\x05\x02"),
+        (RowType.DELETE, b"\x82\x10\xcd\x02\x00\x20\x91" + wider + b"\x06"),
+    ]
+    path = max(tmp_path.glob("*.xlog"))
+    blocks = [
+        b"".join(map(bytes, encode_block(transaction(last + number, [change]))))
+        for number, change in enumerate(bodies, 1)
+    ]
+    path.write_bytes(path.read_bytes().removesuffix(EOF_MARKER) + b"".join(blocks) + EOF_MARKER)
+    found = state_here(prepared_here(tmp_path))[512]
+    assert found == [b"\x92" + wide + b"\x05\x02"]
+    assert found == stored_state(tmp_path)[512]
 
 
 @pytest.mark.parametrize("name", SAMPLES)

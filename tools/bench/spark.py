@@ -21,6 +21,7 @@ import random
 import shutil
 import statistics
 import time
+import uuid
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,11 +38,14 @@ from logweir.recovery.logscan import scan_log
 from logweir.store import open as open_log
 from logweir.tools.bench.harness import Case, Result, compare
 from logweir.tools.bench.scan import make_log
+from logweir.wal.block import EOF_MARKER, encode_block
 from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import OS
+from logweir.wal.meta import Meta
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import file_name
+from logweir.wal.xrow import Row, RowType, encode_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,6 +59,9 @@ _TIMES: Final = 2
 _EIGHT: Final = 8
 _SMALL_ROWS: Final = 5
 _CHECK_TIMES: Final = 5
+_LOGS: Final = 10_000
+_INSTANCE: Final = uuid.UUID(int=1)
+_BODY: Final = bytes.fromhex("8210cd0200219101")  # [1] into space 512
 _MB: Final = 1e6
 _CPUS: Final = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
 
@@ -265,6 +272,7 @@ def measure_spark(
     store = folder / "store"
     log = _make_store(store, _TIMES * rows)
     yield from _checks(folder, log)
+    yield from _planning(folder)
     archive = _copies(store, folder / "archive", _COPIES)
     step = log.stat().st_size
     spark = pipeline.session(master)
@@ -437,8 +445,28 @@ def _checks(folder: Path, log: Path) -> Iterator[Figure]:
     yield _rate("verify of all rows, small blocks", small, _rows, 200)
     yield _rate("verify of all rows, zstd blocks", log, _rows)
     with WalReader(log) as reader:
-        size = sum(len(block.data) for block in reader.blocks() if isinstance(block, Block))
-    yield _rate("verify of all rows, zstd blocks, by what is unpacked", log, _rows, 250, size=size)
+        raw = sum(len(block.data) for block in reader.blocks() if isinstance(block, Block))
+    yield _rate("verify of all rows, zstd blocks, by what is unpacked", log, _rows, 250, size=raw)
+
+
+def _planning(folder: Path) -> Iterator[Figure]:
+    """Logs of a row each, one behind the other, without a snapshot."""
+    small = folder / "many"
+    small.mkdir()
+    before = None
+    for number in range(_LOGS):
+        start = VClock({1: number})
+        row = Row(type=RowType.INSERT, replica_id=1, lsn=number + 1, tsn=number + 1, body=_BODY)
+        block = b"".join(encode_block(encode_rows([row])))
+        head = Meta("XLOG", start, _INSTANCE, before, "bench").encode()
+        (small / file_name(start, "xlog")).write_bytes(head + block + EOF_MARKER)
+        before = start
+    spent = []
+    for _ in range(2):
+        begin = time.process_time()
+        assert len(plan(ScanOptions(paths=(str(small),))).sources) == _LOGS
+        spent.append(time.process_time() - begin)
+    yield Figure("planning of 10,000 logs", spent, "CPU s", most=0.5)
 
 
 def _rate(
