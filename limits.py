@@ -196,8 +196,7 @@ TURN_BYTES: Final = 1024 * 1024
 """What one client has sent that is handled before the others have their turn, at most."""
 
 TURN_ANSWER_BYTES: Final = 1024 * 1024
-"""Answers to one client that are made before the others have their turn; one more may be of any
-size."""
+"""Of answers to one client before others have their turn; one more may be of any size."""
 
 TURN_SECONDS: Final = 0.001
 """How long that should take, about: of what is expensive less is handled at a time."""
@@ -354,8 +353,7 @@ SYNAPSE_MESSAGE_BYTES: Final = 16 * 1024 * 1024
 """Longest command in one Redis message; Synapse itself has no limit there."""
 
 SYNAPSE_ROW_BYTES: Final = TUPLE_BYTES - 1024
-"""Largest row, as MsgPack, so that its tuple fits `TUPLE_BYTES`; a larger one is left out, as a
-gap."""
+"""Largest row, as MsgPack, so that its tuple fits `TUPLE_BYTES`; a larger one is a gap."""
 
 SYNAPSE_ANEW_TOKENS: Final = 500_000
 """A stream whose tokens went back to no more than this is fetched from the beginning. Up to 1.12
@@ -366,11 +364,13 @@ SYNAPSE_PENDING_BYTES: Final = 64 * 1024 * 1024
 is larger is written in pieces; a unit that is larger ends the connection."""
 
 SYNAPSE_WAITING_BYTES: Final = 16 * 1024 * 1024
-"""Rows of one upstream that wait for a fetch or for the disk; then it is not read until some are
-gone."""
+"""Rows of one upstream that wait for a fetch or the disk; then no more are read."""
 
 SYNAPSE_HTTP_BYTES: Final = 64 * 1024 * 1024
 """Largest answer to a request for missed rows."""
+
+SYNAPSE_JSON_BYTES: Final = 256 * 1024
+"""Largest JSON of an event whose content is kept. Matrix allows 65 536 bytes."""
 
 SYNAPSE_ACKNOWLEDGERS: Final = 64
 """Names of followers for which the log is kept; more are not remembered."""

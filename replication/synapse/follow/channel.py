@@ -18,6 +18,7 @@ from logweir.limits import CONNECT_SECONDS, SYNAPSE_WAITING_BYTES
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.synapse.client_session import RedisSession, take_page
 from logweir.replication.synapse.follow.catchup import Page, Refused
+from logweir.replication.synapse.follow.contents import Database
 from logweir.replication.synapse.follow.cursors import Tracker
 from logweir.replication.synapse.follow.source import Flow, Upstream
 from logweir.replication.synapse.wire.units import Change, Fetch
@@ -33,12 +34,19 @@ _DATABASES: Final = 2**31
 
 class SynapseRedisSource(Upstream):
     """A homeserver's Redis channel, for a `Runner`. The server's name is the address's path.
-    `secret`: for missed rows; None: as the option `auth_file` says. Raises `ConfigError`."""
+    `secret`: for missed rows; `database`: with contents; None: as the options say. Raises
+    `ConfigError`."""
 
     def __init__(
-        self, url: Url, log: Log, *, once: bool = False, secret: str | None = None
+        self,
+        url: Url,
+        log: Log,
+        *,
+        once: bool = False,
+        secret: str | None = None,
+        database: Database | None = None,
     ) -> None:
-        super().__init__(url, log, once, secret)
+        super().__init__(url, log, once, secret, database)
         self.server_name = url.path[0]
         dbid = url.option("dbid") or "0"
         if not (dbid.isascii() and dbid.isdigit() and int(dbid) < _DATABASES):

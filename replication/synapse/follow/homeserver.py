@@ -2,9 +2,10 @@
 
 Read are `server_name`, `redis` (host, port, path, dbid, username, password, password_path, use_tls,
 ca_file, ca_path, certificate_file, private_key_file), `instance_map` (host, port, tls, or path),
-`stream_writers`, and `worker_replication_secret` or its `_path`. A folder stands for all files
-`*.yaml` in it, in the order of their names; those that the option `with` names (files or folders,
-with commas between them) come after the first, and each replaces whole sections of those before.
+`stream_writers`, `database` (with `enrich=database`), and `worker_replication_secret` or its
+`_path`. A folder stands for all files `*.yaml` in it, in the order of their names; those that the
+option `with` names (files or folders, with commas between them) come after the first, and each
+replaces whole sections of those before.
 Relative names in a file are looked for beside it. What the address says (`http`, `http.<writer>`)
 goes before what the file says.
 
@@ -23,12 +24,15 @@ from typing import Any, Final, TypeVar, overload
 from logweir.errors import ConfigError
 from logweir.replication.runner import Progress
 from logweir.replication.synapse.follow.channel import SynapseRedisSource
+from logweir.replication.synapse.follow.contents import Database
 from logweir.replication.urls import Url, option_names
 from logweir.store import Log
 
 __all__ = ["Homeserver", "HomeserverSource", "read_homeserver"]
 
 _OWN: Final = frozenset(("with",))
+_HERE: Final = "database"
+_LIBPQ: Final = {"database": "dbname"}
 _MAIN: Final = ("main", "master")
 _KINDS: Final = {str: "a text", int: "a number", bool: "true or false", dict: "a section"}
 
@@ -38,10 +42,11 @@ V = TypeVar("V", str, int, bool, dict[str, Any])
 @dataclass(frozen=True, slots=True)
 class Homeserver:
     """How a homeserver is followed. `url`: its Redis, with the addresses for missed rows; `secret`:
-    what requests for them bring."""
+    what requests for them bring; `database`: with the contents, if they are asked for there."""
 
     url: Url
     secret: str = field(repr=False)
+    database: Database | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,8 @@ def read_homeserver(url: Url) -> Homeserver:
     if not server_name:
         hint = "it may stand in another file: add ?with=FILE or ?with=FOLDER, such as conf.d"
         raise _at(found, "server_name").error("server_name", "it is not given", hint)
-    given = [option for option in url.options if option[0] not in _OWN]
+    own = _OWN | {"enrich"} if url.option("enrich") == _HERE else _OWN
+    given = [option for option in url.options if option[0] not in own]
     known = {key for key, _ in given}
     writers = [one for one in _writers(found) if one[0] not in known]
     options = dict([*writers, *given])
@@ -124,6 +130,7 @@ def read_homeserver(url: Url) -> Homeserver:
             at.socket,
         ),
         secret.secret("worker_replication_secret", "worker_replication_secret_path") or "",
+        _database(_at(found, "database")) if "enrich" in own else None,
     )
 
 
@@ -241,6 +248,28 @@ def _redis(redis: _Section) -> tuple[dict[str, str], Url]:
     return options, where
 
 
+def _database(found: _Section) -> Database:
+    """The homeserver's only database. Raises `ConfigError`."""
+    section = found.section("database")
+    engine, args = section.get("name", str, "sqlite3"), section.section("args")
+    shown = f"the database of {found.file}"
+    if engine == "sqlite3":
+        if file := args.beside("database"):
+            return Database(shown, file=file)
+        raise args.error("database", "it is not given")
+    if engine != "psycopg2":
+        raise section.error("name", "it is neither psycopg2 nor sqlite3")
+    named = {_LIBPQ.get(name, name): value for name, value in args.values.items()}
+    options = {
+        str(name): str(value)
+        for name, value in named.items()
+        if not str(name).startswith("cp_") and value is not None
+    }
+    if not options.get("dbname"):
+        raise args.error("dbname", "it is not given")
+    return Database(shown, tuple(sorted(options.items())))
+
+
 class HomeserverSource:
     """A homeserver, for a `Runner`, as its configuration says. Reads it; raises `ConfigError`."""
 
@@ -258,7 +287,11 @@ class HomeserverSource:
     def _take(self, found: Homeserver) -> None:
         self._found = found
         self._source = SynapseRedisSource(
-            found.url, self._log, once=self._once, secret=found.secret
+            found.url,
+            self._log,
+            once=self._once,
+            secret=found.secret,
+            database=found.database,
         )
 
     async def attempt(self, progress: Progress) -> None:

@@ -13,6 +13,8 @@ unit of its stream in a batch, in its transaction; many new units that arrive to
 at once, each a transaction. A write that a crash cut in two leaves units without their position,
 which are then compared when they come again.
 
+With `contents` the events that rows name are stored beside them, see `contents`.
+
 Source id: `synapse:<server name>`, with `#<name>` after it if one was given.
 """
 
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Final
 
@@ -28,6 +30,14 @@ from logweir.errors import SourceStopped
 from logweir.replication.logs import get_logger
 from logweir.replication.outgoing.shape import STREAM_FORMAT, STREAM_PREFIX
 from logweir.replication.stream import positions
+from logweir.replication.synapse.follow.contents import (
+    CONTENT_FIELDS,
+    CONTENT_FORMAT,
+    CONTENT_INDEXES,
+    ENRICHED,
+    contents_space,
+    keep,
+)
 from logweir.replication.synapse.wire.codec import instance_label, stream_of_space
 from logweir.replication.synapse.wire.rows import Run, pack_tuples
 from logweir.replication.synapse.wire.units import (
@@ -84,6 +94,7 @@ class Intake:
         self._clock = clock
         self.source = SOURCE_PREFIX + server + (f"#{name}" if name else "")
         self._spaces: dict[str, int] = {}
+        self._contents: int | None = None
         self._highest: dict[tuple[str, str], int] = {}
         positions.make_spaces(log)
         for row in log.select(positions.POSITION_SPACE):
@@ -111,10 +122,11 @@ class Intake:
             found[str(stream), str(instance)] = cursor
         return found
 
-    def store(self, changes: Sequence[Change]) -> int:
-        """Store changes, in their order. Returns how many rows they held; all durable then."""
+    def store(self, changes: Sequence[Change], contents: Mapping[str, bytes] | None = None) -> int:
+        """Store changes, in their order. `contents`: of the events that they name, by their ids;
+        None where contents are not kept. Returns how many rows they held; all durable then."""
         try:
-            self.run(self._plan(changes))
+            self.run(self._plan(changes, contents))
         except BaseException:
             self._highest.clear()
             raise
@@ -123,6 +135,11 @@ class Intake:
     def space_name(self, stream: str) -> str:
         """The space that a stream fills."""
         return stream_space(stream, self._name)
+
+    @property
+    def contents_name(self) -> str:
+        """The space with the contents of events, if they are kept."""
+        return contents_space(self._name)
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Do jobs; all durable then. Raises what the first that failed was refused for."""
@@ -138,9 +155,9 @@ class Intake:
 
     # --- jobs -------------------------------------------------------------------------------------
 
-    def _plan(self, changes: Sequence[Change]) -> list[Job]:
+    def _plan(self, changes: Sequence[Change], contents: Mapping[str, bytes] | None) -> list[Job]:
         """Units that are new and come together become a job with their position; what lies between
-        them another."""
+        them another. With contents units are stored one by one."""
         last = {
             (change.stream, change.instance): index
             for index, change in enumerate(changes)
@@ -153,7 +170,7 @@ class Intake:
         while index < len(changes):
             change = changes[index]
             run = change.run if isinstance(change, Units) else None
-            if isinstance(change, Unit):
+            if isinstance(change, Unit) and (contents is None or change.stream not in ENRICHED):
                 units = self._new_units(changes, index)
                 if len(units) >= RUN_UNITS:
                     run = Run.of([(unit.token, unit.rows) for unit in units])
@@ -171,6 +188,8 @@ class Intake:
                 jobs.append(self._run_job(change, run, position))
             else:
                 steps += self._steps(change)
+                if contents is not None and isinstance(change, Unit):
+                    steps.append(keep(self._contents_space(), change, contents))
                 steps += [*position, Group.divide]
             index += 1
         return jobs + _steps_job(steps)
@@ -201,6 +220,25 @@ class Intake:
                 filled, STREAM_FORMAT, primary=_KEY, if_not_exists=True
             )
         return space_id
+
+    def _contents_space(self) -> int:
+        """The space of contents. Raises `SourceStopped` if another one has its name."""
+        if self._contents is None:
+            name = self.contents_name
+            found = self._log.schema.get(name)
+            if found is not None and [one.name for one in found.fields] != CONTENT_FIELDS:
+                raise SourceStopped(
+                    f"a space {name!r} is here already, and holds no contents of events",
+                    hint="give this source a name of its own with the option name=…",
+                )
+            self._contents = self._log.create_space(
+                name,
+                CONTENT_FORMAT,
+                primary=["event_id"],
+                indexes=CONTENT_INDEXES,
+                if_not_exists=True,
+            )
+        return self._contents
 
     def _stored_highest(self, unit: Unit | Units) -> int:
         """The highest token stored under a unit's label, with all that is planned so far."""

@@ -19,6 +19,7 @@ from typing import Final
 from logweir.errors import ConfigError
 from logweir.limits import SYNAPSE_PAGE_ROWS
 from logweir.replication.stream.positions import RETENTION_SPACE
+from logweir.replication.synapse.follow.contents import event_of
 from logweir.replication.synapse.follow.ingest import Intake
 from logweir.replication.synapse.wire.codec import instance_label
 from logweir.replication.synapse.wire.units import Cursor
@@ -116,10 +117,11 @@ class Expiry:
         return removed
 
     def _remove(self, key: tuple[str, str], mark: Mark) -> int:
-        """Remove the rows up to a mark, those of earlier epochs too."""
+        """Remove the rows up to a mark, those of earlier epochs too, and contents."""
         stream, instance = key
         _, epoch, token = mark
         space = self._id(self._intake.space_name(stream))
+        contents = self._log.schema.get(self._intake.contents_name)
         removed = 0
         for one in range(1, epoch + 1):
             label, upto = instance_label(instance, one), token if one == epoch else None
@@ -128,9 +130,13 @@ class Expiry:
                 if not first or (upto is not None and first[0][1] > upto):
                     break
                 rows = self._log.select(space, [label], limit=SYNAPSE_PAGE_ROWS)
-                keys = [list(row[:3]) for row in rows if upto is None or row[1] <= upto]
-                self._execute([Request(RowType.DELETE, space, key=pack(one)) for one in keys])
-                removed += len(keys)
+                old = [row for row in rows if upto is None or row[1] <= upto]
+                keys = [(space, list(row[:3])) for row in old]
+                if contents is not None:
+                    events = (event_of(stream, pack(row[3])) for row in old)
+                    keys += [(contents.id, [one.event_id]) for one in events if one is not None]
+                self._execute([Request(RowType.DELETE, at, key=pack(key)) for at, key in keys])
+                removed += len(old)
         return removed
 
     def _id(self, space: str) -> int:

@@ -14,6 +14,7 @@ start          `now` (default): streams that are new here begin with what comes;
                the server still has
 streams        only these are followed: names, or patterns, with commas between them
 retention      how long rows of some streams are kept, see `retention`
+enrich         the database with the events' contents, see `contents`
 name           part of the names of the spaces, for a second server in one store
 =============  ====================================================================================
 
@@ -34,8 +35,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain, repeat
 from typing import Final
 
 from logweir.errors import (
@@ -61,6 +63,13 @@ from logweir.replication.synapse.client_session import (
     dialect_of,
 )
 from logweir.replication.synapse.follow.catchup import Page, Refused, Sources, read_secret
+from logweir.replication.synapse.follow.contents import (
+    Contents,
+    Database,
+    Named,
+    portions,
+    read_database,
+)
 from logweir.replication.synapse.follow.cursors import Tracker
 from logweir.replication.synapse.follow.ingest import Intake
 from logweir.replication.synapse.follow.retention import Expiry, read_retention
@@ -78,12 +87,22 @@ _SURVEY_SECONDS: Final = 5.0
 
 _QUIET_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 1.0
+_ENRICH_WAITS: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
+_DATABASE: Final = ("contents", "database")
+"""How it stands among what waits."""
 
 
 class Upstream:
     """What is alike over TCP and Redis: options, the intake, the tracker, fetches, the status."""
 
-    def __init__(self, url: Url, log: Log, once: bool, secret: str | None = None) -> None:
+    def __init__(
+        self,
+        url: Url,
+        log: Log,
+        once: bool,
+        secret: str | None = None,
+        database: Database | None = None,
+    ) -> None:
         self._url = url
         self._log = log
         self._once = once
@@ -95,6 +114,8 @@ class Upstream:
         self._choice = Choice.of(url, "streams")
         self._periods = read_retention(url)
         self._expiry: Expiry | None = None
+        database = database or read_database(url)
+        self._contents = None if database is None else Contents(database)
         self._gaps: Counter[tuple[str, str]] = Counter()
         self._waiting: dict[tuple[str, str], str] = {}
         self._intake: Intake | None = None
@@ -124,12 +145,54 @@ class Upstream:
             )
         return self._tracker
 
-    async def store(self, changes: Sequence[Change]) -> int:
-        """Store changes; returns how many rows. Also when cancelled it ends only when they are."""
+    async def store(self, changes: Sequence[Change], tell: Callable[[str], None]) -> int:
+        """Store changes; returns how many rows. Also when cancelled it ends only when what it began
+        to store is. `tell`: see `Sources.fetch`, of the database with the contents."""
         assert self._intake is not None
-        rows = await self._done(partial(self._intake.store, changes))
+        store, rows = self._intake.store, 0
+        if self._contents is None:
+            rows = await self._done(partial(store, changes))
+        else:
+            for portion, events in portions(changes):
+                contents = await self._contents_of(self._contents, events, tell)
+                rows += await self._done(partial(store, portion, contents))
         self._gaps.update((one.stream, one.instance) for one in changes if type(one) is Gap)
         return rows
+
+    async def _contents_of(
+        self, contents: Contents, events: Mapping[str, Named], tell: Callable[[str], None]
+    ) -> Mapping[str, bytes]:
+        """What events say, however long the database takes."""
+        problem = ""
+        try:
+            for wait in chain(_ENRICH_WAITS, repeat(_ENRICH_WAITS[-1])):
+                if not events:
+                    break
+                self._note(_DATABASE, problem, tell)
+                try:
+                    return await contents.of(events)
+                except Unreachable as error:
+                    problem = str(error)
+                await asyncio.sleep(wait)
+            return {}
+        except BaseException:
+            self.forget()
+            raise
+        finally:
+            self._waiting.pop(_DATABASE, None)
+
+    def _note(self, key: tuple[str, str], problem: str, tell: Callable[[str], None]) -> None:
+        """Something is asked for, again if there was a problem."""
+        if problem:
+            if key not in self._waiting:
+                _log.warning("synapse.waits", url=self.url, stream=key[0], reason=problem)
+            self._waiting[key] = problem
+        tell(problem)
+
+    async def leave(self) -> None:
+        """A connection to the upstream has ended."""
+        if self._contents is not None:
+            await self._contents.close()
 
     async def expire(self) -> None:
         """Remove what was kept long enough, if it is time to look for that; ends as `store`."""
@@ -162,16 +225,8 @@ class Upstream:
     async def fetch(self, wanted: Fetch, tell: Callable[[str], None]) -> Page | Refused:
         """What was missed, or why it cannot be had. `tell`: see `Sources.fetch`."""
         key = (wanted.stream, wanted.instance)
-
-        def note(problem: str) -> None:
-            if problem:
-                if key not in self._waiting:
-                    _log.warning("synapse.waits", url=self.url, stream=key[0], reason=problem)
-                self._waiting[key] = problem
-            tell(problem)
-
         try:
-            return await self._sources.fetch(wanted, note)
+            return await self._sources.fetch(wanted, lambda problem: self._note(key, problem, tell))
         finally:
             self._waiting.pop(key, None)
 
@@ -275,17 +330,18 @@ class Flow:
             for task in tuple(self._fetches):
                 task.cancel()
             await asyncio.gather(*self._fetches, return_exceptions=True)
+            await self._upstream.leave()
 
     async def _store(self) -> None:
         batch, size = self._changes, self._bytes
         self._changes, self._bytes = [], 0
-        rows = await self._upstream.store(batch)
+        rows = await self._upstream.store(batch, self._tell)
         if size:
             self.on_room()
         self._progress.applied(rows, self._upstream.place(), None)
 
     def _tell(self, problem: str) -> None:
-        """An attempt to fetch begins, since `problem` ended the one before."""
+        """An attempt to fetch or to ask begins, since `problem` ended the one before."""
         self._progress.alive()
         if problem:
             self._progress.applied(0, self._upstream.place(), None)

@@ -16,9 +16,8 @@ from logweir.replication.urls import Scheme, Url, schemes_of
 
 __all__ = ["SCHEMES"]
 
-_OPTIONS: Final = frozenset(
-    ("dialect", "server_name", "http", "http.", "auth_file", "start", "streams", "retention")
-)
+_KEPT: Final = frozenset(("start", "streams", "retention", "enrich", "enrich_password_file"))
+_OPTIONS: Final = _KEPT | {"dialect", "server_name", "http", "http.", "auth_file"}
 
 
 def _fills(url: Url) -> Iterator[tuple[str, str, str]]:
@@ -51,7 +50,7 @@ SCHEMES: Final = schemes_of(
         "synapse+file",
         0,
         listens=False,
-        options=frozenset(("http", "http.", "start", "streams", "retention", "with")),
+        options=_KEPT | {"http", "http.", "with"},
         is_file=True,
         fills=_fills,
     ),
