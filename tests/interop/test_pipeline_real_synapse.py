@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from interop.realsynapse import RealSynapse, RedisServer, ReferenceFollower, python_of
+from interop.realsynapse import RealSynapse, ReferenceFollower
 from interop.synapsemodel import wire_rows
 from interop.test_pipeline_spools import batch
 from logweir.replication.synapse.wire.codec import Dialect
@@ -51,23 +51,3 @@ def test_a_batch_has_what_a_reference_follower_got(
         for stream in ("events", "receipts"):
             found = rows_of(f"{url}&start=all", stream)
             assert found[-len(wanted[stream]) :] == wanted[stream]
-
-
-def test_a_batch_over_redis(tmp_path: Path) -> None:
-    """1.163.2 (D4): the second batch into a spool has what was fetched, and no gap."""
-    with (
-        RedisServer(tmp_path, python_of("1.163.2")) as broker,
-        RealSynapse(tmp_path, "1.163.2", broker.port) as synapse,
-    ):
-        url = (
-            f"synapse+redis://127.0.0.1:{broker.port}/logweir.test"
-            f"?http=127.0.0.1:{synapse.http_port}"
-        )
-        spool = tmp_path / "spool"
-        batch(url, spool=spool)
-        synapse.activity("first")
-        events = rows_of(url, "events", spool=spool)
-        assert len(events) > 5
-        assert rows_of(url, "events")[-len(events) :] == events
-        assert len(rows_of(url, "receipts", spool=spool)) == 1
-        assert batch(url, spool=spool, spaces="logweir_gap") == []
