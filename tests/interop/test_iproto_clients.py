@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from interop.rawclient import RawClient
+from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from logweir.replication.iproto.wire.requests import encode_request
 from logweir.replication.service import users
@@ -90,6 +91,44 @@ def test_tarantool_python(serving: Serving) -> None:
     connection.close()
     with pytest.raises(tarantool.error.DatabaseError, match="Incorrect password"):
         tarantool.Connection("127.0.0.1", serving.port, user="alice", password="bad")
+
+
+def test_a_pool_of_tarantool_python(tmp_path: Path, serving: Serving) -> None:
+    """It tells by `box.info` which of its servers take changes, and which are there to read."""
+    with Serving(tmp_path / "other", guest="all", read_only=True) as other:
+        addresses = [{"host": "127.0.0.1", "port": one.port} for one in (serving, other)]
+        pool: Any = tarantool.ConnectionPool(
+            addresses[:1], user="alice", password="wonder", refresh_delay=0.05
+        )
+        assert pool.insert("orders", (1, "bolts"), mode=tarantool.Mode.RW).data == [[1, "bolts"]]
+        with pytest.raises(tarantool.error.PoolTopologyError):
+            pool.ping(mode=tarantool.Mode.RO)
+        pool.close()
+        pool = tarantool.ConnectionPool(addresses[1:], refresh_delay=0.05)
+        assert pool.ping(mode=tarantool.Mode.RO, notime=True) == "Success"
+        with pytest.raises(tarantool.error.PoolTopologyError):
+            pool.ping(mode=tarantool.Mode.RW)
+        pool.close()
+
+
+@pytest.mark.tarantool
+def test_box_info_is_what_a_tarantool_says(tmp_path: Path, serving: Serving) -> None:
+    """As far as it goes: each key of ours is there with a value of the same type."""
+    with RealTarantool(tmp_path / "box") as box:
+        box.eval("box.schema.user.grant('guest', 'execute', 'universe')")
+        assert box.port is not None
+        with RawClient(box.port) as client:
+            there = client.ask(10, {0x22: "box.info", 0x21: []}).body[0x30][0]
+    serving.log.insert("orders", (1, "bolts"))
+    with RawClient(serving.port, "alice", "wonder") as client:
+        here = client.ask(10, {0x22: "box.info", 0x21: []}).body[0x30][0]
+    assert {key: type(there[key]) for key in here} == {key: type(here[key]) for key in here}
+    assert here["cluster"].keys() == there["cluster"].keys()
+    log = serving.log
+    assert (here["id"], here["uuid"], here["ro"]) == (1, str(log.instance), False)
+    assert (here["status"], here["lsn"], here["vclock"]) == ("running", log.vclock[1], log.vclock)
+    with RawClient(serving.port) as client:
+        assert client.ask(10, {0x22: "box.info", 0x21: []}).error().code == 42
 
 
 def test_guest_may_ping_and_vote_only(serving: Serving) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from logweir.replication.iproto.serve.functions import Functions
 from logweir.replication.iproto.serve.trial import Trials
 from logweir.replication.iproto.serve.watchers import Events
-from logweir.replication.iproto.wire.codec import Ballot
+from logweir.replication.iproto.wire.codec import VERSION, Ballot
 from logweir.replication.service.shared import Shared
 from logweir.store.engine.executing import Executor
 from logweir.store.schema.schema import Schema
@@ -77,6 +77,24 @@ class Instance:
         """What VOTE is answered."""
         log, read_only = self.shared.log, self.shared.is_read_only
         return Ballot(read_only, log.vclock, log.oldest_position, read_only)
+
+    def info(self) -> dict[str, Any]:
+        """What CALL of `box.info` is answered, by which connectors choose among instances. From any
+        thread."""
+        log = self.shared.log
+        vclock = log.vclock
+        return {
+            "version": ".".join(map(str, VERSION)),
+            "package": "logweir",
+            "id": log.replica_id,
+            "uuid": str(log.instance),
+            "cluster": {"uuid": str(self.shared.replicaset())},
+            "ro": self.shared.is_read_only,
+            "status": "running",
+            "lsn": vclock.lsn(log.replica_id),
+            "signature": vclock.signature,
+            "vclock": dict(vclock),
+        }
 
     def acknowledged(self, status: FollowerStatus, vclock: VClock) -> None:
         """A replica has written everything up to `vclock`: older logs need not be kept for it."""

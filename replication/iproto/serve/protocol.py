@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from logweir.replication.iproto.follow.source import TarantoolSource
 from logweir.replication.iproto.serve.endpoint import IprotoService
@@ -18,16 +18,20 @@ from logweir.replication.urls import Url
 
 __all__ = ["PROTOCOL", "IprotoProtocol"]
 
+INFO_FUNCTION: Final = "box.info"
+
 
 class IprotoProtocol(WireProtocol):
     """One instance, whatever the address."""
 
     schemes = SCHEMES
+    instance: Instance
 
     def __init__(self, shared: Shared, around: Surroundings) -> None:
         super().__init__(shared, around)
         found = load_functions(around.functions) if around.functions else {}
-        functions = Functions({**found, **around.calls}, shared.log, guarded=around.operator_calls)
+        calls = {**found, **around.calls, INFO_FUNCTION: lambda: self.instance.info()}
+        functions = Functions(calls, shared.log, guarded=around.operator_calls)
         self.instance = Instance(shared, functions)
 
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
