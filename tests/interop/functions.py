@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["add", "back", "count", "fail", "two"]
+import threading
+
+__all__ = ["add", "back", "count", "fail", "held", "two"]
+
+gate = threading.Event()
+gate.set()
 
 
 def add(left: int, right: int) -> int:
@@ -23,3 +28,7 @@ def count(log: object, space: str) -> int:
 
 def fail() -> None:
     raise ValueError("not today")
+
+
+def held() -> None:
+    assert gate.wait(60)

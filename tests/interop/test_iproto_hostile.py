@@ -17,12 +17,14 @@ from typing import Any
 import pytest
 
 import logweir
+from interop import functions
 from interop.rawclient import RawClient
 from interop.serving import Serving
 from logweir.errors import ErrorCode
 from logweir.limits import LOGIN_TRIES, UPSTREAM_WAITING_BYTES
 from logweir.replication.iproto.client_session import Rows, Subscribed
 from logweir.replication.iproto.follow.upstream import connect
+from logweir.replication.iproto.serve import endpoint
 from logweir.replication.iproto.wire import codec
 from logweir.replication.iproto.wire.runs import Run
 from logweir.replication.protocols import parse_url
@@ -33,6 +35,7 @@ from logweir.wal.vclock import VClock
 
 MASTER = uuid.UUID("bbbbbbbb-0000-4000-8000-000000000001")
 NOISE = bytes(range(32))
+HELD = pack({0x22: "held", 0x21: []})
 
 
 def row(
@@ -509,3 +512,26 @@ def test_fast_master_is_not_read_ahead_of_what_is_applied(folder: Path) -> None:
     # Besides what waits, the system keeps some for the sockets.
     assert ahead < 3 * UPSTREAM_WAITING_BYTES
     assert taken >= offered
+
+
+def test_calls_in_flight_are_bounded_by_what_they_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is more than its frame. Of who sends more than fit nothing is read; none is refused."""
+    count, limit_bytes = 1000, 1 << 20
+    monkeypatch.setattr(endpoint, "IPROTO_PIPELINE_BYTES", limit_bytes)
+    with Serving(tmp_path / "s", functions="interop.functions", guest="all") as server:
+        budget = server.server.listener.budget
+        with RawClient(server.port) as client:
+            functions.gate.clear()
+            try:
+                client.send(b"".join(client.frame(10, HELD) for _ in range(count)))
+                server.wait(lambda: budget.requests_bytes > limit_bytes)
+                (link,) = server.server.listener.links
+                with RawClient(server.port) as another:
+                    assert not another.ask(64).is_error
+                assert len(link._tasks) < count // 2
+                assert budget.requests_bytes < 4 * limit_bytes
+            finally:
+                functions.gate.set()
+            assert not any(client.receive().is_error for _ in range(count))

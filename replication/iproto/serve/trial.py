@@ -26,7 +26,7 @@ from logweir.errors import ErrorCode, LogweirError, RequestError
 from logweir.limits import TRIAL_BYTES, TRIAL_READ_BYTES, TRIAL_SECONDS, TRIALS
 from logweir.replication.budget import Budget
 from logweir.replication.iproto.serve.statements import Reading, execute, select_body
-from logweir.replication.iproto.wire.requests import Request
+from logweir.replication.iproto.wire.requests import REQUEST_BYTES, Request
 from logweir.replication.service.access import Access
 from logweir.replication.service.shared import Shared, as_request_error
 from logweir.store.commit.group import Group
@@ -35,7 +35,7 @@ from logweir.wal.xrow import RowType
 
 __all__ = ["Trial", "Trials"]
 
-_STATEMENT_BYTES: Final = 1024  # what one takes beside its own bytes, about
+_STATEMENT_BYTES: Final = 600  # what one takes beside its request, about
 _FOREVER_SECONDS: Final = 1e6
 
 
@@ -282,8 +282,8 @@ class Trial:
             self._hold(self._size_bytes + self._size_of(request))
 
     def _size_of(self, request: Request) -> int:
-        is_select = request.type == RowType.SELECT
-        return (1 if is_select else 2) * request.size_bytes + _STATEMENT_BYTES
+        rows = 0 if request.type == RowType.SELECT else request.size_bytes - REQUEST_BYTES
+        return request.size_bytes + rows + _STATEMENT_BYTES
 
     def _hold(self, size_bytes: int) -> None:
         if self._budget is not None:

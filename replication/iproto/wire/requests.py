@@ -35,6 +35,7 @@ __all__ = [
     "DML_TYPES",
     "FEATURES",
     "PROTOCOL_VERSION",
+    "REQUEST_BYTES",
     "STREAM_TYPES",
     "Request",
     "decode_request",
@@ -42,12 +43,16 @@ __all__ = [
     "id_body",
 ]
 
+REQUEST_BYTES: Final = 400
+"""What a request takes in memory beside its frame, about."""
+_CALL_BYTES: Final = 9 * 1024  # and one that runs beside the connection
+
 
 @dataclass(slots=True)
 class Request:
     """One request, taken apart; arrays are their exact MsgPack bytes, or None if absent.
 
-    `size_bytes`: of its frame; `name`: function, user, expression or key; `vclock` … `id_filter`:
+    `size_bytes`: about what it takes in memory until it is answered; `name`: function, user, expression or key; `vclock` … `id_filter`:
     of JOIN, SUBSCRIBE and REGISTER; `timeout_seconds` (0: none), `isolation`: of BEGIN;
     `fetch_position` … `index_name`: of DML and SELECT, the names instead of the ids.
     """
@@ -336,13 +341,15 @@ def decode_request(data: bytes, start: int, end: int, request: Request) -> None:
     stream, 230 only in one.
     """
     header = Header()
-    request.size_bytes = end - start
+    request.size_bytes = end - start + REQUEST_BYTES
     try:
         decode_header(data, start, end, header)
     finally:
         request.type, request.sync = header.type, header.sync
         request.schema_version, request.stream_id = header.schema_version, header.stream_id
     kind, at = header.type, header.body_at
+    if kind in (RequestType.CALL, RequestType.CALL_16):
+        request.size_bytes += _CALL_BYTES
     if header.stream_id or kind in _TRANSACTION_TYPES:
         _check_stream(kind, header.stream_id)
     if kind in DML_TYPES:
