@@ -361,6 +361,11 @@ def test_brokers_without_groups_and_options_that_cannot_be_say_so(tmp_path: Path
                     pass
             with pytest.raises(ConfigError, match="group"):
                 client.member("t")
+            for make in (client.member, client.consumer):
+                with pytest.raises(ConfigError, match=r"group .*'a/b' has a slash"):
+                    make("t", group="a/b")
+                with pytest.raises(ConfigError, match=r"topic .*'a/b' has a slash"):
+                    make("a/b", group="g")
             with pytest.raises(ConfigError, match="lease_seconds"):
                 client.member("t", group="g", lease_seconds=0.5)
         with logweir.open(tmp_path / "s") as log:

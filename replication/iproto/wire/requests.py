@@ -52,9 +52,10 @@ _CALL_BYTES: Final = 9 * 1024  # and one that runs beside the connection
 class Request:
     """One request, taken apart; arrays are their exact MsgPack bytes, or None if absent.
 
-    `size_bytes`: about what it takes in memory until it is answered; `name`: function, user, expression or key; `vclock` … `id_filter`:
-    of JOIN, SUBSCRIBE and REGISTER; `timeout_seconds` (0: none), `isolation`: of BEGIN;
-    `fetch_position` … `index_name`: of DML and SELECT, the names instead of the ids.
+    `size_bytes`: about what it takes in memory until it is answered; `name`: function, user,
+    expression or key; `vclock` … `id_filter`: of JOIN, SUBSCRIBE and REGISTER; `timeout_seconds`
+    (0: none), `isolation`: of BEGIN; `fetch_position` … `index_name`: of DML and SELECT, the names
+    instead of the ids.
     """
 
     type: int

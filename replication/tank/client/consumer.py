@@ -92,6 +92,13 @@ class Consumer:
         min_bytes: int = 0,
         wait_ms: int = WAIT_MS,
     ) -> None:
+        for what, name in (("group", group), ("topic", topic)):
+            if group and "/" in name:
+                raise ConfigError(
+                    what,
+                    f"{name[:80]!r} has a slash, which parts the two in a group's place",
+                    hint="give a name without one",
+                )
         self.topic = topic
         self._client = client
         self._chosen = None if partitions is None else sorted(set(partitions))
