@@ -48,9 +48,9 @@ from typing import Final
 
 from logweir.errors import ConfigError, LogweirError, SourceStopped, Unreachable
 from logweir.limits import BACKFILL_CHUNK_ITEMS, UPSTREAM_STEP_BYTES, UPSTREAM_WAITING_BYTES
+from logweir.replication.bucket.address import bucket_of, vbuckets_of
 from logweir.replication.bucket.change import NO_REPLACE, TAKE
 from logweir.replication.bucket.item import (
-    DEFAULT_BUCKET,
     RELATIVE_SECONDS,
     VbucketState,
     unpack_item,
@@ -68,7 +68,7 @@ from logweir.replication.memcached.client_session import (
     StreamEvent,
 )
 from logweir.replication.memcached.serve.commands import Executor
-from logweir.replication.memcached.wire.address import is_big_endian, vbuckets_of
+from logweir.replication.memcached.wire.address import is_big_endian
 from logweir.replication.memcached.wire.codec import Opcode, Status
 from logweir.replication.memcached.wire.marks import Marks
 from logweir.replication.memcached.wire.messages import Connect, Opaque, Option, TapMessage
@@ -199,7 +199,7 @@ class TapSource:
         self._big_endian = is_big_endian(url)
         self._buckets = Buckets(shared.log, shared.options.clock)
         self.vbuckets = vbuckets_of(url)
-        self._local = local_name(url.option("name"), url.path[0] if url.path else DEFAULT_BUCKET)
+        self._local = local_name(url.option("name"), bucket_of(url))
         self.takes_over = url.flag("takeover")
         if self.takes_over and not self.vbuckets:
             raise ConfigError("takeover", f"of which vbuckets, in {url}", hint="add vbuckets=0")

@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final, Literal
 import typer
 
 from logweir.errors import ConfigError, Unreachable
+from logweir.replication.bucket.address import vbuckets_of
 from logweir.replication.memcached.client import TapStream, migrate
-from logweir.replication.memcached.wire.address import SCHEMES, vbuckets_of
+from logweir.replication.memcached.wire.address import SCHEMES
 from logweir.replication.memcached.wire.codec import Opcode
 from logweir.replication.memcached.wire.marks import Marks
 from logweir.replication.memcached.wire.messages import Connect, Opaque, Option, TapMessage

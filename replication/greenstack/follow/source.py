@@ -1,5 +1,9 @@
 """Following another logweir by Greenstack: a change stream of one bucket, applied here.
 
+With `prefix` and `vbuckets` in the address only what they choose is asked for, stored and removed;
+the rest of the bucket here is left alone. With `from=now` there is no snapshot the first time: the
+position where the stream began is kept before anything else.
+
 The first time, or when the server no longer has what comes after our position (or is another
 instance than it was), a snapshot is taken: documents are stored as they come and their keys noted
 (8 bytes each); at its end what was not among them is removed here, and the position is kept in the
@@ -17,13 +21,15 @@ A server without the extension, and one that is no Greenstack server, is told as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
-from logweir.errors import PeerRefused, SourceStopped, Unreachable
+from logweir.errors import ConfigError, PeerRefused, SourceStopped, Unreachable
 from logweir.limits import UPSTREAM_STEP_BYTES
+from logweir.replication.bucket.address import bucket_of, vbuckets_of
 from logweir.replication.bucket.change import BURY, TAKE, TAKEN
-from logweir.replication.bucket.item import DEFAULT_BUCKET, Item, VbucketState
+from logweir.replication.bucket.item import Item, VbucketState
 from logweir.replication.bucket.seen import SeenKeys
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.greenstack.client.connection import Connection, Stream, status_of
@@ -36,6 +42,7 @@ from logweir.replication.greenstack.follow.incoming import (
     SnapshotEnds,
     Step,
 )
+from logweir.replication.greenstack.push.pushing import Choice
 from logweir.replication.greenstack.wire.codec import Status
 from logweir.replication.greenstack.wire.messages import Feature, StreamOpen, StreamRow
 from logweir.replication.logs import get_logger
@@ -43,7 +50,7 @@ from logweir.replication.runner import Progress, SourceState
 from logweir.replication.service.names import local_name
 from logweir.replication.service.shared import Shared
 from logweir.replication.stream import positions
-from logweir.replication.urls import Url
+from logweir.replication.urls import Url, option_choice
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.wal.vclock import VClock
@@ -65,9 +72,12 @@ class GreenstackSource:
     def __init__(self, shared: Shared, url: Url) -> None:
         self._shared = shared
         self._url = url
-        self._theirs = url.path[0] if url.path else DEFAULT_BUCKET
+        self._theirs = bucket_of(url)
         self._local = local_name(url.option("name"), self._theirs)
         self._buckets = Buckets(shared.log, shared.options.clock)
+        self._is_from_now = option_choice(url, "from", ("", "now")) == "now"
+        self._vbuckets = tuple(sorted(vbuckets_of(url)))
+        self.choice = Choice(_prefix_of(url), self._vbuckets)
         self.name = f"logweir-{shared.log.instance}".encode()
 
     @property
@@ -79,27 +89,36 @@ class GreenstackSource:
         """See `Source`."""
         bucket = self._buckets.fill(self._local)
         positions.make_spaces(self._shared.log)
-        connection = await Connection.open(self._url, features=(Feature.CHANGE_STREAM,))
+        needed = {Feature.CHANGE_STREAM: "change streams"}
+        if not self.choice.is_all:
+            needed[Feature.FILTERS] = "filters of change streams"
+        connection = await Connection.open(self._url, features=tuple(needed))
         progress.alive()
         try:
-            if Feature.CHANGE_STREAM not in connection.features:
-                raise SourceStopped(
-                    f"{self.url}: {connection.agent or 'the server'} does not offer change "
-                    "streams, which are logweir's extension of Greenstack",
-                    hint="Greenstack itself has none: a Couchbase server can be followed by TAP",
-                )
-            stream = await self._open(connection)
+            for feature, what in needed.items():
+                if feature not in connection.features:
+                    raise SourceStopped(
+                        f"{self.url}: {connection.agent or 'the server'} does not offer {what}, "
+                        "which are logweir's extension of Greenstack",
+                        hint="Greenstack itself has none: a Couchbase server can be followed by "
+                        "TAP; an older logweir has no filters",
+                    )
+            stream = await self._open(connection, bucket)
             await _Following(self, bucket, stream, progress).run()
         finally:
             connection.close("the follower is done")
 
-    async def _open(self, connection: Connection) -> Stream:
-        name = self._theirs
+    async def _open(self, connection: Connection, bucket: Bucket) -> Stream:
+        asked = StreamOpen(
+            buckets=(self._theirs,),
+            window_bytes=_WINDOW_BYTES,
+            prefix=self.choice.prefix,
+            vbuckets=self._vbuckets,
+        )
         position, instance = self.tokens(self._local)
         if instance:
-            asked = StreamOpen(position, buckets=(name,), window_bytes=_WINDOW_BYTES)
             try:
-                stream = await connection.stream(self.name, asked)
+                stream = await connection.stream(self.name, replace(asked, start=position))
             except PeerRefused as error:
                 if error.result not in _ANEW:
                     raise
@@ -109,9 +128,12 @@ class GreenstackSource:
                     return stream
                 _log.warning("greenstack.other_instance", url=self.url, instance=stream.instance)
                 stream.close()
-        _log.info("greenstack.full_copy", url=self.url, bucket=name)
-        asked = StreamOpen(snapshot=True, buckets=(name,), window_bytes=_WINDOW_BYTES)
-        return await connection.stream(self.name, asked)
+        elif self._is_from_now:
+            stream = await connection.stream(self.name, replace(asked, now=True))
+            await self.keep(bucket, stream.opened_at, stream.instance)
+            return stream
+        _log.info("greenstack.full_copy", url=self.url, bucket=self._theirs)
+        return await connection.stream(self.name, replace(asked, snapshot=True))
 
     def tokens(self, bucket: str) -> tuple[VClock, str]:
         """Position and UUID of the server's instance; "": there is no position yet."""
@@ -131,6 +153,12 @@ class GreenstackSource:
             work(items, group)
 
         await self._shared.run(Job(apply, size))
+
+    async def keep(self, bucket: Bucket, position: VClock, instance: str) -> None:
+        """Keep a position, in a transaction of its own."""
+        await self.apply(
+            bucket, lambda items, group: self.note(group, bucket, position, instance), 256
+        )
 
     def note(self, group: Group, bucket: Bucket, position: VClock, instance: str) -> None:
         """Keep a position, in the open transaction."""
@@ -215,7 +243,7 @@ class _Following:
 
         def work(items: GroupItems, group: Group) -> None:
             for change in changes:
-                _apply(items, change)
+                _apply(items, change, self._source.choice)
                 if position is None:
                     group.divide()
             if position is not None:
@@ -235,11 +263,10 @@ class _Following:
         assert seen is not None
 
         def work(items: GroupItems, group: Group) -> None:
-            for vbucket in items.states():
-                for item in items.of_vbucket(vbucket):
-                    if item.key not in seen:
-                        items.remove(item.key, vbucket)
-                        group.divide()
+            for item in _chosen(items, self._source.choice):
+                if item.key not in seen:
+                    items.remove(item.key, item.vbucket)
+                    group.divide()
             self._source.note(group, self._bucket, position, self._stream.instance)
 
         await self._source.apply(self._bucket, work, UPSTREAM_STEP_BYTES)
@@ -253,15 +280,9 @@ class _Following:
         if self._seen is not None or position.signature < self._noted.signature + _NOTE_ROWS:
             return
         _, instance = self._source.tokens(self._bucket.name)
-        if not instance:
-            return
-
-        def work(items: GroupItems, group: Group) -> None:
-            del items
-            self._source.note(group, self._bucket, position, self._stream.instance)
-
-        await self._source.apply(self._bucket, work, 256)
-        self._noted = position
+        if instance:
+            await self._source.keep(self._bucket, position, self._stream.instance)
+            self._noted = position
 
 
 def _place(position: VClock | None) -> str:
@@ -270,14 +291,46 @@ def _place(position: VClock | None) -> str:
     return " ".join(f"{origin}:{lsn}" for origin, lsn in sorted(position.items()))
 
 
-def _apply(items: GroupItems, change: StreamRow) -> None:
+def _prefix_of(url: Url) -> bytes:
+    """How the keys begin that are followed. Raises `ConfigError`."""
+    if url.option("keys"):
+        raise ConfigError(
+            "keys",
+            f"in {url}: a follower keeps values, and would put empty ones in their places",
+            hint="leave it out; streams of keys alone are for clients (`Client.follow`)",
+        )
+    text = url.option("prefix")
+    if "\N{REPLACEMENT CHARACTER}" in text:
+        raise ConfigError("prefix", f"{text!r} in {url} is not text", hint="write it in UTF-8")
+    return text.encode()
+
+
+def _chosen(items: GroupItems, choice: Choice) -> Iterator[Item]:
+    """What is here of what is followed."""
+    for vbucket in choice.vbuckets(items.states()):
+        for item in items.of_vbucket(vbucket):
+            if choice.has(item):
+                yield item
+
+
+def _apply(items: GroupItems, change: StreamRow, choice: Choice) -> None:
     """Make one change, unless it is made already."""
     item = change.item
     if item is None:
-        items.flush()
+        if not choice.is_all:
+            for one in _chosen(items, choice):
+                items.remove(one.key, one.vbucket)
+        else:
+            items.flush()
         return
     if change.is_removal:
-        items.change(BURY | TAKEN, Item(item.key, item.vbucket, cas=item.cas))
+        here: Item | None = item
+        if not (item.cas and choice.is_all):
+            here = items.find(item.key)
+        if here is not None and choice.has(here):
+            # Without a tombstone no vbucket was told: it is that of what is here.
+            vbucket = item.vbucket if item.cas else here.vbucket
+            items.change(BURY | TAKEN, Item(item.key, vbucket, cas=item.cas))
         return
     if items.state(item.vbucket) is None:
         items.set_state(item.vbucket, VbucketState.ACTIVE)

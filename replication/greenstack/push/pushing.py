@@ -78,6 +78,11 @@ class Choice:
         self.keys_only = keys_only
         self.wanted = vbucket_table(vbuckets) if vbuckets else _EVERY
 
+    @property
+    def is_all(self) -> bool:
+        """Whether no item is left out."""
+        return not self.prefix and self.wanted is _EVERY
+
     def has(self, item: Item, *, is_placed: bool = True) -> bool:
         """Whether an item is given. `is_placed`: its vbucket is known; else it may be any."""
         is_in = not is_placed or item.vbucket >= VBUCKETS or self.wanted[item.vbucket]

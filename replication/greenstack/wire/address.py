@@ -1,5 +1,7 @@
 """Addresses of Greenstack servers: ``greenstack://host:port[/bucket]``.
 
+Of an upstream: `prefix` (how keys begin), `vbuckets=5,8-10`, `from=now` (no snapshot at first).
+
 Of a listener: `plain=1` (passwords unencrypted from afar, too), `sweep=SECONDS` (longest pause
 between walks that remove what has expired; 0: only what somebody asks for is removed), `value`
 (`json`, `msgpack` or `envelope`: how tuples of other spaces than buckets are given).
@@ -7,19 +9,12 @@ between walks that remove what has expired; 0: only what somebody asks for is re
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
-from logweir.replication.bucket.item import DEFAULT_BUCKET
-from logweir.replication.service.names import local_name
-from logweir.replication.urls import Scheme, Url, schemes_of
+from logweir.replication.bucket.address import filled_buckets
+from logweir.replication.urls import Scheme, schemes_of
 
 __all__ = ["SCHEMES"]
-
-
-def _fills(url: Url) -> Iterator[tuple[str, str, str]]:
-    theirs = url.path[0] if url.path else DEFAULT_BUCKET
-    yield "bucket", local_name(url.option("name"), theirs), ""
 
 
 SCHEMES: Final = schemes_of(
@@ -27,7 +22,8 @@ SCHEMES: Final = schemes_of(
         "greenstack",
         11210,
         ("bucket",),
+        options=frozenset(("prefix", "vbuckets", "from", "keys")),
         listen_options=frozenset(("plain", "sweep", "value")),
-        fills=_fills,
+        fills=filled_buckets,
     )
 )
