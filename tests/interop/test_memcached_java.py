@@ -1,4 +1,5 @@
-"""spymemcached's TapClient, as Debian packages it, takes streams from us."""
+"""spymemcached, as Debian packages it: its TapClient takes streams from us, and its ordinary client
+is answered as by memcached."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.memcached import memcached
 from support.tapmodel import DATA
 
 from interop.kvclient import KvClient, store
@@ -28,15 +30,18 @@ pytestmark = [
 def classpath(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The class path with the compiled program."""
     folder = tmp_path_factory.mktemp("java")
-    command = ["javac", "-cp", str(JAR), "-d", str(folder), str(DATA / "TapDump.java")]
+    sources = [str(DATA / name) for name in ("TapDump.java", "Items.java")]
+    command = ["javac", "-cp", str(JAR), "-d", str(folder), *sources]
     subprocess.run(command, check=True, capture_output=True)
     return f"{folder}:{JAR}"
 
 
 @contextlib.contextmanager
-def start(classpath: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The program, running; killed if it has not ended."""
-    command = ["java", "-cp", classpath, "TapDump", *arguments]
+def start(
+    classpath: str, *arguments: str, program: str = "TapDump"
+) -> Iterator[subprocess.Popen[str]]:
+    """A program, running; killed if it has not ended."""
+    command = ["java", "-cp", classpath, program, *arguments]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8"
     ) as process:
@@ -75,3 +80,21 @@ def test_live_changes_arrive(tmp_path: Path, classpath: str) -> None:
             ["DELETE", "k"],
             ["MUTATION", "end"],
         ]
+
+
+@pytest.mark.skipif(
+    shutil.which("memcached") is None, reason="no `memcached` program on this machine"
+)
+def test_ordinary_commands_are_answered_as_by_memcached(tmp_path: Path, classpath: str) -> None:
+    """By both protocols, on one port: each answer that the client gives is the same."""
+    listen = [parse_listen_url("memcached://:0")]
+    with memcached() as theirs, Serving(tmp_path / "s", listen=listen, guest="all") as server:
+        for protocol in ("text", "binary"):
+            with contextlib.ExitStack() as stack:
+                running = [
+                    stack.enter_context(start(classpath, protocol, str(port), program="Items"))
+                    for port in (theirs, server.port)
+                ]
+                there, here = (one.communicate(timeout=60)[0].splitlines() for one in running)
+            assert here == there
+            assert there[-1] == "get flushed: null"
