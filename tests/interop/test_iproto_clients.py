@@ -15,7 +15,7 @@ from interop.serving import Serving
 from logweir.replication.iproto.wire.requests import encode_request
 from logweir.replication.service import users
 from logweir.replication.service.access import Privilege
-from logweir.wal.mp import pack
+from logweir.wal.mp import Ext, pack, unpack
 
 asynctnt = pytest.importorskip("asynctnt", reason="asynctnt is not installed")
 tarantool = pytest.importorskip("tarantool", reason="tarantool-python is not installed")
@@ -129,6 +129,32 @@ def test_box_info_is_what_a_tarantool_says(tmp_path: Path, serving: Serving) -> 
     assert (here["status"], here["lsn"], here["vclock"]) == ("running", log.vclock[1], log.vclock)
     with RawClient(serving.port) as client:
         assert client.ask(10, {0x22: "box.info", 0x21: []}).error().code == 42
+
+
+@pytest.mark.tarantool
+def test_an_error_as_a_value_is_kept(tmp_path: Path, serving: Serving) -> None:
+    """One that a Tarantool made (extension type 3): in a tuple, and there and back by CALL."""
+    code = "box.session.settings.error_marshaling_enabled = true return box.error.new(3, 'a', 'b')"
+    with RealTarantool(tmp_path / "box") as box:
+        box.eval("box.schema.user.grant('guest', 'execute,read,write', 'universe')")
+        assert box.port is not None
+        with RawClient(box.port) as client:
+            (error,) = client.ask(8, {0x27: code, 0x21: []}).body[0x30]
+    assert isinstance(error, Ext)
+    assert error.code == 3
+    (told,) = unpack(error.data)[0]
+    assert (told[0], told[5]) == ("ClientError", 3)
+    log = serving.log
+    log.create_space("kept")
+    users.grant(log, "alice", Privilege.READ | Privilege.WRITE, users.Target("space", "kept"))
+    with RawClient(serving.port, "alice", "wonder") as client:
+        space_id = log.schema.space("kept").id
+        client.ask(2, {0x10: space_id, 0x21: [1, error]})
+        asked = {0x10: space_id, 0x11: 0, 0x12: 1, 0x13: 0, 0x14: 0, 0x20: [1]}
+        assert client.ask(1, asked).body[0x30] == [[1, error]]
+        assert client.ask(10, {0x22: "back", 0x21: [error]}).body[0x30] == [error]
+        assert client.ask(6, {0x22: "back", 0x21: [error]}).body[0x30] == [[error]]
+    assert log.get("kept", 1) == (1, error)
 
 
 def test_guest_may_ping_and_vote_only(serving: Serving) -> None:

@@ -15,7 +15,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from logweir.errors import ConfigError, ErrorCode, LogweirError, RequestError
-from logweir.wal.mp import Value, pack
+from logweir.wal.mp import Ext, Value, pack
 
 __all__ = ["Functions", "load_functions"]
 
@@ -57,7 +57,7 @@ class Functions(Mapping[str, Callable[..., Value]]):
         first = (self._store,) if self._takes_log[name] else ()
         try:
             returned = function(*first, *arguments)
-            values = returned if isinstance(returned, tuple) else (returned,)
+            values = returned if _is_plain_tuple(returned) else (returned,)
             if returned is None:
                 values = ()
             return [pack(_as_tuple(value) if as_tuples else value) for value in values]
@@ -71,7 +71,12 @@ class Functions(Mapping[str, Callable[..., Value]]):
 
 
 def _as_tuple(value: Value) -> Value:
-    return value if isinstance(value, list | tuple) else [value]
+    return value if isinstance(value, list) or _is_plain_tuple(value) else [value]
+
+
+def _is_plain_tuple(value: Value) -> bool:
+    """An `Ext`, which is one value, is a tuple, too."""
+    return isinstance(value, tuple) and not isinstance(value, Ext)
 
 
 def _takes_log(function: Callable[..., Any]) -> bool:
