@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -31,7 +31,6 @@ Numbers = np.ndarray[Any, np.dtype[np.uint64]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 
 
-_NAMES: Final = pa.array([type_name(number) for number in range(256)], pa.string())
 _RANGES: Final = {"int16": 2**15, "int32": 2**31, "int64": 2**63}
 _MICROSECONDS: Final = 2.0**63 / 1e6
 _CONSTANTS: Final = 8  # more are not kept
@@ -331,9 +330,17 @@ class Taken:
     def type_name(self) -> pa.Array:
         """The name of the type."""
         types = self._take(self._group.number("type"))
-        if not len(types) or int(types.max()) < len(_NAMES):
-            return _NAMES.take(pa.array(types))
+        names = _names()
+        if not len(types) or int(types.max()) < len(names):
+            return names.take(pa.array(types))
         return pa.array([type_name(one) for one in types.tolist()], pa.string())
+
+
+@cache
+def _names() -> pa.Array:
+    """Of all types below 256. Not made before it is asked for: with its first array Arrow imports
+    pandas, which processes that plan a read do not need."""
+    return pa.array([type_name(number) for number in range(256)], pa.string())
 
 
 _MAKERS: Final[dict[str, Callable[[Taken], pa.Array]]] = {

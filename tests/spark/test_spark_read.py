@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo
 from samples import sample
@@ -28,6 +30,22 @@ def test_a_folder_is_read_without_registration(spark: SparkSession) -> None:
     assert len(rows) == len(expected)
     tuples = [row["body"].get("tuple_mp") for row in expected if row["type"] == "INSERT"]
     assert sorted(row["tuple"].hex() for row in rows if row["type"] == 2) == sorted(tuples)
+
+
+def test_tasks_take_the_installed_pyspark(spark: SparkSession) -> None:
+    """Not that of a zip file, which each process would compile anew; no other program gets the
+    home of Spark that is without it."""
+
+    def look(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+        import pyspark
+
+        list(batches)
+        yield pa.RecordBatch.from_arrays([pa.array([pyspark.__file__])], names=["file"])
+
+    (row,) = spark.range(0, 1, 1, 1).mapInArrow(look, "file STRING").collect()
+    assert row.file == pyspark.__file__
+    assert "SPARK_HOME" not in os.environ
 
 
 def test_columns_come_as_asked(spark: SparkSession) -> None:

@@ -71,6 +71,15 @@ def test_the_face_loads_neither_spark_nor_arrow() -> None:
         _ = pipeline.nothing
 
 
+def test_what_plans_a_read_loads_neither_pandas_nor_the_store() -> None:
+    """Spark starts a process for each plan: what it imports is paid each time."""
+    code = (
+        "import sys, logweir.pipeline.readers; "
+        "assert not {'pandas', 'logweir.store.engine.engine'} & set(sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-P", "-c", code]).returncode == 0
+
+
 def test_a_java_without_the_module_is_started_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
