@@ -34,7 +34,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Final, Literal
 
 from logweir.errors import ErrorCode, RequestError
@@ -49,7 +49,6 @@ from logweir.store.schema.decode import (
 from logweir.store.schema.definition import (
     CollationDef,
     IndexDef,
-    IndexType,
     PartDef,
     SequenceDef,
     SequenceUse,
@@ -57,6 +56,7 @@ from logweir.store.schema.definition import (
     SystemSpace,
 )
 from logweir.store.schema.fieldtype import FieldType
+from logweir.store.schema.firstspaces import first_spaces
 from logweir.store.schema.jsonpath import PathError
 from logweir.store.schema.row import read_row, row_numbers
 from logweir.wal.vclock import VClock
@@ -86,56 +86,25 @@ class Change:
     check_tuples: bool = False
 
 
-def _part(field_no: int, kind: FieldType) -> PartDef:
-    return PartDef(field_no, kind)
-
-
-_ID: Final = (_part(0, FieldType.UNSIGNED),)
-_NAME: Final = (_part(0, FieldType.STRING),)
-_TWO_IDS: Final = (_part(0, FieldType.UNSIGNED), _part(1, FieldType.UNSIGNED))
-
-_FIRST_SPACES: Final[tuple[tuple[SystemSpace, str, tuple[PartDef, ...]], ...]] = (
-    (SystemSpace.SCHEMA, "_schema", _NAME),
-    (SystemSpace.COLLATION, "_collation", _ID),
-    (SystemSpace.SPACE, "_space", _ID),
-    (SystemSpace.SEQUENCE, "_sequence", _ID),
-    (SystemSpace.SEQUENCE_DATA, "_sequence_data", _ID),
-    (SystemSpace.INDEX, "_index", _TWO_IDS),
-    (SystemSpace.FUNC, "_func", _ID),
-    (SystemSpace.USER, "_user", _ID),
-    (SystemSpace.PRIV, "_priv", _ID),
-    (SystemSpace.CLUSTER, "_cluster", _ID),
-    (SystemSpace.TRIGGER, "_trigger", _NAME),
-    (SystemSpace.TRUNCATE, "_truncate", _ID),
-    (SystemSpace.SPACE_SEQUENCE, "_space_sequence", _ID),
-    (
-        SystemSpace.FK_CONSTRAINT,
-        "_fk_constraint",
-        (_part(0, FieldType.STRING), _part(1, FieldType.UNSIGNED)),
-    ),
-    (
-        SystemSpace.CK_CONSTRAINT,
-        "_ck_constraint",
-        (_part(0, FieldType.UNSIGNED), _part(1, FieldType.STRING)),
-    ),
-    (SystemSpace.FUNC_INDEX, "_func_index", _TWO_IDS),
-)
-"""What is there before any row: name and primary key, replaced when their own rows come."""
-
-
 # Most of these rows are the same in all folders: the 276 collations and 26 spaces of a new one.
 _collation_of = lru_cache(maxsize=512)(decode_collation)
 _space_of = lru_cache(maxsize=128)(decode_space)
 
+# So is what the first rows of `_space` and `_index` make of system spaces, one after the other: by
+# the row, what was there before and the limit of tuples. That stays beside it, for it is known by
+# its id. Not of those with collations, which are other rows.
+_REMEMBERED: Final[
+    dict[tuple[int, bytes, int, int, bool], tuple[SpaceDef | None, Change | None]]
+] = {}
+_REMEMBERED_MOST: Final = 1024
 
-@cache
-def _first_spaces() -> dict[int, SpaceDef]:
-    """They never change, so they are made once."""
-    found = {}
-    for space_id, name, parts in _FIRST_SPACES:
-        primary = IndexDef(space_id, 0, "primary", IndexType.TREE, parts)
-        found[int(space_id)] = SpaceDef(int(space_id), 1, name).with_indexes((primary,))
-    return found
+
+def _is_alike(space: SpaceDef) -> bool:
+    return (
+        space.is_system
+        and not any(one.collation_id for one in space.fields)
+        and all(part.collation is None for index in space.indexes for part in index.parts)
+    )
 
 
 def _nothing(space_id: int, index_id: int, key: list[Any]) -> bool:
@@ -153,7 +122,7 @@ class Schema:
 
     def __init__(self, tuple_bytes: int = TUPLE_BYTES) -> None:
         self.tuple_bytes = tuple_bytes
-        self._spaces = dict(_first_spaces())
+        self._spaces = dict(first_spaces())
         self._by_name = {space.name: space.id for space in self._spaces.values()}
         self.sequences: dict[int, SequenceDef] = {}
         self.collations: dict[int, CollationDef] = {}
@@ -249,7 +218,9 @@ class Schema:
         where the row defines nothing. Raises `RequestError`, and then nothing has changed.
         """
         change: Change | None = None
-        if space_id == SystemSpace.SPACE:
+        if old is None and new and space_id in (SystemSpace.SPACE, SystemSpace.INDEX):
+            change = self._first_row(space_id, new, trusted)
+        elif space_id == SystemSpace.SPACE:
             change = self._space_row(old, new, has_rows)
         elif space_id == SystemSpace.INDEX:
             change = self._index_row(old, new, trusted)
@@ -284,6 +255,24 @@ class Schema:
             del self._by_name[old.name]
         self._spaces[space.id] = space
         self._by_name[space.name] = space.id
+
+    def _first_row(self, space_id: int, new: bytes, trusted: bool) -> Change | None:
+        """A row of `_space` or `_index` that was not there before."""
+        before = self._spaces.get(row_numbers(new, 1)[0])
+        key = (space_id, new, id(before), self.tuple_bytes, trusted)
+        _, change = _REMEMBERED.get(key, (None, None))
+        if change is not None and change.new is not None:
+            self._put(change.new)
+            return change
+        if space_id == SystemSpace.SPACE:
+            change = self._space_row(None, new, _nothing)
+        else:
+            change = self._index_row(None, new, trusted)
+        if change is not None and change.new is not None and _is_alike(change.new):
+            if len(_REMEMBERED) >= _REMEMBERED_MOST:
+                _REMEMBERED.clear()
+            _REMEMBERED[key] = before, change
+        return change
 
     # --- spaces -----------------------------------------------------------------------------------
     def _space_row(self, old: bytes | None, new: bytes | None, has_rows: HasRows) -> Change | None:

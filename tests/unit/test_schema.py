@@ -8,6 +8,7 @@ import pytest
 from samples import sample
 
 from logweir.errors import RequestError
+from logweir.store.schema import schema as schema_module
 from logweir.store.schema.definition import FieldDef, IndexDef, IndexType, PartDef, SpaceDef
 from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.schema import Change, Schema, check_cluster_row
@@ -49,6 +50,35 @@ def schema() -> Schema:
     apply(made, 288, None, PRIMARY)
     apply(made, 288, None, SECONDARY)
     return made
+
+
+def test_what_is_remembered_of_system_spaces_is_what_their_rows_make() -> None:
+    """With each limit of tuples its own, also where a definition in between is another one."""
+    rows = [
+        (row["body"]["space_id"], bytes.fromhex(row["body"]["tuple_mp"]))
+        for row in sample("02-spaces").file("00000000000000001356.snap").rows
+    ]
+    system = [(space_id, data) for space_id, data in rows if space_id in (276, 280, 288)]
+
+    def made(limit: int, forgetful: bool, owner: int = 1) -> tuple[int, list[SpaceDef]]:
+        found = Schema(limit)
+        for space_id, data in system:
+            if forgetful:
+                schema_module._REMEMBERED.clear()
+            given = unpack(data)
+            if space_id == 280 and given[0] == 280:
+                data = pack([280, owner, *given[2:]])
+            found.apply(space_id, None, data, is_insert=True, trusted=True)
+        return found.version, list(found)
+
+    cases = ((1 << 20, 1), (1 << 21, 1), (1 << 21, 2))
+    wanted = [made(limit, True, owner) for limit, owner in cases]
+    for (limit, owner), expected in zip(cases, wanted, strict=True):
+        first, second = made(limit, False, owner), made(limit, False, owner)
+        assert first == second == expected
+        alike = [one is other for one, other in zip(first[1], second[1], strict=True)]
+        assert sum(alike) > 20
+        assert all(space.tuple_bytes == limit for space in second[1] if space.fields)
 
 
 def test_a_snapshot_makes_the_schema_it_was_written_from() -> None:
