@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Follower:
