@@ -31,7 +31,8 @@ from logweir.store.expiring import Sweeper
 from logweir.store.recover.checkpoint import CheckpointOptions, Checkpoints
 from logweir.store.recover.upkeep import position_of
 from logweir.store.schema.schema import Schema
-from logweir.store.state.state import StateError, Txn, explained, typed
+from logweir.store.state.state import StateError, explained, typed
+from logweir.store.state.statetxn import Txn
 from logweir.store.view import ReadView
 from logweir.wal.endmark import EndMarks
 from logweir.wal.filesystem import FileSystem

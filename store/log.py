@@ -127,7 +127,7 @@ class Log(Reads, Past, Listens, Expires, Appends, Upkeep):
         index: int | str = 0,
     ) -> Row | None:
         given = None if ops is None else listed(ops)  # it may be wanted twice
-        size = about_bytes(first) + about_bytes(given)
+        size = about_bytes(first) + (0 if given is None else about_bytes(given))
         made: Row | None = self.inner.run(
             lambda group: group.make(kind, space, first, given, index), size
         )

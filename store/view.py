@@ -20,7 +20,7 @@ from logweir.store.engine.statements import Row
 from logweir.store.expiry import Expiry, due, expiry_of, unexpired
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.schema import Schema
-from logweir.store.state.layered import LayeredTxn
+from logweir.store.state.stackkernel import LayeredTxn
 from logweir.wal.mp import Value, unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType

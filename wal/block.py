@@ -200,19 +200,6 @@ def _packed_forms(rows: Buffer, level: int) -> Iterator[bytes]:
         yield _compress(rows, other, with_checksum=True)
 
 
-def _ends_in_zeros(payload: Buffer, offset: int) -> bool:
-    """Whether the part of a sector that the block ends in would be zeros only."""
-    last = (offset + FIXHEADER_BYTES + len(payload)) % _SECTOR_BYTES
-    return 0 < last <= len(payload) and not payload[-1] and bytes(payload[-last:]).count(0) == last
-
-
-def _has_zero_sector(payload: Buffer, offset: int) -> bool:
-    """Whether a sector, or the part of one that the block ends in, would be zeros only."""
-    if _ends_in_zeros(payload, offset):
-        return True
-    return len(payload) >= _SECTOR_BYTES and fillerkernel.has_zeros(payload, _SECTOR_BYTES)
-
-
 def encode_block(
     rows: Buffer,
     *,
@@ -232,14 +219,15 @@ def encode_block(
     packs = (
         threshold_bytes is not None and len(rows) >= threshold_bytes and not _is_dense(rows, level)
     )
-    kind: BlockKind = "plain"
-    payload = rows
-    if packs or _has_zero_sector(rows, offset):
-        kind = "zstd"
-        for payload in _packed_forms(rows, level):
-            if not _has_zero_sector(payload, offset):
-                break
-    return encode_fixheader(kind, len(payload), checksum(payload), unsynced_bytes), payload
+    if not packs:
+        head = fillerkernel.block_head(MAGIC_PLAIN[3], checksum, rows, unsynced_bytes, offset)
+        if head is not None:
+            return head, rows
+    for payload in _packed_forms(rows, level):
+        head = fillerkernel.block_head(MAGIC_ZSTD[3], checksum, payload, unsynced_bytes, offset)
+        if head is not None:
+            return head, payload
+    return encode_fixheader("zstd", len(payload), checksum(payload), unsynced_bytes), payload
 
 
 def encode_pieces(
@@ -259,7 +247,9 @@ def encode_pieces(
     parts = rows.parts
     packs = not is_dense and threshold_bytes is not None and rows.size_bytes >= threshold_bytes
     if (packs and not _is_dense(max(parts, key=len), level, _SAMPLED_PIECE_BYTES)) or (
-        _ends_in_zeros(parts[-1], offset + rows.size_bytes - len(parts[-1]))
+        fillerkernel.ends_in_zeros(
+            parts[-1], offset + FIXHEADER_BYTES + rows.size_bytes - len(parts[-1])
+        )
     ):
         found = None
     else:

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Final
 
 from logweir.errors import DecodeError
-from logweir.wal.block import FIXHEADER_BYTES, decode_fixheader, encode_fixheader
-from logweir.wal.crc32c import behind_zeros, checksum
+from logweir.wal.block import FIXHEADER_BYTES, decode_fixheader
 from logweir.wal.filesystem import FileSystem, ReadFile
+from logweir.wal.fillerkernel import filler_head as encode_filler
 
 __all__ = [
     "FILLER_BYTES",
@@ -44,16 +44,8 @@ __all__ = [
 FILLER_BYTES: Final = 27
 _SKIPPED: Final = bytes.fromhex("502a4d18")
 _LENGTH: Final = struct.Struct("<I")
-_HEAD_BYTES: Final = FILLER_BYTES - FIXHEADER_BYTES
 _STEP_BYTES: Final = 64 * 1024
 _SPARE_TIMES: Final = 16
-
-
-def encode_filler(zeros: int) -> bytes:
-    """The 27 bytes in front of `zeros` zeros, 0 … 2^31 - 9."""
-    head = _SKIPPED + _LENGTH.pack(zeros)
-    crc = behind_zeros(checksum(head), zeros)
-    return bytes(encode_fixheader("zstd", _HEAD_BYTES + zeros, crc)) + head
 
 
 def filler_zeros(data: bytes | memoryview) -> int | None:

@@ -1,19 +1,21 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: annotation_typing=False
-"""Zeros: where many stand one behind the other, and the checksum of those that stand behind
-something, without looking at them.
+"""Heads of blocks, and what they need: where many zeros stand one behind the other, and the
+checksum of those that stand behind something, without looking at them.
 
 This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
-in `fillerkernel.pxd`. `wal.crc32c` is its face; only it and `wal.block` call it.
+in `fillerkernel.pxd`. Its faces are `wal.crc32c`, `wal.block` and `wal.filler`.
 
 A checksum is a polynomial over GF(2) modulo the one of CRC-32C, its highest power in the lowest
-bit. One more zero byte multiplies it by x^8, n of them by x^(8 n): squares and products, about two
-for each bit of n. Source: Ross N. Williams, "A painless guide to CRC error detection algorithms".
+bit. One more zero byte multiplies it by x^8, n of them by x^(8 n): a product for each bit of n that
+is set. Source: Ross N. Williams, "A painless guide to CRC error detection algorithms".
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+import logweir.wal.kernel as rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 POLYNOMIAL = 0x82F63B78
 TOP = 2**31  # x^0
 BYTE = 2**23  # x^8
+HEAD = 19  # block.FIXHEADER_BYTES
+SECTOR = 512  # block._SECTOR_BYTES
+ZSTD = 0xBA  # the last byte of block.MAGIC_ZSTD
+FILLER = 27  # filler.FILLER_BYTES
 
 
 def times(one: int, other: int) -> int:
@@ -37,13 +43,26 @@ def times(one: int, other: int) -> int:
     return product
 
 
-def behind_zeros(crc: int, count: int) -> int:
-    """The checksum `crc` of something after `count` zero bytes more."""
+def squares() -> list[int]:
+    """x^8 to the powers 1, 2, 4, … 2^63."""
+    found: list[int] = []
     power = BYTE
+    while len(found) < 64:
+        found.append(power)
+        power = times(power, power)
+    return found
+
+
+POWERS = squares()
+
+
+def behind_zeros(crc: int, count: int) -> int:
+    """The checksum `crc` of something after `count` (less than 2^64) zero bytes more."""
+    bit = 0
     while count:
         if count & 1:
-            crc = times(crc, power)
-        power = times(power, power)
+            crc = times(crc, POWERS[bit])
+        bit += 1
         count >>= 1
     return crc
 
@@ -82,3 +101,59 @@ def running(find: Any, parts: Sequence[Buffer], zeros: int) -> list[int] | None:
         crc = find(part, crc)
         found.append(crc)
     return found
+
+
+def ends_in_zeros(data: Buffer, offset: int) -> bool:
+    """Whether the part of a sector in which `data` ends would be zeros only, where it stands at
+    `offset`. No, if that holds none of it, or more than it."""
+    size = len(data)
+    last = (offset + size) % SECTOR
+    if not 0 < last <= size:
+        return False
+    at = size - last
+    while at < size:
+        if data[at]:
+            return False
+        at += 1
+    return True
+
+
+def block_head(kind: int, find: Any, data: Buffer, unsynced: int, offset: int) -> bytearray | None:
+    """The fixheader of a block of the payload `data` that will stand at `offset`; None if one of
+    its sectors, or the part of one that it ends in, would be zeros only. `find`: gives checksums;
+    the rest as for `put_fixheader`."""
+    size = len(data)
+    if size and data[size - 1] == 0 and ends_in_zeros(data, offset + HEAD):
+        return None
+    if size >= SECTOR and has_zeros(data, SECTOR):
+        return None
+    out = bytearray(HEAD)
+    rows.put_fixheader(kind, size, unsynced, find(data), out)
+    return out
+
+
+def filler_head(zeros: int) -> bytes:
+    """The head of a filler in front of so many zeros, which are less than 2^31 - 8."""
+    out = bytearray(FILLER)
+    to = out
+    to[HEAD] = 0x50
+    to[HEAD + 1] = 0x2A
+    to[HEAD + 2] = 0x4D
+    to[HEAD + 3] = 0x18
+    at = HEAD + 4
+    left = zeros
+    while at < FILLER:
+        to[at] = left & 0xFF
+        left >>= 8
+        at += 1
+    crc = 0
+    at = HEAD
+    while at < FILLER:
+        crc ^= to[at]
+        bit = 8
+        while bit:
+            crc = (crc >> 1) ^ POLYNOMIAL if crc & 1 else crc >> 1
+            bit -= 1
+        at += 1
+    rows.put_fixheader(ZSTD, FILLER - HEAD + zeros, 0, behind_zeros(crc, zeros), out)
+    return bytes(out)

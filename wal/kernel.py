@@ -3,7 +3,8 @@
 """The hot loops of the log: block bytes → columns, columns → rows, rows → replication packets.
 
 This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
-in `kernel.pxd`. `COMPILED` says which one runs. `wal.columns` is its face; nothing else calls it.
+in `kernel.pxd`. `COMPILED` says which one runs. `wal.columns` is its face for rows;
+`wal.mp`, `wal.block`, `wal.walk` and protocols call one function each, other kernels many, as C.
 
 Buffers of bytes are `bytes`, those that are written `bytearray`: their memory is used as it is.
 Every number is an unsigned 64-bit one. A *table* is one flat buffer of them (format "Q") that

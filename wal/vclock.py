@@ -26,6 +26,7 @@ __all__ = ["VClock"]
 _TOKEN = re.compile(r"[ \t]*([{}:,]|[0-9]+)[ \t]*")
 _ONE = re.compile(r"\{([1-9]: [1-9][0-9]{0,17})?\}")
 _LSN_END = 2**63
+_IDS = range(VCLOCK_COMPONENTS)
 
 
 class VClock(Mapping[int, int]):
@@ -51,7 +52,7 @@ class VClock(Mapping[int, int]):
     def of_lsns(cls, lsns: Sequence[int]) -> VClock:
         """Of all components, by replica id, as `lsns` gives them."""
         made = cls.__new__(cls)  # each group makes one: nothing needs to be checked
-        made._lsns = dict(compress(enumerate(lsns), lsns))
+        made._lsns = dict(zip(compress(_IDS, lsns), filter(None, lsns), strict=False))
         return made
 
     @classmethod

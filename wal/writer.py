@@ -420,11 +420,12 @@ class WalWriter(OfProcess):
         """Have zeros behind what is synced, if there are not enough of them any more."""
         options, size = self.options, current.size
         step = min(options.write_ahead_bytes, max(size, _FIRST_AHEAD_BYTES))
+        if current.filled - size >= step // 2 or not current.takes_zeros:
+            return  # there are enough
         filled = min(size + step, options.max_bytes)
-        few = not options.is_synced or filled - size <= 2 * FILLER_BYTES
-        enough = current.filled - size >= step // 2 or not current.takes_zeros
         before = max(current.filled, size + FILLER_BYTES)
-        if few or enough or not has_spare(self._filesystem, current.path, filled - before):
+        few = not options.is_synced or filled - size <= 2 * FILLER_BYTES
+        if few or not has_spare(self._filesystem, current.path, filled - before):
             return
         current.filled = filled  # also if what follows is interrupted
         whole, rest = divmod(filled - before, len(_ZEROS))

@@ -39,7 +39,7 @@ from logweir.store.engine.engine import Engine, Plans
 from logweir.store.engine.request import Request
 from logweir.store.schema.definition import SYSTEM_ID_MAX, SYSTEM_ID_MIN, SpaceDef, SystemSpace
 from logweir.store.schema.schema import Schema
-from logweir.store.state.state import Txn
+from logweir.store.state.statetxn import Txn
 from logweir.wal.block import decompress
 from logweir.wal.xrow import RowType
 from logweir.wal.zstdlib import zstd
@@ -143,7 +143,7 @@ class Era:
 
 
 class _Tree:
-    """The entries of one index, in memory: what `Engine` asks of `store.state.state.Tree`."""
+    """The entries of one index, in memory: what `Engine` asks of `store.state.tree.Tree`."""
 
     def __init__(self) -> None:
         self.entries: dict[bytes, bytes] = {}
@@ -165,7 +165,7 @@ class _Tree:
 
 
 class _Memory:
-    """Trees by space and index: what `Engine` and `ddl` ask of `store.state.state.Txn`."""
+    """Trees by space and index: what `Engine` and `ddl` ask of `store.state.statetxn.Txn`."""
 
     def __init__(self) -> None:
         self.trees: dict[tuple[int, int], _Tree] = {}

@@ -18,7 +18,7 @@ from logweir.store.commit.group import Group
 from logweir.store.commit.marks import Outcome
 from logweir.store.commit.queue import interrupted, lighten
 from logweir.store.commit.syncer import BackgroundSync
-from logweir.store.state.layer import Layer, Stack
+from logweir.store.state.stackkernel import Layer, Stack
 from logweir.store.state.state import StateError
 
 __all__ = ["Ahead"]

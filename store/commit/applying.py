@@ -19,7 +19,7 @@ from logweir.store.engine.reads import compiled
 from logweir.store.engine.refusal import refusal
 from logweir.store.engine.request import Request
 from logweir.store.engine.sequence import learn_sequence
-from logweir.store.state.layered import LayeredTxn
+from logweir.store.state.stackkernel import LayeredTxn
 from logweir.wal.columns import RowColumns
 from logweir.wal.xrow import FLAG_COMMIT, RowType, type_name
 

@@ -37,10 +37,10 @@ from logweir.store.engine.settling import Settlement
 from logweir.store.engine.synchro import SynchroQueue
 from logweir.store.schema.definition import SYSTEM_ID_MAX
 from logweir.store.schema.schema import Schema
-from logweir.store.state.layer import Layer
-from logweir.store.state.layered import LayeredTxn
 from logweir.store.state.layers import Layers
-from logweir.store.state.state import Position, State, StateError
+from logweir.store.state.stackkernel import Layer, LayeredTxn
+from logweir.store.state.state import State, StateError
+from logweir.store.state.statetxn import Position
 from logweir.store.state.viewers import View, Viewers
 from logweir.wal.block import Pieces
 from logweir.wal.failpoint import failpoint

@@ -34,8 +34,8 @@ from logweir.store.engine.synchro import DECISIONS, Decision, Entry, SynchroQueu
 from logweir.store.schema.definition import SYSTEM_ID_MAX, SpaceDef, SystemSpace
 from logweir.store.schema.schema import Schema, check_cluster_row
 from logweir.store.schema.values import LargeTuple
-from logweir.store.state.layered import LayeredTxn
 from logweir.store.state.references import values_of
+from logweir.store.state.stackkernel import LayeredTxn
 from logweir.wal.block import Pieces
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import Value, unpack

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from logweir.store.engine.synchro import Entry
 from logweir.store.schema.schema import Schema
 from logweir.store.schema.values import LargeTuple
-from logweir.store.state.layer import Layer
-from logweir.store.state.layered import Mark as TxnMark
+from logweir.store.state.stackkernel import Layer
+from logweir.store.state.stackkernel import Mark as TxnMark
 from logweir.wal.block import Pieces
 from logweir.wal.settled import Span
 

@@ -23,8 +23,8 @@ from logweir.store.schema.keys import exact_key
 from logweir.store.schema.schema import Schema
 from logweir.store.schema.spaceplan import plan_of
 from logweir.store.schema.values import go_to, read_array, skip
-from logweir.store.state.layered import LayeredTree, LayeredTxn
-from logweir.store.state.state import Txn
+from logweir.store.state.stackkernel import LayeredTree, LayeredTxn
+from logweir.store.state.statetxn import Txn
 from logweir.store.state.tree import Tree
 from logweir.wal.mp import encode_array_header
 from logweir.wal.xrow import RowType

@@ -31,8 +31,8 @@ from logweir.store.engine.reads import (
 )
 from logweir.store.engine.refusal import refusal
 from logweir.store.schema.schema import Schema
-from logweir.store.state.layered import LayeredTxn
 from logweir.store.state.layers import Layers
+from logweir.store.state.stackkernel import LayeredTxn
 from logweir.store.state.state import State, StateError, explained
 
 if TYPE_CHECKING or COMPILED:

@@ -21,7 +21,7 @@ from logweir.store.engine.executing import COMPILED, Answer, Executor
 from logweir.store.engine.refusal import refusal
 from logweir.store.schema.definition import IndexDef, SpaceDef
 from logweir.store.schema.schema import Schema
-from logweir.store.state.layered import LayeredTxn
+from logweir.store.state.stackkernel import LayeredTxn
 from logweir.wal.mp import Value
 
 if TYPE_CHECKING or COMPILED:

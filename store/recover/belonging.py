@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Final
 from logweir.errors import LogweirError, RecoveryRefused, WriteFailed
 from logweir.recovery import LogPosition, RecoveryPlan, RecoveryReport
 from logweir.store.state import base
-from logweir.store.state.state import Position, State, Txn
+from logweir.store.state.state import State
+from logweir.store.state.statetxn import Position, Txn
 from logweir.wal.filesystem import FileSystem, explain
 from logweir.wal.place import Found, Place, find
 from logweir.wal.vclock import VClock

@@ -23,7 +23,8 @@ from logweir.store.engine.engine import Plans
 from logweir.store.recover.loading import Source, load
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.schema import Schema
-from logweir.store.state.state import State, Txn
+from logweir.store.state.state import State
+from logweir.store.state.statetxn import Txn
 from logweir.wal.directory import no_store
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.lease import leased

@@ -19,8 +19,9 @@ from logweir.store.engine.request import key_bytes
 from logweir.store.recover.loading import cannot_apply
 from logweir.store.schema.definition import SYSTEM_ID_MAX, SystemSpace
 from logweir.store.schema.schema import Definitions, Schema
-from logweir.store.state.layered import LayeredTxn
-from logweir.store.state.state import State, Txn
+from logweir.store.state.stackkernel import LayeredTxn
+from logweir.store.state.state import State
+from logweir.store.state.statetxn import Txn
 from logweir.wal.columns import RowColumns
 from logweir.wal.directory import no_store, scan_directory
 from logweir.wal.filesystem import OS, FileSystem

@@ -21,7 +21,7 @@ from logweir.recovery.rewrite import while_files_go
 from logweir.store.engine.engine import Engine, Plans
 from logweir.store.recover.loading import Source, load
 from logweir.store.schema.schema import Schema
-from logweir.store.state.layered import LayeredTxn
+from logweir.store.state.stackkernel import LayeredTxn
 from logweir.store.state.state import State
 from logweir.wal.directory import no_store
 from logweir.wal.filesystem import FileSystem, explain

@@ -30,9 +30,10 @@ from logweir.store.engine.synchro import DECISIONS, Decision, Entry, SynchroQueu
 from logweir.store.schema import kernel
 from logweir.store.schema.definition import SYSTEM_ID_MAX, SystemSpace
 from logweir.store.schema.schema import Schema
-from logweir.store.state.layered import LayeredTxn
 from logweir.store.state.layers import put_into
-from logweir.store.state.state import MapFull, Position, State, Txn
+from logweir.store.state.stackkernel import LayeredTxn
+from logweir.store.state.state import MapFull, State
+from logweir.store.state.statetxn import Position, Txn
 from logweir.wal.columns import RowColumns
 from logweir.wal.failpoint import failpoint
 from logweir.wal.place import Place

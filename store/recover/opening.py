@@ -43,7 +43,8 @@ from logweir.store.schema.definition import SystemSpace
 from logweir.store.schema.schema import Schema
 from logweir.store.state import base
 from logweir.store.state.references import LogFiles
-from logweir.store.state.state import Position, State
+from logweir.store.state.state import State
+from logweir.store.state.statetxn import Position
 from logweir.wal.directory import no_store
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem, explain, make_folders

@@ -26,7 +26,8 @@ from logweir.store.recover.belonging import BROKEN, opened_to_read
 from logweir.store.recover.loading import Source, load
 from logweir.store.schema.schema import Schema
 from logweir.store.state.references import LogFiles
-from logweir.store.state.state import State, Txn
+from logweir.store.state.state import State
+from logweir.store.state.statetxn import Txn
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock

@@ -23,9 +23,9 @@ from typing import Final, TypeVar
 from logweir.errors import LogweirError, RequestError, WriteFailed
 from logweir.limits import LAYER_BYTES, LAYER_SECONDS, STATE_KEPT_BYTES
 from logweir.store.state import heap
-from logweir.store.state.layer import Layer, Stack
-from logweir.store.state.layered import LayeredTxn
-from logweir.store.state.state import MapFull, Position, State, StateError, Txn
+from logweir.store.state.stackkernel import Layer, LayeredTxn, Stack
+from logweir.store.state.state import MapFull, State, StateError
+from logweir.store.state.statetxn import Position, Txn
 from logweir.store.state.viewers import Look, Viewers
 from logweir.wal.failpoint import failpoint
 from logweir.wal.process import start_thread

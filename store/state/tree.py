@@ -14,7 +14,7 @@ from logweir.store.state.memtable import Memtable
 from logweir.store.state.references import REFERENCE
 
 if TYPE_CHECKING:
-    from logweir.store.state.state import Txn
+    from logweir.store.state.statetxn import Txn
 
 __all__ = ["SortedPart", "Tree", "takes_length"]
 

@@ -31,9 +31,10 @@ from logweir.store.engine.request import Request, encode_body
 from logweir.store.log import Log
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.schema import Schema
-from logweir.store.state.layered import LayeredTxn
 from logweir.store.state.layers import put_into
-from logweir.store.state.state import State, Txn
+from logweir.store.state.stackkernel import LayeredTxn
+from logweir.store.state.state import State
+from logweir.store.state.statetxn import Txn
 from logweir.wal.block import encode_block
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import pack

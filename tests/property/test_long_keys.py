@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from logweir.store.state.state import State, Txn
+from logweir.store.state.state import State
+from logweir.store.state.statetxn import Txn
 from logweir.store.state.tree import Tree
 
 LENGTHS = (1, 400, 509, 510, 511, 512, 1011, 1012, 1013, 1014, 1015, 1514, 1600, 5000)

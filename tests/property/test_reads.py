@@ -27,10 +27,10 @@ from logweir.store.schema.definition import IndexDef, IndexType, PartDef, SpaceD
 from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.schema import Schema
 from logweir.store.state import layers
-from logweir.store.state.layer import Layer
-from logweir.store.state.layered import LayeredTxn
 from logweir.store.state.references import REFERENCE, LogFiles
-from logweir.store.state.state import State, Txn
+from logweir.store.state.stackkernel import Layer, LayeredTxn
+from logweir.store.state.state import State
+from logweir.store.state.statetxn import Txn
 from logweir.wal.mp import pack, unpack
 
 ID = 600

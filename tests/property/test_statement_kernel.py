@@ -28,8 +28,9 @@ from logweir.store.engine.reference import found_by, is_expected
 from logweir.store.engine.request import Request, encode_body
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.schema import Schema
-from logweir.store.state.layered import LayeredTxn
-from logweir.store.state.state import State, Txn
+from logweir.store.state.stackkernel import LayeredTxn
+from logweir.store.state.state import State
+from logweir.store.state.statetxn import Txn
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
 

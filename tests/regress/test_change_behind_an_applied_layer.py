@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import logweir
-from logweir.store.state.layer import Stack
 from logweir.store.state.layers import Layers
-from logweir.store.state.state import Txn
+from logweir.store.state.stackkernel import Stack
+from logweir.store.state.statetxn import Txn
 
 
 def test_a_change_right_behind_the_states_commit_is_made(

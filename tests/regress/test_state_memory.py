@@ -19,7 +19,7 @@ from support.waiting import until
 import logweir
 from logweir.store.log import Log
 from logweir.store.state import layers
-from logweir.store.state.layer import Layer
+from logweir.store.state.stackkernel import Layer
 
 FIELDS = [("id", "unsigned"), ("n", "unsigned"), ("s", "string")]
 

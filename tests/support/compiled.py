@@ -19,7 +19,7 @@ from logweir.store.engine.request import Request
 from logweir.store.engine.select import Select, reference
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.schema import Schema
-from logweir.store.state.layered import LayeredTxn
+from logweir.store.state.stackkernel import LayeredTxn
 from logweir.wal.mp import pack, unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType

@@ -16,7 +16,7 @@ from logweir.store.schema.values import LargeTuple
 from logweir.store.state import references as references_module
 from logweir.store.state import state as state_module
 from logweir.store.state.references import REFERENCE
-from logweir.store.state.state import Txn
+from logweir.store.state.statetxn import Txn
 from logweir.wal.failpoint import arm, disarm
 from logweir.wal.mp import pack, unpack
 

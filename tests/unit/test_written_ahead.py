@@ -9,6 +9,7 @@ import random
 import signal
 from array import array
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.logs import INSTANCE, START, insert, transaction
@@ -23,7 +24,13 @@ from logweir.recovery.trim import trim
 from logweir.store.schema.bulk import interpreted
 from logweir.tools.cli.main import app
 from logweir.wal import fillerkernel
-from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, decode_fixheader
+from logweir.wal.block import (
+    EOF_MARKER,
+    FIXHEADER_BYTES,
+    MAGIC_PLAIN,
+    decode_fixheader,
+    encode_fixheader,
+)
 from logweir.wal.blockfile import Block, BlockFile
 from logweir.wal.crc32c import behind_zeros, checksum, reference_checksum
 from logweir.wal.damage import Damage, FileEnd
@@ -80,10 +87,33 @@ def test_the_checksum_of_zeros_is_the_definition(module: object) -> None:
         assert behind_zeros(checksum(data), count) == expected
 
 
+@pytest.mark.parametrize("module", [fillerkernel, PLAIN], ids=["compiled", "interpreted"])
+def test_a_block_that_would_leave_a_sector_of_zeros_gets_no_head(module: Any) -> None:
+    """At any place, for zeros at its end and inside of it; all others get the head that stands in
+    the log."""
+    dice = random.Random(2)
+    given = 0
+    for _ in range(3000):
+        front, zeros = dice.choice([0, 1, 30, 600]), dice.choice([0, 1, 200, 511, 512, 520])
+        data = b"x" * front + bytes(zeros) + b"x" * dice.choice([0, 0, 1, 40])
+        offset = dice.randrange(2000)
+        last = (offset + FIXHEADER_BYTES + len(data)) % 512
+        is_bare = 0 < last <= len(data) and not any(data[len(data) - last :])
+        if bytes(512) in data or is_bare:
+            expected = None
+        else:
+            expected = encode_fixheader("plain", len(data), reference_checksum(data), offset)
+            given += 1
+        found = module.block_head(MAGIC_PLAIN[3], reference_checksum, data, offset, offset)
+        assert found == expected, (front, zeros, offset)
+    assert 500 < given < 2900
+
+
 def test_a_filler_is_a_whole_block_without_rows() -> None:
     """For all lengths of its length field: right checksum, right length, one skipped zstd frame."""
     for zeros in [*range(300), 65_519, 65_520, 65_535, 65_536, 100_000, 1 << 20]:
         head = encode_filler(zeros)
+        assert head == PLAIN.filler_head(zeros)
         assert len(head) == FILLER_BYTES
         header = decode_fixheader(head[:FIXHEADER_BYTES])
         payload = head[FIXHEADER_BYTES:] + bytes(zeros)

@@ -1,6 +1,9 @@
-"""One transaction over layers: what it sees of them and of the base, and the layer that it changes.
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: annotation_typing=False
+"""Layers, and one transaction over them: what it sees of them and of the base, and what it changes.
 
-`store.state.layers` says what layers are.
+`store.state.layers` says what layers are. This file is plain Python and runs as it is; Cython
+compiles the same file with the types that stand in `stackkernel.pxd`.
 """
 
 from __future__ import annotations
@@ -11,10 +14,9 @@ from operator import eq
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from logweir.store.schema.values import LargeTuple
-from logweir.store.state.layer import Layer, Name, Stack, joined
 from logweir.store.state.memtable import Memtable, merged_ascending, merged_descending
 from logweir.store.state.references import REFERENCE, unwritten, unwritten_number
-from logweir.store.state.state import Txn
+from logweir.store.state.statetxn import Txn
 from logweir.store.state.tree import Tree
 from logweir.store.state.undo import COMPILED, Undo
 from logweir.store.state.viewers import Look
@@ -24,7 +26,83 @@ if TYPE_CHECKING or COMPILED:
     from logweir.store.state.layerkernel import Base, Space
     from logweir.store.state.statebase import state_base
 
-__all__ = ["LayeredTree", "LayeredTxn", "Mark"]
+__all__ = ["Layer", "LayeredTree", "LayeredTxn", "Mark", "Name", "Stack", "joined"]
+
+Name: TypeAlias = tuple[int, int]
+"""An index: the id of its space and its own."""
+
+Stack: TypeAlias = "tuple[Layer, ...]"
+"""Layers, the newest first."""
+
+
+class Layer:
+    """Changes of some transactions. `tables`: of each index that they touch; `cleared`: the indexes
+    of which nothing counts any more that stands below this layer; since it is sealed, `size_bytes`:
+    memory that it holds, and `rank`: how large it is, roughly: one more is four times as many
+    entries."""
+
+    def __init__(self) -> None:
+        self.tables: dict[Name, Memtable] = {}
+        self.cleared: set[Name] = set()
+        self.since = 0.0
+        self.size_bytes = self.rank = 0
+
+    def seal(self) -> None:
+        """It is not changed any more."""
+        size = entries = 0
+        for table in self.tables.values():
+            size += table.size_bytes
+            entries += len(table)
+        self.size_bytes = size
+        self.rank = 0
+        while entries > 1:
+            entries >>= 2
+            self.rank += 1
+
+    @property
+    def spaces(self) -> set[int]:
+        """The ids of the spaces that it says something of."""
+        found = {name[0] for name in self.tables}
+        return found.union([name[0] for name in self.cleared]) if self.cleared else found
+
+    @staticmethod
+    def joined(stack: Sequence[Layer]) -> Layer:
+        """One layer that says what these do, the newest first, sealed: a single one itself; of
+        others the entries are not changed."""
+        if len(stack) == 1:
+            first = stack[0]
+            first.seal()
+            return first
+        made = Layer()
+        if stack:
+            made.since = min([layer.since for layer in stack])
+        for layer in stack:
+            for name in layer.tables:
+                if name not in made.tables:
+                    made.tables[name] = made.table(name, stack)
+        made.seal()
+        return made
+
+    def table(self, name: Name, stack: Sequence[Layer]) -> Memtable:
+        """What some layers, the newest first, say of an index; whether they clear it is noted."""
+        tables: list[Memtable] = []
+        for layer in stack:
+            found = layer.tables.get(name)
+            if found is not None:
+                tables.append(found)
+            if layer.cleared and name in layer.cleared:
+                self.cleared.add(name)
+                break
+        return tables[0] if len(tables) == 1 else joined(tables)
+
+
+def joined(tables: Sequence[Memtable]) -> Memtable:
+    """One map that says what these do, the newest first."""
+    made = Memtable()
+    for table in reversed(tables):
+        made.merge(table)
+    return made
+
 
 Mark: TypeAlias = tuple[int, int]
 """A place to roll back to: what was changed, and what was dropped before it."""
@@ -32,8 +110,6 @@ Mark: TypeAlias = tuple[int, int]
 
 class _Referred:
     """The tuples of entries that are references: of the base, and `held` until the log has them."""
-
-    __slots__ = ("base", "held")
 
     def __init__(self, base: Txn) -> None:
         self.base = base
@@ -50,8 +126,6 @@ class LayeredTree:
     nothing of its transaction, which knows it: layers are freed by whoever needs them last, and not
     when the collector of cycles comes by. `early`: how many tables behind the first are not durable
     yet."""
-
-    __slots__ = ("_referred", "_undo", "base", "early", "tables")
 
     def __init__(
         self,
@@ -226,21 +300,33 @@ class LayeredTxn:
         base: Tree | None = None
         early = 0
         for layer in self._early:
-            early += name in layer.tables
-            if name in layer.cleared:
+            if name in layer.tables:
+                early += 1
+            if layer.cleared and name in layer.cleared:
                 self.undo.is_early = True  # of what is gone no table says anything
                 break
         own = self.layer
-        for layer in self.stack if own is None else (own, *self.stack):
-            if name in layer.tables:
-                tables.append(layer.tables[name])
+        is_based = True
+        if own is not None:
+            found = own.tables.get(name)
+            if found is not None:
+                tables.append(found)
+            if own.cleared and name in own.cleared:
+                is_based = False
+        is_new = own is not None and not tables
+        for layer in self.stack if is_based else ():
+            found = layer.tables.get(name)
+            if found is not None:
+                tables.append(found)
             if layer.cleared and name in layer.cleared:
+                is_based = False
                 break
-        else:
-            base = self.base.tree(*name)
-        if own is not None and name not in own.tables:
+        if is_based:
+            base = self.base.tree(name[0], name[1])
+        if is_new:
             if not tables and base is None:
                 self._check_new(name)
+            assert own is not None
             own.tables[name] = made = Memtable()
             tables.insert(0, made)
         return tables, base, early
@@ -379,7 +465,8 @@ class LayeredTxn:
         """The layer, for the stack. It is not changed any more."""
         layer = self.layer
         assert layer is not None
-        for name in [name for name, table in layer.tables.items() if not len(table)]:
+        empty = [name for name, table in layer.tables.items() if not len(table)]
+        for name in empty:
             if name not in layer.cleared:
                 del layer.tables[name]
         return layer
