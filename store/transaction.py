@@ -141,7 +141,7 @@ class Transaction(Statements):
         try:
             return group.answer(request)
         finally:
-            if group.txn.undo.is_early:
+            if group.undo.is_early:
                 self._hold()
 
     def _make(
@@ -156,7 +156,7 @@ class Transaction(Statements):
         try:
             return group.make(kind, space, first, ops, index)
         finally:
-            if group.txn.undo.is_early:
+            if group.undo.is_early:
                 self._hold()
 
     def _define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
@@ -204,7 +204,7 @@ class Transaction(Statements):
     @property
     def _has_to_wait(self) -> bool:
         """Whether the last statements have seen what is not durable yet."""
-        return self._group is not None and self._group.txn.undo.is_early
+        return self._group is not None and self._group.undo.is_early
 
     def _wait(self) -> None:
         """Wait until what the last statements have seen is durable. Raises why it was dropped."""

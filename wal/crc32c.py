@@ -19,7 +19,6 @@ from logweir.wal import fillerkernel
 
 __all__ = [
     "SOURCE",
-    "behind_zeros",
     "checksum",
     "checksums",
     "first_wrong",
@@ -90,11 +89,3 @@ def checksums(parts: Sequence[Buffer], zeros: int) -> list[int] | None:
     """Of what stands up to the end of each part, one behind the other; None where one of them has
     so many zeros in a row."""
     return fillerkernel.running(checksum, parts, zeros)
-
-
-def behind_zeros(before: int, count: int) -> int:
-    """The checksum of something and `count` (at least 0) zero bytes behind it; `before`: its own.
-
-    Takes about as long for a mebibyte of zeros as for one.
-    """
-    return int(fillerkernel.behind_zeros(before, count))

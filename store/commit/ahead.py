@@ -114,8 +114,8 @@ class Ahead:
 
     def hold(self, group: Group) -> None:
         """Wait until what a group has seen is durable. Raises why it was dropped."""
-        if group.txn.undo.is_early:
-            group.txn.undo.is_early = False
+        if group.undo.is_early:
+            group.undo.is_early = False
             if group.below is not None:
                 self.wait(group.below)
 

@@ -320,7 +320,7 @@ class Committer(Fails, OfProcess):
             for job in jobs:
                 # Before the first there is nothing to go back to: the group begins again.
                 self._apply(group, job, None if job is jobs[0] else group.mark())
-            if group.txn.undo.is_early:
+            if group.undo.is_early:
                 self._hold(group, jobs)
             self.ahead.commit(group, partial(self.ahead.end, group))
         finally:

@@ -69,6 +69,7 @@ class Group(Outcome):
         waiting: Iterable[Entry] = (),
     ) -> None:
         self.txn = txn
+        self.undo = txn.undo
         self.engine = Engine(txn, schema, plans)
         self.waiting = SynchroQueue(waiting)
         self._trial: Engine | None = None
@@ -243,7 +244,7 @@ class Group(Outcome):
                 data,
                 columns,
                 places,
-                self.txn.undo,
+                self.undo,
                 lambda number: self._referred(data, columns, number, ids, computer),
                 limit_bytes,
                 computer,
@@ -416,7 +417,7 @@ class Group(Outcome):
             if refused is None:
                 count, last = len(ends), ends[-1]
             else:
-                self.txn.undo.rollback(refused.mark)
+                self.undo.rollback(refused.mark)
                 count = bisect_right(ends, refused.row)
                 last = ends[count - 1] if count else 0
             if last:

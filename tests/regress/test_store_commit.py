@@ -267,7 +267,6 @@ def test_status_of_a_failed_log_says_so(tmp_path: Path) -> None:
 def small_map(monkeypatch: pytest.MonkeyPatch) -> None:
     """A state that begins with 1 MiB."""
     monkeypatch.setattr(state, "STATE_MAP_START_BYTES", 1024 * 1024)
-    monkeypatch.setattr(state, "_ROOM_BYTES", 256 * 1024)
 
 
 def fill(log: logweir.Log) -> list[tuple[int, str]]:

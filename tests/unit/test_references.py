@@ -14,7 +14,7 @@ from logweir.store.commit.append import append_tuples
 from logweir.store.commit.queue import Job
 from logweir.store.schema.values import LargeTuple
 from logweir.store.state import references as references_module
-from logweir.store.state import state as state_module
+from logweir.store.state import state, statetxn
 from logweir.store.state.references import REFERENCE
 from logweir.store.state.statetxn import Txn
 from logweir.wal.failpoint import arm, disarm
@@ -229,9 +229,8 @@ def test_moving_takes_several_steps_and_lets_the_state_grow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A map that is full and more than one step of work lose nothing."""
-    monkeypatch.setattr(state_module, "STATE_MAP_START_BYTES", 2 * 1024 * 1024)
-    monkeypatch.setattr(state_module, "_ROOM_BYTES", 0)
-    monkeypatch.setattr(state_module, "_MOVED_BYTES", 2_500_000)
+    monkeypatch.setattr(state, "STATE_MAP_START_BYTES", 2 * 1024 * 1024)
+    monkeypatch.setattr(statetxn, "_MOVED_BYTES", 2_500_000)
     rows = rows_of(60, size=100_000)
     with topic(tmp_path, checkpoint_count=1) as log:
         for at in range(0, 60, 4):
