@@ -50,14 +50,24 @@ KERNELS = {
     "logweir.pipeline.typedkernel": "pipeline/typedkernel.py",
     "logweir.replication.bucket.kernel": "replication/bucket/kernel.py",
     "logweir.replication.bucket.itemkernel": "replication/bucket/itemkernel.pyx",
+    "logweir.replication.bucket.lookkernel": "replication/bucket/lookkernel.pyx",
     "logweir.replication.stream.kernel": "replication/stream/kernel.py",
     "logweir.replication.iproto.wire.kernel": "replication/iproto/wire/kernel.py",
+    "logweir.replication.iproto.wire.readselectkernel": (
+        "replication/iproto/wire/readselectkernel.pyx"
+    ),
     "logweir.replication.topic.kernel": "replication/topic/kernel.py",
     "logweir.replication.synapse.wire.kernel": "replication/synapse/wire/kernel.py",
     "logweir.replication.synapse.wire.linekernel": "replication/synapse/wire/linekernel.py",
     "logweir.replication.greenstack.wire.kernel": "replication/greenstack/wire/kernel.py",
+    "logweir.replication.greenstack.wire.readgetkernel": (
+        "replication/greenstack/wire/readgetkernel.pyx"
+    ),
     "logweir.replication.greenstack.wire.pushkernel": "replication/greenstack/wire/pushkernel.py",
     "logweir.replication.memcached.wire.kernel": "replication/memcached/wire/kernel.py",
+    "logweir.replication.memcached.wire.readitemkernel": (
+        "replication/memcached/wire/readitemkernel.pyx"
+    ),
     "logweir.replication.memcached.wire.wordkernel": "replication/memcached/wire/wordkernel.py",
     "logweir.replication.memcached.wire.metakernel": "replication/memcached/wire/metakernel.py",
     "logweir.replication.memcached.wire.linekernel": "replication/memcached/wire/linekernel.py",

@@ -26,7 +26,7 @@ from logweir.replication.service.shared import Shared
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 
-__all__ = ["Sweeper", "removal"]
+__all__ = ["Sweeper", "removal", "remove"]
 
 _log = get_logger("logweir.replication.bucket")
 _JOB_BYTES: Final = 512
@@ -44,6 +44,16 @@ def removal(bucket: Bucket, keys: list[tuple[bytes, int]], clock: Callable[[], f
             items.change(LOOK, Item(key, vbucket))
 
     return Job(apply, _JOB_BYTES * len(keys))
+
+
+def remove(shared: Shared, bucket: Bucket, keys: list[tuple[bytes, int]]) -> None:
+    """Have the items removed that were found expired."""
+    shared.submit(removal(bucket, keys, shared.options.clock), _report)
+
+
+def _report(job: Job) -> None:
+    if job.error is not None:
+        _log.warning("bucket.removal_failed", error=str(job.error))
 
 
 class Sweeper:

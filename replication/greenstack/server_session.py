@@ -193,6 +193,8 @@ class ServerSession(BaseSession[Event]):
         self.unawaited = 0
         self.streams: dict[bytes, Outgoing] = {}
         self._settings = settings
+        self.read: Callable[[bytes], int] = _read_nothing
+        """Answers requests with which what came begins, if any; returns where others begin."""
         self._frames = FrameBuffer()
         self._attempt: Authentication | None = None
         self._failures = 0
@@ -211,6 +213,8 @@ class ServerSession(BaseSession[Event]):
             return ()
         self._now = now
         events: list[Event] = []
+        if self.is_open and not self.kept_bytes and not (data := data[self.read(data) :]):
+            return events
         found, problem = self._frames.feed_runs(data, take_run if self.is_open else None)
         self._unit_deadline = now + FRAME_SECONDS if len(self._frames) else None
         for frame in found:
@@ -479,3 +483,8 @@ class ServerSession(BaseSession[Event]):
         if stream is not None and is_push and frame.status:
             reason = f"the client refused a row with status {frame.status:#06x}"
             events.append(StreamOver(stream, Status.INVALID_STATE, reason))
+
+
+def _read_nothing(data: bytes) -> int:
+    del data
+    return 0

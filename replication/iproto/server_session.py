@@ -91,6 +91,8 @@ class ServerSession(BaseSession[Event]):
         self.salt = noise[:SALT_BYTES]
         self.malformed = 0
         self.pings = 0
+        self.read: Callable[[bytes], int] = _read_nothing
+        """Answers requests with which what came begins, if any; returns where others begin."""
         self._schema_version = schema_version
         self._out.put(encode_greeting(instance, noise))
         self._input = InputBuffer("IPROTO_FRAME_BYTES", IPROTO_FRAME_BYTES + 9)
@@ -131,7 +133,9 @@ class ServerSession(BaseSession[Event]):
     def _read(self, data: bytes, now: float) -> Sequence[Event]:
         broken: RequestError | None = None
         events: list[Event] = []
-        read_to = self._take_run(data, 0, events)
+        read_to = self.read(data) if self._state == State.REQUESTS else 0
+        if read_to < len(data):
+            read_to = self._take_run(data, read_to, events)
         if read_to == len(data):
             self._unit_deadline = None
             return events
@@ -246,6 +250,11 @@ class ServerSession(BaseSession[Event]):
     def _take_waiting(self, now: float) -> Sequence[Event]:
         waiting = self._input.take()
         return self._read(waiting, now) if waiting else ()
+
+
+def _read_nothing(data: bytes) -> int:
+    del data
+    return 0
 
 
 def _wrong_version(asked: int, ours: int) -> RequestError:

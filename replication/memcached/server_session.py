@@ -171,6 +171,8 @@ class ServerSession(BaseSession[Event]):
         super().__init__()
         self.user: str | None = None
         self.producer: Producer[object] | None = None
+        self.read: Callable[[bytes], int] = _read_nothing
+        """Answers requests with which what came begins, if any; returns where others begin."""
         self._settings = settings
         self._must_login = must_login
         self._packets = PacketBuffer()
@@ -197,7 +199,10 @@ class ServerSession(BaseSession[Event]):
             self._text = TextCodec() if data[0] < REQUEST else None
         if self._text is not None:
             data, text_problem = self._text.feed(data)
-        pieces, problem = self._packets.feed_runs(data, take_run)
+        is_begun = self._text is None and self.kept_bytes  # lines become whole packets
+        if not (self._slots or is_begun) and self._takes_runs():
+            data = data[self.read(data) :]
+        pieces, problem = self._packets.feed_runs(data, take_run) if data else ((), None)
         problem = problem or text_problem
         self.kept_bytes = len(self._packets) + (0 if self._text is None else len(self._text))
         self._unit_deadline = now + FRAME_SECONDS if self.kept_bytes else None
@@ -238,6 +243,11 @@ class ServerSession(BaseSession[Event]):
         assert self._slots[place] is None
         self._slots[place] = data
         self._flush()
+
+    def say(self, answers: bytes) -> None:
+        """The answers to what `read` was given."""
+        if answers:
+            self._send(answers)
 
     def answer_part(self, slot: int, data: bytes) -> None:
         """The first answers to `Commands` whose turn has come; `answer` returns the last."""
@@ -449,3 +459,8 @@ class ServerSession(BaseSession[Event]):
             if self._text is not None:
                 self._out.put(self._text.finish(self._settings.clock()))
             self.end(self._closing)
+
+
+def _read_nothing(data: bytes) -> int:
+    del data
+    return 0

@@ -39,14 +39,14 @@ if TYPE_CHECKING or COMPILED:
     from logweir.store.schema.definition import SpaceDef
     from logweir.store.state.layerkernel import Space
 
-__all__ = ["Reader"]
+__all__ = ["PlainRequests", "Published", "Reader"]
 
 T = TypeVar("T")
 
 _REFERRED: Final = 2
 
 
-class _Reading(Engine):
+class Published(Engine):
     """What is published at one moment; over `State.latest`, and while that goes on `State.shown`,
     so that nobody keeps layers that the state has taken."""
 
@@ -54,6 +54,9 @@ class _Reading(Engine):
         super().__init__(txn, schema, plans)
         self.places: dict[tuple[int | str, int | str], tuple[SpaceDef, int, Space | None]] = {}
         self.batches: dict[Sequence[int], Placed] = {}
+        self.spaces: dict[
+            int, Space | None
+        ] = {}  # that there are, as compiled selections want them
 
     def place(self, space: int | str, index: int | str) -> tuple[SpaceDef, int, Space | None]:
         """A space, the id of its index, and what compiled selections want."""
@@ -62,6 +65,13 @@ class _Reading(Engine):
         made = found, index_id, compiled(self, found)
         self.places[space, index] = made
         return made
+
+    def find(self, space_id: int) -> bool:
+        """Put a space among `spaces`. Returns whether there is such a one."""
+        found = self.schema.get(space_id)
+        if found is not None:
+            self.spaces[space_id] = compiled(self, found)
+        return found is not None
 
     def select_batch(self, ids: Sequence[int], *given: Any) -> tuple[Answers, Schema]:
         """`reads.select_batch` of spaces by their ids."""
@@ -77,6 +87,26 @@ class _Referred(Exception):
 
 def _refer(number: int) -> Answer:
     raise _Referred
+
+
+class PlainRequests:
+    """In the place of what answers requests of a protocol from their bytes, where that is not
+    compiled: leaves all to who knows every request. `lookkernel.pyx` and `readselectkernel.pyx`
+    say what each is."""
+
+    count = failed = 0
+    is_over = False
+    wanted = -1
+    expired: list[tuple[bytes, int]] | None = None
+
+    def read(self, data: bytes, at: int, *given: object) -> int:
+        """Answer nothing."""
+        del data, given
+        return at
+
+    def take(self) -> bytes:
+        """The answers."""
+        return b""
 
 
 class Reader:
@@ -115,7 +145,7 @@ class Reader:
             return None
         selector = taken()
 
-        def select(reading: _Reading) -> tuple[int, SpaceDef]:
+        def select(reading: Published) -> tuple[int, SpaceDef]:
             place = reading.places.get((space, index)) or reading.place(space, index)
             definition, index_id, below = place
             how = _REFERRED
@@ -123,7 +153,7 @@ class Reader:
                 how = selector.select(below, index_id, iterator, limit, offset, key, PIECE_BYTES)
             return how, definition
 
-        how, definition = self._asked(select)
+        how, definition = self.ask(select)
         if how == REFUSED:
             raise refusal(definition, *selector.refusal, b"")
         found = selector.rows() if how == DONE and selector.is_whole else None
@@ -134,7 +164,7 @@ class Reader:
         """How many tuples a space holds; None if that wants a view. Raises `RequestError`."""
         if not COMPILED:
             return None
-        return self._asked(lambda reading: counted(reading, reading.schema.space(space)))
+        return self.ask(lambda reading: counted(reading, reading.schema.space(space)))
 
     def select_batch(
         self,
@@ -150,19 +180,19 @@ class Reader:
         if not COMPILED:
             return None
         try:
-            return self._asked(
-                _Reading.select_batch, ids, executor, data, columns, limit_bytes, _refer, computer
+            return self.ask(
+                Published.select_batch, ids, executor, data, columns, limit_bytes, _refer, computer
             )
         except _Referred:
             return None
 
-    def _asked(self, ask: Callable[..., T], *given: Any) -> T:
-        """What `ask`, told a `_Reading` and `given`, finds in what is published now, which stays so
-        meanwhile."""
+    def ask(self, ask: Callable[..., T], *given: Any) -> T:
+        """What `ask`, told a `Published` and `given`, finds in what is published now, which stays
+        so meanwhile: it is quick, and asks for nothing else."""
         try:
             while True:
                 with self._state.reading:
-                    reading: _Reading | None = self._state.shown
+                    reading: Published | None = self._state.shown
                     if reading is not None:
                         found = ask(reading, *given)
                         break
@@ -177,4 +207,4 @@ class Reader:
             schema = self._published()
             base = self._state.begin_latest()
             txn = LayeredTxn(self._layers.stack, base, write=False)
-            self._state.shown = _Reading(txn, schema, self._plans)
+            self._state.shown = Published(txn, schema, self._plans)

@@ -15,7 +15,7 @@ from support.sanitizing import FIND, PYTEST, ROOT, built
 
 NAMES = (
     *("memtable", "merge", "pack", "update", "plan", "layer", "base", "condition", "statement"),
-    *("draft", "tuple", "select", "row", "item"),
+    *("draft", "tuple", "select", "row", "item", "look", "readselect", "readitem", "readget"),
 )
 SOURCES = [
     source
@@ -50,6 +50,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
         "unit/test_statement_kernel.py",
         "property/test_reads.py",
         "property/test_item_changes.py",
+        "property/test_read_kernels.py",
     ],
 )
 def test_statements_stay_in_their_memory(sanitized: tuple[Path, dict[str, str]], file: str) -> None:

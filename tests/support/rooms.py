@@ -141,6 +141,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "realtarantool",
         "fuzz_iproto",
         "kernel_rooms",
+        "read_kernels",
     ),
     "tank": ("tank_*", "follower_contract", "fuzz_tank", "kernel_rooms", "listener_rights"),
     "memcached": (
@@ -150,6 +151,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "fuzz_bucket_servers",
         "cas_of_two_protocols",
         "item_changes",
+        "read_kernels",
         "fuzz_memcached",
     ),
     "greenstack": (
@@ -159,6 +161,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "fuzz_bucket_servers",
         "cas_of_two_protocols",
         "item_changes",
+        "read_kernels",
         "fuzz_greenstack",
     ),
     "synapse": (

@@ -34,6 +34,15 @@ class Definitions:
         self._buckets = buckets
         self._changes = changes
         self._spaces = SpaceFeeds(shared.log, encoding, json_datatype=JSON_DATATYPE)
+        self._names: dict[str, int] = {}
+        self.news()
+
+    def news(self) -> tuple[list[str], list[str]]:
+        """The names of buckets that are gone, and that were made, since this was asked last."""
+        before, now = self._names, {one.name: one.space_id for one in self._buckets.all()}
+        self._names = now
+        gone = sorted(name for name, number in before.items() if now.get(name) != number)
+        return gone, sorted(name for name, number in now.items() if before.get(name) != number)
 
     def feed(self, name: str) -> Feed | None:
         """What a stream of that name is of, a bucket or `space:NAME`; None: there is none."""

@@ -32,8 +32,9 @@ from logweir.limits import (
 )
 from logweir.replication.bucket.feed import Changes
 from logweir.replication.bucket.item import DEFAULT_BUCKET
+from logweir.replication.bucket.reads import ItemReads
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
-from logweir.replication.bucket.sweep import Sweeper, removal
+from logweir.replication.bucket.sweep import Sweeper, remove
 from logweir.replication.budget import Unanswered
 from logweir.replication.greenstack.push.streaming import Streaming
 from logweir.replication.greenstack.serve.commands import Answer, Executor
@@ -42,6 +43,7 @@ from logweir.replication.greenstack.serve.lanes import READS, Batch, BatchKind, 
 from logweir.replication.greenstack.serve.many import answer_run
 from logweir.replication.greenstack.serve.runs import (
     Answered,
+    GetReader,
     RequestRun,
     execute_run,
     look_up,
@@ -85,6 +87,7 @@ from logweir.wal.writer import VERSION
 __all__ = ["Conversation", "GreenstackService"]
 
 _log = get_logger("logweir.replication.greenstack")
+_LOOPBACK: Final = ("127.", "::1:", UNIX_PEER)  # how peers begin that need no encryption
 _QUICK_REQUESTS: Final = 32  # more are left to the log's own thread: each may be executed by itself
 _STEP_REQUESTS: Final = 16  # are answered before it is asked whether the turn is over
 
@@ -115,10 +118,10 @@ class GreenstackService:
         self.ready = ready
         self.is_ready = is_ready
         self.plain = plain
+        self.reads = ItemReads(shared.log, GetReader(), shared.options.clock)
         self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
         self._committer = shared.log.inner.committer
         self._schema = shared.log.schema
-        self._names = self._bucket_names()
         self._loop = asyncio.get_running_loop()
         self._forget = shared.log.on_commit(self._committed)
 
@@ -142,9 +145,6 @@ class GreenstackService:
         for conversation in tuple(self.conversations):
             conversation.shutting_down()
 
-    def _bucket_names(self) -> dict[str, int]:
-        return {bucket.name: bucket.space_id for bucket in self.buckets.all()}
-
     def _committed(self, vclock: VClock) -> None:
         """In the committing thread."""
         del vclock
@@ -156,20 +156,9 @@ class GreenstackService:
         if schema is self._schema:
             return
         self._schema = schema
-        before, self._names = self._names, self._bucket_names()
-        gone = sorted(name for name, number in before.items() if self._names.get(name) != number)
-        made = sorted(name for name, number in self._names.items() if before.get(name) != number)
+        gone, made = self.definitions.news()
         for conversation in tuple(self.conversations):
             conversation.buckets_changed(gone, made)
-
-
-def _report(job: Job) -> None:
-    if job.error is not None:
-        _log.warning("greenstack.change_failed", error=str(job.error))
-
-
-def _is_loopback(peer: str) -> bool:
-    return peer.startswith(("127.", "::1:", UNIX_PEER))
 
 
 class Conversation:
@@ -183,15 +172,17 @@ class Conversation:
             random=os.urandom,
             clock=service.now,
             version=VERSION,
-            plain=service.plain or link.is_encrypted or _is_loopback(link.peer),
+            plain=service.plain or link.is_encrypted or link.peer.startswith(_LOOPBACK),
         )
         self.session = ServerSession(settings, link.time())
+        self.session.read = self.read
         self.user_id = service.shared.user_id(link.user)
         self.lanes: Lanes[str] = Lanes("")
         self.streams: dict[bytes, Streaming] = {}
         self._taken_bytes = 0  # of requests that are not answered
         self._unanswered = Unanswered(link, GREENSTACK_PIPELINE_BYTES, self._tell_pace)
         self._is_put_off = False
+        self._is_over = False  # what was read has taken a turn
         self._answering: deque[Iterator[None]] = deque()  # batches that are done
         service.conversations.add(self)
 
@@ -214,15 +205,36 @@ class Conversation:
                 case Authenticated():
                     self.link.know()
                     self.user_id = self.service.shared.user(event.user).id
-                case StreamOver(name, Status() as status, reason):
-                    self._end_stream(name, status, reason)
+                case StreamOver(name, Status() as status, reason) if name in self.streams:
+                    self.streams[name].end(status, reason)
                 case StreamOver(name) if name in self.streams:
                     self.streams[name].close()
                     self.stream_over(name)
         if self.session.is_inside_frame and self.lanes.are_several:
             self._pump_later()
+        elif self._is_over:
+            self.link.go_on_later(self._pump)
         else:
             self._pump()
+
+    def read(self, data: bytes) -> int:
+        """Answer the GETs with which `data` begins, unless there is something to be done before
+        them. Returns where others begin."""
+        self._is_over, name, service = False, self.lanes.root.selected, self.service
+        if self._taken_bytes or not name or not self.link.writable:
+            return 0
+        bucket = service.buckets.find(name)
+        if bucket is None or not service.definitions.may(self.user_id, bucket, Privilege.READ):
+            return 0
+        stop, reader = service.reads.read(bucket, data), service.reads.reader
+        self._is_over = reader.is_over
+        if stop:
+            self.session.put(reader.take())
+            done = reader.count - reader.failed
+            service.shared.metrics.answered("greenstack", done, reader.failed)
+        if reader.expired:
+            remove(service.shared, bucket, reader.expired)
+        return stop
 
     @property
     def kept_bytes(self) -> int:
@@ -280,7 +292,7 @@ class Conversation:
 
     def _put(self, pending: Pending) -> None:
         if not self.lanes.put(pending):
-            for frame in _frames(pending):
+            for frame in pending.frames:
                 self.session.answer(frame, Status.TOO_BUSY)
             return
         self._take(pending.frame.size_bytes)
@@ -292,10 +304,8 @@ class Conversation:
         self._unanswered.set(self._taken_bytes - self.lanes.open_bytes)
 
     def _tell_pace(self, is_held: bool) -> None:
-        if is_held:
-            self.session.notice(NoticeCode.SLOW_DOWN, "too much is unanswered")
-        else:
-            self.session.notice(NoticeCode.SPEED_UP, "go on")
+        slower = NoticeCode.SLOW_DOWN, "too much is unanswered"
+        self.session.notice(*(slower if is_held else (NoticeCode.SPEED_UP, "go on")))
 
     def _pump(self) -> None:
         """Answer what is done and start what may be started, as far as a turn goes and the client
@@ -391,7 +401,7 @@ class Conversation:
         else:
             self._submit(batch, requests, bucket)
         if expired:
-            service.shared.submit(removal(bucket, expired, service.now), _report)
+            remove(service.shared, bucket, expired)
 
     def _submit(self, batch: Batch[str], requests: Sequence[Pending], bucket: Bucket) -> None:
         service = self.service
@@ -460,7 +470,7 @@ class Conversation:
                     rest = replace(one, frame=made.rest)
                     batch.requests = [*batch.requests[:whole], rest, *batch.requests[whole + 1 :]]
                 continue
-            for frame in _frames(one):
+            for frame in one.frames:
                 self.session.answer(frame, *made)
                 count, failed = count + 1, failed + (made[0] != Status.SUCCESS)
             if (number + 1) % _STEP_REQUESTS == 0:
@@ -580,11 +590,6 @@ class Conversation:
             stream.outgoing.credit(event.credit_bytes, self.link.time())
             stream.wake()
 
-    def _end_stream(self, name: bytes, status: Status, reason: str) -> None:
-        stream = self.streams.get(name)
-        if stream is not None:
-            stream.end(status, reason)
-
     def stream_over(self, name: bytes) -> None:
         """A stream has said its last."""
         self.session.streams.pop(name, None)
@@ -592,8 +597,3 @@ class Conversation:
         if stream is not None:
             stream.task = None
             stream.close()
-
-
-def _frames(pending: Pending) -> Sequence[Frame]:
-    frame = pending.frame
-    return frame.frames() if isinstance(frame, RequestRun) else (frame,)

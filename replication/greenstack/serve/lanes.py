@@ -81,6 +81,12 @@ class Pending:
     answer: bytes | None = None
 
     @property
+    def frames(self) -> Sequence[Frame]:
+        """The requests as objects."""
+        frame = self.frame
+        return frame.frames() if isinstance(frame, RequestRun) else (frame,)
+
+    @property
     def is_silent(self) -> bool:
         """Whether it is a run of quiet requests."""
         return isinstance(self.frame, RequestRun) and not self.frame.loud

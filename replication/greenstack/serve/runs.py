@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket import kernel as bucket_kernel
@@ -30,12 +30,14 @@ from logweir.replication.greenstack.wire.codec import (
     encode_frame,
 )
 from logweir.store.commit.group import Group
+from logweir.store.engine.reader import PlainRequests
 from logweir.store.schema.bulk import interpreted
 from logweir.wal import kernel as rows_kernel
 
 __all__ = [
     "ANY_COMPILED",
     "Answered",
+    "GetReader",
     "RequestRun",
     "execute_run",
     "interpreted_kernel",
@@ -112,6 +114,15 @@ class Answered(NamedTuple):
     done: int
     failed: int
     rest: RequestRun | None
+
+
+if TYPE_CHECKING:
+    GetReader = PlainRequests
+else:
+    try:
+        from logweir.replication.greenstack.wire.readgetkernel import GetReader
+    except ImportError:
+        GetReader = PlainRequests
 
 
 def take_run(data: bytes, at: int = 0) -> RequestRun | None:

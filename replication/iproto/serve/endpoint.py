@@ -40,7 +40,6 @@ from logweir.replication.iproto.serve.statements import (
     Outcome,
     Reading,
     execute_all,
-    read_run,
     select_body,
 )
 from logweir.replication.iproto.serve.streams import Streams
@@ -66,6 +65,7 @@ from logweir.replication.service.access import (
 )
 from logweir.replication.service.shared import as_request_error
 from logweir.store.commit.queue import Job
+from logweir.store.engine.reader import Published
 from logweir.store.schema.definition import SpaceDef
 from logweir.wal.mp import unpack
 from logweir.wal.xrow import RowType
@@ -137,6 +137,11 @@ class Conversation:
         self._settled: asyncio.Event | None = None  # that CALLs wait for
         self._streams = Streams(self, instance.trials)
         self._watchers = Watchers(instance.events, self._send)
+        self._ask = shared.log.inner.committer.reader.ask
+        self._let_in: object = None  # what was allowed when `_readable` was begun
+        self._readable: set[int] = set()  # ids of spaces
+        self._is_over = False  # what came before has taken a turn
+        self.session.read = self.read
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -152,7 +157,10 @@ class Conversation:
                 self._postponed.append(event)
         if size:
             self._unanswered.add(size)
-            self._go_on()
+            if self._is_over:
+                self.link.go_on_later(self._go_on)
+            else:
+                self._go_on()
 
     def _go_on(self) -> None:
         """Handle what waits, as far as a turn goes and the client takes the answers."""
@@ -343,22 +351,64 @@ class Conversation:
 
     def _read_run(self, run: Run) -> None:
         """Answer SELECTs at once; what is left of them comes next."""
-        shared = self.shared
-        try:
-            outcome = read_run(shared.log, run, self.instance.executor, self.instance.version_of)
-        except RequestError as error:
-            outcome = _refused([run], error, self.instance.schema_version())
-        self._postponed.extendleft(reversed(outcome.left))
-        if not outcome.left:
+        done = 0
+        if run.at >= 0:
+            self._answer_reads(run.data, run.at)
+            done = self.instance.reader.count
+        if done < run.count:
+            left = [run.behind(done)] if done else run.divided()
+            self._postponed.extendleft(reversed(left))
+        else:
             self._unanswered.add(-run.size_bytes)
-        self._answer_outcome(outcome)
+
+    def read(self, data: bytes) -> int:
+        """Answer the SELECTs with which `data` begins, unless there is something to be done before
+        them. Returns where others begin."""
+        self._is_over = False
+        if self._postponed or self._unfinished or self._behind or not self.link.writable:
+            return 0
+        at = self._answer_reads(data, 0)
+        self._is_over = self.instance.reader.is_over
+        return at
+
+    def _answer_reads(self, data: bytes, at: int) -> int:
+        """Answer the SELECTs that begin at `at`, as many as a turn lets. Returns where it
+        stopped."""
+        if (let_in := self.shared.let_in) is not self._let_in:
+            self._let_in, self._readable = let_in, set()
+        reader = self.instance.reader
+        stop = self._ask(self._read_published, data, at)
+        while reader.wanted >= 0 and self._may_read(reader.wanted):
+            stop = self._ask(self._read_published, data, at)
+        if reader.count:
+            self._send_answers(reader.take(), reader.count, 0)
+        return stop
+
+    def _read_published(self, reading: Published, data: bytes, at: int) -> int:
+        reader, version = self.instance.reader, self.instance.version_of(reading.schema)
+        while True:
+            stop = reader.read(data, at, version, self._readable, reading.spaces, TURN_ANSWER_BYTES)
+            wanted = reader.wanted
+            if wanted not in self._readable or not reading.find(wanted):
+                return stop
+
+    def _may_read(self, space_id: int) -> bool:
+        """Whether the user may read a space, which is noted."""
+        if space_id in self._readable:
+            return False
+        if self.shared.may(self.user_id, space_id, Privilege.READ, is_there=True):
+            self._readable.add(space_id)
+        return space_id in self._readable
 
     def _answer_outcome(self, outcome: Outcome) -> None:
-        self.shared.metrics.answered("tarantool", outcome.count - outcome.refused, outcome.refused)
+        self._send_answers(outcome.answers, outcome.count - outcome.refused, outcome.refused)
+
+    def _send_answers(self, answers: bytes | bytearray, done: int, refused: int) -> None:
+        self.shared.metrics.answered("tarantool", done, refused)
         if self.session.waiting_bytes:
-            self.link.write(outcome.answers)
+            self.link.write(answers)
         else:
-            self.link.send(outcome.answers)
+            self.link.send(answers)
 
     def _submit(self) -> None:
         batch = self._batch

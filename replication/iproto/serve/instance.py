@@ -15,8 +15,8 @@ from logweir.replication.iproto.serve.functions import Functions
 from logweir.replication.iproto.serve.trial import Trials
 from logweir.replication.iproto.serve.watchers import Events
 from logweir.replication.iproto.wire.codec import VERSION, Ballot
+from logweir.replication.iproto.wire.runs import SelectReader
 from logweir.replication.service.shared import Shared
-from logweir.store.engine.executing import Executor
 from logweir.store.schema.schema import Schema
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
@@ -45,8 +45,8 @@ class FollowerStatus:
 class Instance:
     """What all iproto connections of one server share. Belongs to the event loop's thread.
 
-    `functions`: what CALL may call; `executor`: of statements on views; `trials`: the transactions
-    of streams; `events`: what can be watched.
+    `functions`: what CALL may call; `reader`: of SELECTs; `trials`: the transactions of
+    streams; `events`: what can be watched.
     """
 
     def __init__(self, shared: Shared, functions: Functions) -> None:
@@ -55,7 +55,7 @@ class Instance:
         self.followers: dict[uuid.UUID, FollowerStatus] = {}
         self.joining: set[str] = set()
         self.joins_ended = 0
-        self.executor = Executor()
+        self.reader = SelectReader()
         self.trials = Trials(shared)
         self.events = Events(self)
         self._committer = shared.log.inner.committer

@@ -27,11 +27,9 @@ from logweir.replication.service.access import (
 )
 from logweir.store.commit.group import Group
 from logweir.store.engine.engine import Engine
-from logweir.store.engine.executing import Executor
 from logweir.store.engine.paging import Walk, entry_at, entry_of
 from logweir.store.engine.request import Request as Change
 from logweir.store.engine.select import Select, pieces
-from logweir.store.log import Log
 from logweir.store.schema.definition import IndexDef, SpaceDef
 from logweir.store.schema.schema import Schema
 from logweir.wal.xrow import RowType
@@ -42,7 +40,6 @@ __all__ = [
     "Outcome",
     "Reading",
     "execute_all",
-    "read_run",
     "select_body",
 ]
 
@@ -105,19 +102,6 @@ def execute_all(
                 parts.append(encode_answer(event.sync, schema_version(group.schema), body))
         size += len(parts[-1])
     return Outcome(parts[0] if len(parts) == 1 else b"".join(parts), count, refused, ())
-
-
-def read_run(
-    log: Log, run: Run, executor: Executor, schema_version: Callable[[Schema], int]
-) -> Outcome:
-    """Execute SELECTs of a run, as many as `limits.TURN_ANSWER_BYTES` of answers let, up to one
-    that is long."""
-    done, schema = log.inner.select_batch(
-        executor, run.data, run.columns, run.space_ids, TURN_ANSWER_BYTES
-    )
-    answers, count = run.answers(done, schema_version(schema)), done.count
-    left = _left(run, count) if count < run.count else ()
-    return Outcome(answers, count, len(done.refused), left)
 
 
 def _left(run: Run, done: int) -> Sequence[Request | Run]:

@@ -17,14 +17,21 @@ cdef bint read_request(
     const unsigned char* data, Py_ssize_t at, Py_ssize_t end, u64* fields,
     Py_ssize_t* owed) noexcept
 
+@cython.locals(raw="const unsigned char*", end=Py_ssize_t, stop=Py_ssize_t)
+cpdef Py_ssize_t frames_end(bytes data, Py_ssize_t at, Py_ssize_t count) except? -2
+
 @cython.locals(raw="const unsigned char*", end=Py_ssize_t, count=Py_ssize_t, stop=Py_ssize_t,
                length=u64, kind=u64)
 cpdef Py_ssize_t frames(bytes data, Py_ssize_t at, Py_ssize_t most) except? -2
 
+@cython.locals(stop=Py_ssize_t, length=u64)
+cdef Py_ssize_t request_end(
+    const unsigned char* data, Py_ssize_t at, Py_ssize_t end, u64 version, u64* fields,
+    Py_ssize_t* owed) noexcept
+
 @cython.locals(raw="const unsigned char*", owed="Py_ssize_t[512]",
                fields="unsigned long long[15]", end=Py_ssize_t, count=Py_ssize_t, room=Py_ssize_t,
-               spaces=Py_ssize_t, column=Py_ssize_t, stop=Py_ssize_t, length=u64,
-               last=Py_ssize_t, place=Py_ssize_t, kind=u64, first=Py_ssize_t, ops=Py_ssize_t,
+               spaces=Py_ssize_t, column=Py_ssize_t, last=Py_ssize_t, place=Py_ssize_t, kind=u64, first=Py_ssize_t, ops=Py_ssize_t,
                start=u64)
 cpdef Py_ssize_t take_run(
     bytes data, Py_ssize_t at, u64 version, u64[::1] table, Py_ssize_t capacity) except? -2
@@ -39,6 +46,9 @@ cpdef Py_ssize_t answers(
 cdef Py_ssize_t put_answer(
     unsigned char* out, Py_ssize_t at, Py_ssize_t head, u64 sync, u64 version,
     const unsigned char* data, Py_ssize_t start, Py_ssize_t stop) noexcept
+
+cdef void put_head(
+    unsigned char* out, Py_ssize_t at, Py_ssize_t size, u64 sync, u64 version) noexcept
 
 @cython.locals(i=Py_ssize_t)
 cdef void put(unsigned char* out, Py_ssize_t at, u64 value, Py_ssize_t width) noexcept

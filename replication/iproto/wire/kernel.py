@@ -174,6 +174,19 @@ def read_request(data: bytes, at: int, end: int, fields: list[int], owed: list[i
     return kind == _UPSERT and seen == (1 << _TUPLE) | (1 << _OPS)
 
 
+def frames_end(data: bytes, at: int, count: int) -> int:
+    """Where the last of `count` frames ends that begin at `at`; -1 if they are not all whole."""
+    raw = data
+    end = len(data)
+    while at >= 0 and count > 0:
+        stop = rows.uint_end(raw, at, end)
+        if stop < 0 or rows.uint(raw, at, stop) > end - stop:
+            return -1
+        at = stop + rows.uint(raw, at, stop)
+        count -= 1
+    return at
+
+
 def frames(data: bytes, at: int, most: int) -> int:
     """How many whole frames begin at `at`, `most` at most, up to the first that shows in its first
     bytes that it is of no run."""
@@ -196,6 +209,23 @@ def frames(data: bytes, at: int, most: int) -> int:
     return count
 
 
+def request_end(
+    data: bytes, at: int, end: int, version: int, fields: list[int], owed: list[int]
+) -> int:
+    """Read the request whose frame begins at `at` as `read_request` does. Returns where it ends; -1
+    if it is not whole, not of a run's form, about a system space, or for definitions of another
+    `version`."""
+    stop = rows.uint_end(data, at, end)
+    if stop < 0:
+        return -1
+    length = rows.uint(data, at, stop)
+    if length > end - stop or not read_request(data, stop, stop + length, fields, owed):
+        return -1
+    if fields[_SPACE] < _SYSTEM_END or (fields[_VERSION] and fields[_VERSION] != version):
+        return -1
+    return stop + length
+
+
 def take_run(data: bytes, at: int, version: int, table: Table, capacity: int) -> int:
     """Find the run that begins at `at`. Returns how many requests it has, `capacity` at most.
 
@@ -216,16 +246,8 @@ def take_run(data: bytes, at: int, version: int, table: Table, capacity: int) ->
     column = _RUN_HEAD + capacity
     table[_RUN_STOP] = at
     while count < capacity:
-        stop = rows.uint_end(raw, at, end)
-        if stop < 0:
-            break
-        length = rows.uint(raw, at, stop)
-        if length > end - stop:
-            break
-        last = stop + length
-        if not read_request(raw, stop, last, fields, owed):
-            break
-        if fields[_SPACE] < _SYSTEM_END or (fields[_VERSION] and fields[_VERSION] != version):
+        last = request_end(raw, at, end, version, fields, owed)
+        if last < 0:
             break
         place = 0
         while place < spaces and table[2 + place] != fields[_SPACE]:
@@ -313,8 +335,17 @@ def put_answer(
     """Write an answer with what stands from `start` to `stop`: a tuple, none where there are no
     bytes, or, where `head` leaves no room for that, with the array around it. Returns its end.
     Unchecked."""
+    put_head(out, at, head + (stop - start), sync, version)
+    if head == _ANSWER_BYTES:
+        out[at + 30] = 0xDD
+        put(out, at + 31, 1 if stop > start else 0, 4)
+    return rows.copy(data, start, stop, out, at + head)
+
+
+def put_head(out: bytearray, at: int, size: int, sync: int, version: int) -> None:
+    """Write what stands before the array in an answer of `size` bytes. Unchecked."""
     out[at] = 0xCE
-    put(out, at + 1, head - 5 + (stop - start), 4)
+    put(out, at + 1, size - 5, 4)
     out[at + 5] = 0x83
     out[at + 6] = 0x00
     out[at + 7] = 0xCE
@@ -327,10 +358,6 @@ def put_answer(
     put(out, at + 24, version, 4)
     out[at + 28] = 0x81
     out[at + 29] = 0x30
-    if head == _ANSWER_BYTES:
-        out[at + 30] = 0xDD
-        put(out, at + 31, 1 if stop > start else 0, 4)
-    return rows.copy(data, start, stop, out, at + head)
 
 
 def put(out: bytearray, at: int, value: int, width: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from logweir.errors import RequestError
 from logweir.replication.iproto.wire import kernel
@@ -17,9 +17,10 @@ from logweir.replication.iproto.wire.codec import encode_error
 from logweir.replication.iproto.wire.requests import Request
 from logweir.store.engine.batches import Answers
 from logweir.store.engine.executing import LAST
+from logweir.store.engine.reader import PlainRequests
 from logweir.wal.xrow import RowType
 
-__all__ = ["MAY_GROW", "Run", "take_run"]
+__all__ = ["MAY_GROW", "Run", "SelectReader", "take_run"]
 
 _RUN_MAX: Final = 65_536
 _ZERO: Final = array("Q", (0,))
@@ -32,7 +33,8 @@ class Run:
     """One run. `data`: bytes in which the spans of `columns` are (see
     `store.engine.statementkernel`); `space_ids`: of its spaces; `uses`: of each space,
     `kernel.USED_TO_READ`, `USED_TO_WRITE` or both; `stop`: where it ends; `size_bytes`: about what
-    it takes in memory until it is answered.
+    it takes in memory until it is answered; `at`: where in `data` its frames begin, -1 if there are
+    others among them.
     """
 
     data: bytes
@@ -42,6 +44,7 @@ class Run:
     uses: Sequence[int]
     stop: int
     size_bytes: int
+    at: int = 0
 
     @property
     def count(self) -> int:
@@ -61,7 +64,8 @@ class Run:
     def behind(self, number: int) -> Run:
         """The requests from one on."""
         columns, syncs = self.columns[number * kernel.WIDTH :], self.syncs[number:]
-        return replace(self, columns=columns, syncs=syncs)
+        at = kernel.frames_end(self.data, self.at, number)
+        return replace(self, columns=columns, syncs=syncs, at=at)
 
     def divided(self) -> list[Request | Run]:
         """The same, but the first one, a SELECT, as a request by itself."""
@@ -93,7 +97,7 @@ class Run:
             if self._use(number) not in uses:
                 syncs.append(sync)
                 columns += self.columns[number * kernel.WIDTH : (number + 1) * kernel.WIDTH]
-        return replace(self, columns=columns, syncs=syncs)
+        return replace(self, columns=columns, syncs=syncs, at=-1)
 
     def errors(
         self, uses: Mapping[tuple[int, int], RequestError], schema_version: int
@@ -137,6 +141,15 @@ class Run:
             kernel.answers(*given, out)
         del out[size:]
         return out
+
+
+if TYPE_CHECKING:
+    SelectReader = PlainRequests
+else:
+    try:
+        from logweir.replication.iproto.wire.readselectkernel import SelectReader
+    except ImportError:
+        SelectReader = PlainRequests
 
 
 def take_run(data: bytes, at: int, schema_version: int) -> Run | None:

@@ -32,12 +32,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from logweir.errors import LogweirError
 from logweir.limits import TAP_PIPELINE_BYTES, TAP_SWEEP_SECONDS
 from logweir.replication.bucket.feed import BucketFeed, Changes, Feed
 from logweir.replication.bucket.item import DEFAULT_BUCKET, VbucketState
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
-from logweir.replication.bucket.sweep import Sweeper, removal
+from logweir.replication.bucket.sweep import Sweeper
 from logweir.replication.budget import Unanswered
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
@@ -48,11 +47,11 @@ from logweir.replication.memcached.serve.commands import (
     STATE_CHANGES,
     Executor,
     Failed,
-    Viewer,
 )
 from logweir.replication.memcached.serve.flushes import Flushes
 from logweir.replication.memcached.serve.idle import IdleClients
-from logweir.replication.memcached.serve.joint import Part, change_all, look_all
+from logweir.replication.memcached.serve.joint import change_all
+from logweir.replication.memcached.serve.reads import Reads, Run
 from logweir.replication.memcached.serve.runs import (
     RequestRun,
     execute_one,
@@ -129,7 +128,7 @@ class TapService:
         self.flushes = Flushes(shared, self.buckets)
         self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
         self.feeds = SpaceFeeds(shared.log, encoding)
-        self._looks: dict[Bucket, list[_Run]] = {}
+        self.reads = Reads(shared, self.buckets, self.statistics)
         self._waiting: set[Conversation] = set()
         served = lambda: {one.link for one in (*self.streams, *self._waiting)}  # noqa: E731
         self.idle = IdleClients(idle_seconds, self.statistics.links, served)
@@ -205,40 +204,6 @@ class TapService:
         for run in runs:
             run.conversation.finish(run, job.error)
 
-    # --- looks ------------------------------------------------------------------------------------
-
-    def look(self, run: _Run) -> None:
-        """Run commands that change nothing, with those of others that come in this turn of the
-        loop, as of what is published; and tell the conversation."""
-        if not self._looks:
-            asyncio.get_running_loop().call_soon(self.look_now)
-        self._looks.setdefault(run.bucket, []).append(run)
-
-    def look_now(self) -> None:
-        """Run what `look` has been given."""
-        looks, self._looks = self._looks, {}
-        for bucket, runs in looks.items():
-            error: BaseException | None = None
-            expired: list[tuple[bytes, int]] = []
-            try:
-                self._look_all(bucket, runs, expired)
-            except LogweirError as failure:
-                error = failure
-            for run in runs:
-                run.conversation.link.attempt(run.conversation.finish, run, error)
-            if expired:
-                self.shared.submit(removal(bucket, expired, self.now), _report)
-
-    def _look_all(
-        self, bucket: Bucket, runs: Sequence[_Run], expired: list[tuple[bytes, int]]
-    ) -> None:
-        def ordinary(run: _Run, request: Packet) -> bytes:
-            with self.shared.log.read_view() as view:
-                viewer = Viewer(ViewItems(bucket, view), stats=run.conversation.stats)
-                return viewer.execute(request)
-
-        look_all(runs, self.buckets, bucket, self.now(), ordinary, expired)
-
     # --- pending vbuckets -------------------------------------------------------------------------
 
     def wait(self, conversation: Conversation) -> None:
@@ -266,16 +231,15 @@ class TapService:
             conversation.look()
 
 
-class _Run(Part):
+class _Run(Run):
     """Commands that are run in a bucket, of which `answers` are durable."""
 
-    __slots__ = ("answers", "bucket", "conversation", "event", "may_take_over")
+    __slots__ = ("answers", "conversation", "event", "may_take_over")
 
     def __init__(self, conversation: Conversation, event: Commands, *, may_change: bool) -> None:
-        super().__init__(event.requests, may_change=may_change)
+        super().__init__(conversation, conversation.bucket, event.requests, may_change=may_change)
         self.conversation = conversation
         self.event = event
-        self.bucket = conversation.bucket
         self.answers = b""
         self.may_take_over = True
 
@@ -291,11 +255,6 @@ class _Run(Part):
         """What was run is durable."""
         self.answers = b"".join([self.answers, *self.fresh])
         self.fresh, self.rest, self.left = [], self.left, []
-
-
-def _report(job: Job) -> None:
-    if job.error is not None:
-        _log.warning("memcached.change_failed", error=str(job.error))
 
 
 class Conversation:
@@ -316,6 +275,7 @@ class Conversation:
         if not must_login and not service.credentials.users():
             settings = replace(settings, credentials=None)
         self.session = ServerSession(settings, link.time(), must_login=must_login)
+        self.session.read = self.read
         self.streaming: Streaming | None = None
         self._unfinished = 0
         self._unanswered = Unanswered(link, TAP_PIPELINE_BYTES)
@@ -435,12 +395,28 @@ class Conversation:
 
     # --- commands ---------------------------------------------------------------------------------
 
-    def _run(self, event: Commands) -> None:
-        shared = self.service.shared
-        if self._judged is not (judged := shared.let_in):
+    def _judge(self) -> None:
+        """See what this client may do, if that may have changed."""
+        if self._judged is not (judged := self.service.shared.let_in):
             self._may_write = self.may(Privilege.READ, Privilege.WRITE)
             self._may_read = self._may_write or self.may(Privilege.READ)
             self._judged = judged
+
+    def read(self, data: bytes) -> int:
+        """Answer the GETs with which `data` begins, unless there is something to be done before
+        them. Returns where others begin."""
+        if self._unfinished or self.space or not self.link.writable:
+            return 0
+        self._judge()
+        if not self._may_read:
+            return 0
+        stop, answers = self.service.reads.answer(self.bucket, data, self.link.scheme)
+        self.session.say(answers)
+        return stop
+
+    def _run(self, event: Commands) -> None:
+        shared = self.service.shared
+        self._judge()
         is_read_only = shared.options.read_only
         if self.space or (event.changes and is_read_only):
             self._refuse(event, Status.NOT_SUPPORTED)
@@ -454,13 +430,13 @@ class Conversation:
 
     def _submit(self, event: Commands, *, may_change: bool) -> None:
         if self._is_looking:
-            self.service.look_now()  # else what comes after could overtake it
+            self.service.reads.look_now()  # else what comes after could overtake it
         self._is_looking = not (event.changes or self._unfinished)
         self._unfinished += 1
         self._unanswered.add(event.size_bytes)
         run = _Run(self, event, may_change=may_change)
         if self._is_looking:
-            self.service.look(run)
+            self.service.reads.look(run)
         else:
             self.service.put_in_line(run)
 

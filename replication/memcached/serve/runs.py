@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from logweir.errors import LimitExceeded, RequestError
 from logweir.limits import TAP_VALUE_BYTES
@@ -30,11 +30,13 @@ from logweir.replication.memcached.wire.codec import (
     encode_answer,
 )
 from logweir.store.commit.group import Group
+from logweir.store.engine.reader import PlainRequests
 from logweir.store.schema.bulk import interpreted
 from logweir.wal import kernel as rows_kernel
 
 __all__ = [
     "RUN_MAX",
+    "ItemReader",
     "RequestRun",
     "execute_one",
     "packets_of",
@@ -187,6 +189,15 @@ def refusals(requests: Iterable[Packet | RequestRun], status: Status) -> list[by
         encode_answer(request) if request.opcode == Opcode.NOOP else encode_answer(request, status)
         for request in packets_of(requests)
     ]
+
+
+if TYPE_CHECKING:
+    ItemReader = PlainRequests
+else:
+    try:
+        from logweir.replication.memcached.wire.readitemkernel import ItemReader
+    except ImportError:
+        ItemReader = PlainRequests
 
 
 def take_run(data: bytes, at: int = 0) -> RequestRun | None:

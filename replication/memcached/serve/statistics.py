@@ -109,6 +109,11 @@ class Statistics:
                 counts[row + kernel.TALLY_CAS] += request.cas != 0
         kernel.tally(answers, 0, len(answers), counts)
 
+    def tally(self, data: bytes, stop: int, answers: bytes) -> None:
+        """The requests in `data` up to `stop` got these answers."""
+        kernel.tally(data, 0, stop, self._counts)
+        kernel.tally(answers, 0, len(answers), self._counts)
+
     def tell(
         self, group: bytes, bucket: Bucket, streams: Sequence[Mapping[str, Any]], link: Link
     ) -> Stats | None:

@@ -1,0 +1,120 @@
+"""What changes nothing, answered at once: as of what is published, not in the line of changes.
+
+Requests are answered as they come, from their bytes (`ItemReader`), where nothing is to be done
+before them. Those from one on that it leaves become commands, which are run with those of others
+that come in this turn of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from logweir.errors import LogweirError
+from logweir.replication.bucket.reads import ItemReads
+from logweir.replication.bucket.store import Bucket, Buckets, ViewItems
+from logweir.replication.bucket.sweep import remove
+from logweir.replication.link import Link
+from logweir.replication.logs import get_logger
+from logweir.replication.memcached.serve.commands import Viewer
+from logweir.replication.memcached.serve.joint import Part, look_all
+from logweir.replication.memcached.serve.runs import ItemReader, RequestRun
+from logweir.replication.memcached.serve.statistics import Statistics, Stats
+from logweir.replication.memcached.wire.codec import Packet
+from logweir.replication.service.shared import Shared
+
+__all__ = ["Reads", "Run"]
+
+_log = get_logger("logweir.replication.memcached")
+
+
+class Asker(Protocol):
+    """What is asked of a conversation here."""
+
+    @property
+    def link(self) -> Link: ...
+
+    def stats(self, group: bytes) -> Stats | None:
+        """See `Viewer`."""
+        ...
+
+    def finish(self, run: Any, error: BaseException | None) -> None:
+        """What was asked for is answered, or failed."""
+        ...
+
+
+class Run(Part):
+    """Commands of a client of a bucket that are run together."""
+
+    __slots__ = ("asker", "bucket")
+
+    def __init__(
+        self,
+        asker: Asker,
+        bucket: Bucket,
+        requests: Sequence[Packet | RequestRun],
+        *,
+        may_change: bool,
+    ) -> None:
+        super().__init__(requests, may_change=may_change)
+        self.asker = asker
+        self.bucket = bucket
+
+
+class Reads:
+    """Those of one listener. `statistics`: count what is answered from its bytes."""
+
+    def __init__(self, shared: Shared, buckets: Buckets, statistics: Statistics) -> None:
+        self._shared = shared
+        self._buckets = buckets
+        self._statistics = statistics
+        self._now = shared.options.clock
+        self._log = shared.log
+        self._reads = ItemReads(shared.log, ItemReader(), self._now)
+        self._looks: dict[Bucket, list[Run]] = {}
+
+    def answer(self, bucket: Bucket, data: bytes, scheme: str) -> tuple[int, bytes]:
+        """Answer the requests with which `data` begins. Returns where others begin, and the
+        answers."""
+        reader, stop = self._reads.reader, self._reads.read(bucket, data)
+        if not stop:
+            return 0, b""
+        answers = reader.take()
+        self._shared.metrics.answered(scheme, reader.count, 0)
+        self._statistics.tally(data, stop, answers)
+        if reader.expired:
+            remove(self._shared, bucket, reader.expired)
+        return stop, answers
+
+    def look(self, run: Run) -> None:
+        """Run commands that change nothing, with those of others that come in this turn of the
+        loop; and tell the conversation."""
+        if not self._looks:
+            asyncio.get_running_loop().call_soon(self.look_now)
+        self._looks.setdefault(run.bucket, []).append(run)
+
+    def look_now(self) -> None:
+        """Run what `look` has been given."""
+        looks, self._looks = self._looks, {}
+        for bucket, runs in looks.items():
+            error: BaseException | None = None
+            expired: list[tuple[bytes, int]] = []
+            try:
+                self._look_all(bucket, runs, expired)
+            except LogweirError as failure:
+                error = failure
+            for run in runs:
+                run.asker.link.attempt(run.asker.finish, run, error)
+            if expired:
+                remove(self._shared, bucket, expired)
+
+    def _look_all(
+        self, bucket: Bucket, runs: Sequence[Run], expired: list[tuple[bytes, int]]
+    ) -> None:
+        def ordinary(run: Run, request: Packet) -> bytes:
+            with self._log.read_view() as view:
+                viewer = Viewer(ViewItems(bucket, view), stats=run.asker.stats)
+                return viewer.execute(request)
+
+        look_all(runs, self._buckets, bucket, self._now(), ordinary, expired)

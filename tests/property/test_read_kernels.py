@@ -1,0 +1,174 @@
+"""Kernels that answer reads from their bytes, with bytes that are nothing: they end, and believe no
+length. `tests/fuzz/test_statements_sanitized.py` runs this under AddressSanitizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+pytest.importorskip("logweir.replication.bucket.lookkernel")
+
+import logweir
+from logweir.replication.bucket.item import VBUCKETS, Item, pack_item
+from logweir.replication.bucket.store import Buckets
+from logweir.replication.greenstack.serve.runs import GetReader
+from logweir.replication.greenstack.wire.codec import FlexKey, Frame, Opcode, encode_frame
+from logweir.replication.greenstack.wire.messages import encode_get
+from logweir.replication.iproto.wire.requests import encode_request
+from logweir.replication.iproto.wire.runs import SelectReader
+from logweir.replication.memcached.serve.runs import ItemReader
+from logweir.replication.memcached.wire.codec import Packet
+from logweir.replication.memcached.wire.codec import encode_request as encode_packet
+from logweir.store.engine.reader import Published
+from logweir.wal.mp import unpack
+
+NOW = 1_700_000_000
+ACTIVE = bytearray(b"\x01") * VBUCKETS
+LIMIT = 1 << 20
+SPACE, UNREAD = 600, 601
+
+
+def gets(number: int) -> bytes:
+    flex = {FlexKey.VBUCKET: bytes(2)}
+    return encode_frame(Frame(Opcode.GET, number, encode_get(b"k%d" % number), flex=flex))
+
+
+def selects(number: int) -> bytes:
+    body = {0x10: SPACE, 0x11: 0, 0x12: 9, 0x13: 0, 0x14: number % 7, 0x20: [number]}
+    return encode_request(1, number, body)
+
+
+def packets(number: int) -> bytes:
+    opcode = (0x00, 0x0C, 0x09, 0xE0)[number % 4]
+    return encode_packet(Packet(opcode, b"k%d" % number, opaque=number))
+
+
+class Side:
+    """One protocol's reader with what it reads from."""
+
+    def __init__(self, log: logweir.Log, reader: Any, make: Callable[[int], bytes]) -> None:
+        self.log = log
+        self.reader = reader
+        self.make = make
+        self.space_id = Buckets(log).make("default").space_id
+
+    def read(
+        self,
+        data: bytes,
+        at: int = 0,
+        states: bytearray = ACTIVE,
+        most: int = 1000,
+        limit: int = LIMIT,
+    ) -> int:
+        def ask(published: Published) -> int:
+            for number in (SPACE, UNREAD, self.space_id):
+                assert published.find(number)
+            if isinstance(self.reader, SelectReader):
+                given: tuple[Any, ...] = 80, {SPACE}, published.spaces, limit
+            else:
+                given = published.spaces[self.space_id], states, NOW, most, limit
+            return int(self.reader.read(data, at, *given))
+
+        return self.log.inner.committer.reader.ask(ask)
+
+
+@pytest.fixture(scope="module", params=["iproto", "memcached", "greenstack"])
+def side(request: pytest.FixtureRequest, log: logweir.Log) -> Side:
+    readers = {
+        "iproto": (SelectReader, selects),
+        "memcached": (ItemReader, packets),
+        "greenstack": (GetReader, gets),
+    }
+    reader, make = readers[request.param]
+    return Side(log, reader(), make)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[logweir.Log]:
+    """With two spaces, and a bucket in which one item has expired and one is of another vbucket."""
+    with logweir.open(tmp_path_factory.mktemp("reads"), durability="none") as log:
+        for number in (SPACE, UNREAD):
+            log.create_space(f"s{number}", id=number, format=[("id", "unsigned"), ("a", "string")])
+        bucket = Buckets(log).make("default").space_id
+        with log.transaction() as tx:
+            for number in range(20):
+                tx.insert(SPACE, (number, "x" * number))
+                item = Item(b"k%d" % number, int(number == 3), b"v" * 40 * number)
+                item = replace(item, expiry=NOW if number == 4 else 0)
+                tx.insert(bucket, unpack(pack_item(item)))
+        yield log
+
+
+def test_what_is_whole_is_answered_up_to_what_is_not(side: Side) -> None:
+    parts = [side.make(number) for number in range(30)]
+    data = b"".join(parts)
+    assert (side.read(data), side.reader.count) == (len(data), 30)
+    whole = side.reader.take()
+    for size in range(len(data)):
+        stop = side.read(data[:size])
+        assert stop == len(b"".join(parts[: side.reader.count])) <= size
+        assert size - stop < len(parts[min(side.reader.count, 29)])
+        assert whole.startswith(side.reader.take())
+        assert not side.reader.is_over
+
+
+def test_it_ends_behind_a_turn(side: Side) -> None:
+    data = b"".join([side.make(number) for number in range(5, 20)])
+    first = side.read(data, limit=1)
+    assert (first, side.reader.count, side.reader.is_over) == (len(side.make(5)), 1, True)
+    assert side.read(data, first, limit=1) > first
+    if not isinstance(side.reader, SelectReader):
+        side.read(data, most=4)
+        assert (side.reader.count, side.reader.is_over) == (4, True)
+
+
+def test_it_begins_in_the_data(side: Side) -> None:
+    with pytest.raises(IndexError, match="begins before"):
+        side.read(side.make(1), -1)
+    assert side.read(side.make(1), 10**9) == 10**9
+    assert (side.reader.count, side.reader.take()) == (0, b"")
+    if not isinstance(side.reader, SelectReader):
+        with pytest.raises(IndexError, match="too short"):
+            side.read(side.make(1), states=ACTIVE[:-1])
+
+
+def test_bytes_that_are_nothing_end(side: Side) -> None:
+    """Whatever is in them; the same is answered without what is behind."""
+    random = Random(7)
+    data = bytearray(b"".join([side.make(number) for number in range(8)]))
+    for _ in range(1500):
+        odd = data[: random.randrange(len(data))] if random.random() < 0.3 else data[:]
+        for _ in range(random.randrange(1, 4)):
+            if odd:
+                odd[random.randrange(len(odd))] = random.choice((0, 1, 0x80, 0xFF, 0xCE, 0xDD, 16))
+        stop = side.read(bytes(odd))
+        count, said = side.reader.count, side.reader.take()
+        assert 0 <= stop <= len(odd)
+        assert bool(count) == bool(stop)
+        assert side.read(bytes(odd[:stop])) == stop
+        assert (side.reader.count, side.reader.take()) == (count, said)
+
+
+def test_items_that_others_have_to_look_at(log: logweir.Log) -> None:
+    """A vbucket whose state is not known, or that is not active, and what has expired."""
+    for reader, make in ((ItemReader(), packets), (GetReader(), gets)):
+        side = Side(log, reader, make)
+        data = make(3) + make(4) + make(5)
+        assert side.read(data) == len(data)  # two of them are not there
+        assert reader.expired == [(b"k4", 0)]
+        for state, wanted in ((0, 0), (2, -1), (255, -1)):
+            assert side.read(data, states=bytearray([state]) + ACTIVE[1:]) == 0
+            assert (reader.wanted, reader.count) == (wanted, 0)
+
+
+def test_spaces_that_are_not_given(log: logweir.Log) -> None:
+    side = Side(log, SelectReader(), selects)
+    other = encode_request(1, 1, {0x10: UNREAD, 0x12: 9, 0x20: [1]})
+    assert side.read(selects(1) + other + selects(2)) == len(selects(1))
+    assert (side.reader.count, side.reader.wanted) == (1, UNREAD)
+    assert side.read(selects(1) + encode_request(64, 1)) == len(selects(1))
+    assert side.reader.wanted == -1
