@@ -22,9 +22,7 @@ class RawClient:
             greeting += self.socket.recv(codec.GREETING_BYTES - len(greeting))
         self.greeting = codec.decode_greeting(greeting)
         if user:
-            proof = auth.scramble(password, self.greeting.salt).decode("utf-8", "surrogateescape")
-            answer = self.ask(7, {0x23: user, 0x21: ["chap-sha1", proof]})
-            assert not answer.is_error, answer.error()
+            self.login(user, password)
 
     def __enter__(self) -> Self:
         return self
@@ -36,6 +34,12 @@ class RawClient:
         trace: TracebackType | None,
     ) -> None:
         self.socket.close()
+
+    def login(self, user: str, password: str) -> None:
+        """Be somebody, or somebody else, from now on."""
+        proof = auth.scramble(password, self.greeting.salt).decode("utf-8", "surrogateescape")
+        answer = self.ask(7, {0x23: user, 0x21: ["chap-sha1", proof]})
+        assert not answer.is_error, answer.error()
 
     def send(self, data: bytes) -> None:
         """Send bytes as they are."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +67,22 @@ def change(server: Serving, client: RawClient, luck: random.Random) -> None:
         server.log.replace("b", (key, vbucket, value, 5, 0, luck.getrandbits(40), 0, 0, "", b""))
 
 
+@contextlib.contextmanager
+def killed(upstream: Serving, command: list[str]) -> Iterator[None]:
+    """A program that follows, from the first row that it is sent, and its end."""
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        upstream.wait(lambda: pushed_rows(upstream) or process.poll() is not None, 60)
+        assert process.poll() is None
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_parts_are_followed_through_kills(tmp_path: Path) -> None:
     """Five followers in one process, killed while they copy and while they follow."""
-    luck = random.Random(5)
+    luck = random.Random(17)
     folder = tmp_path / "follower"
     with logweir.open(folder) as log:
         for name in ("prefixed_b", "shared_b", "both_b"):
@@ -85,23 +100,16 @@ def test_parts_are_followed_through_kills(tmp_path: Path) -> None:
         follow = [word for url in urls.values() for word in ("--follow", url)]
         with RawClient(upstream.port, bucket="b") as client:
             for _ in range(2):
-                process = subprocess.Popen(
-                    [*PROGRAM, "serve", str(folder), *follow], stderr=subprocess.DEVNULL
-                )
-                try:
-                    upstream.wait(lambda: pushed_rows(upstream) > 0)
-                    for _ in range(200):
+                with killed(upstream, [*PROGRAM, "serve", str(folder), *follow]):
+                    for _ in range(100):
                         change(upstream, client, luck)
-                finally:
-                    process.kill()
-                    process.wait()
-                for _ in range(100):
+                for _ in range(50):
                     change(upstream, client, luck)
             with Serving(
                 folder, listen=listen, guest="all", follow=[parse_url(url) for url in urls.values()]
             ) as follower:
                 for lost in (False, True):  # all is copied anew the second time
-                    for _ in range(200):
+                    for _ in range(100):
                         change(upstream, client, luck)
                     check(upstream, follower)
                     if lost:

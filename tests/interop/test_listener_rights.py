@@ -16,8 +16,9 @@ import pytest
 from support.loops import run
 from support.synapseclient import Client as Follower
 
+from interop.rawclient import RawClient
 from interop.serving import Serving
-from logweir.errors import ConfigError, LogweirError, PeerRefused
+from logweir.errors import ConfigError, ErrorCode, LogweirError, PeerRefused
 from logweir.replication.iproto.wire.codec import RequestType
 from logweir.replication.iproto.wire.requests import encode_request as iproto_request
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_request
@@ -437,3 +438,20 @@ def test_a_client_that_asks_in_ever_other_orders_fills_no_memory(tmp_path: Path)
                 exchange(peer, sent, 1 + len(order), PROTOCOLS["iproto"].size)
                 kept.append(len(serving.server.shared.let_in))
         assert LET_IN_MAX // 2 < max(kept) <= LET_IN_MAX + len(spaces)
+
+
+def test_another_login_on_a_connection_has_its_own_rights(tmp_path: Path) -> None:
+    """Also for reads that are answered from their bytes, of which the rights are remembered."""
+    with Serving(tmp_path, guest="none") as serving:
+        space_id = serving.log.create_space("kept", [("id", "unsigned")])
+        serving.log.insert("kept", [1])
+        for name in ("reader", "stranger"):
+            users.add_user(serving.log, name, password=name)
+        users.grant(serving.log, "reader", Privilege.READ, users.Target("space", "kept"))
+        select = {0x10: space_id, 0x11: 0, 0x12: 10, 0x13: 0, 0x14: 2, 0x20: []}
+        with RawClient(serving.port, "reader", "reader") as client:
+            assert client.ask(1, select).body[0x30] == [[1]]
+            client.login("stranger", "stranger")
+            assert client.ask(1, select).header.type == 0x8000 | ErrorCode.ACCESS_DENIED
+            client.login("reader", "reader")
+            assert client.ask(1, select).body[0x30] == [[1]]

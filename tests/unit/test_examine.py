@@ -20,6 +20,7 @@ from logweir.wal.damage import DamageKind, FileEnd
 from logweir.wal.endmark import END_MARK_NAME
 from logweir.wal.filesystem import OS, make_folders
 from logweir.wal.meta import Meta
+from logweir.wal.resync import Unsynced
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter
@@ -374,7 +375,10 @@ def test_our_newest_log_is_continued_and_a_foreign_one_is_not(folder: Path) -> N
     size = path.stat().st_size
     point = examine(folder).append_point
     meta = Meta("XLOG", VClock({1: 20}), INSTANCE, VClock({1: 10}), "logweir 0.1.0")
-    assert point == AppendPoint(VClock({1: 30}), VClock({1: 20}), path, size - 4, meta)
+    end = Unsynced(path, size - 4, size - 4, is_known=True)  # it was closed
+    assert point == AppendPoint(
+        VClock({1: 30}), VClock({1: 20}), path, size - 4, meta, unsynced=end
+    )
     path.write_bytes(path.read_bytes()[:-10])
     point = examine(folder).append_point
     assert point.vclock == {1: 29}

@@ -138,7 +138,7 @@ class Conversation:
         self._streams = Streams(self, instance.trials)
         self._watchers = Watchers(instance.events, self._send)
         self._ask = shared.log.inner.committer.reader.ask
-        self._let_in: object = None  # what was allowed when `_readable` was begun
+        self._let_in: object = None  # what this user was allowed when `_readable` was begun
         self._readable: set[int] = set()  # ids of spaces
         self._is_over = False  # what came before has taken a turn
         self.session.read = self.read
@@ -484,7 +484,7 @@ class Conversation:
                 ErrorCode.PASSWORD_MISMATCH, f"Incorrect password supplied for user '{user.name}'"
             )
         self.shared.access(user.id).check_universe(Privilege.SESSION)
-        self.user_id = user.id
+        self.user_id, self._let_in = user.id, None
         if user.id != GUEST_ID:
             self.link.know()
         self.answer(request, EMPTY_BODY)
