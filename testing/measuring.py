@@ -136,8 +136,10 @@ def interrupts(states: int, seed: int, *, what: str) -> Measured:
     than `states`, else drawn evenly; behind it the program is killed."""
     with CrashStore(seed=seed) as store:
         work(store)
+        log = store.open()
+        log.insert("t", (1999, "the first passes more places than those behind it"))
         counter = Interrupter(0, _STORE)
-        counter.run(partial(_INTERRUPTED[what], store.open(), 1000))
+        counter.run(partial(_INTERRUPTED[what], log, 1000))
         store.kill()
         step = -(-counter.passed // states)
         tried = broken = made = 0

@@ -97,6 +97,8 @@ _REMEMBERED: Final[
     dict[tuple[int, bytes, int, int, bool], tuple[SpaceDef | None, Change | None]]
 ] = {}
 _REMEMBERED_MOST: Final = 1024
+_REMEMBERED_BYTES: Final = 4096
+"""Of a row. Those of a new folder have 546 at most."""
 
 
 def _is_alike(space: SpaceDef) -> bool:
@@ -268,7 +270,8 @@ class Schema:
             change = self._space_row(None, new, _nothing)
         else:
             change = self._index_row(None, new, trusted)
-        if change is not None and change.new is not None and _is_alike(change.new):
+        is_short = len(new) <= _REMEMBERED_BYTES
+        if is_short and change is not None and change.new is not None and _is_alike(change.new):
             if len(_REMEMBERED) >= _REMEMBERED_MOST:
                 _REMEMBERED.clear()
             _REMEMBERED[key] = before, change

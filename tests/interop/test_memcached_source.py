@@ -329,10 +329,13 @@ def test_a_full_copy_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
         peer.socket.sendall(data)
 
     with TapServer(play) as upstream, following(tmp_path / "s", upstream.port) as server:
-        server.wait(lambda: upstream.connections >= 2)
-        told_of = [line for line in caplog.messages if "tap.full_copy" in line]
-        assert len(told_of) >= 2
-        assert str(upstream.port) in told_of[0]
+
+        def told_of() -> list[str]:
+            return [line for line in caplog.messages if "tap.full_copy" in line]
+
+        server.wait(lambda: len(told_of()) >= 2)
+        assert upstream.connections >= 2
+        assert str(upstream.port) in told_of()[0]
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ class GreenstackService:
         self.ready = ready
         self.is_ready = is_ready
         self.plain = plain
-        self.reads = ItemReads(shared.log, GetReader(), shared.options.clock)
+        self.reads = ItemReads(shared.log, GetReader(), self.now)
         self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
         self._committer = shared.log.inner.committer
         self._schema = shared.log.schema
