@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -36,6 +36,7 @@ __all__ = [
     "Chunks",
     "Feed",
     "Puts",
+    "located",
     "resolve",
     "transaction_changes",
     "vbucket_table",
@@ -195,6 +196,30 @@ def _take(
     elif kind == RowType.UPSERT:
         item = unpack_item(columns.tuple_bytes(row) or b"\x90")
         found.append(Change(item, False, None, signature, timestamp, True, *place))
+
+
+def located(
+    changes: Sequence[Change], states: Callable[[], Mapping[int, VbucketState]]
+) -> Sequence[Change]:
+    """The same changes. A removal that left no tombstone, of which nobody knows the vbucket,
+    becomes one for each that there is: where nothing has the key, nothing goes."""
+    if not any(map(_is_lost, changes)):
+        return changes
+    vbuckets = sorted(states()) or [0]
+    found: list[Change] = []
+    for change in changes:
+        if change.item is None or not _is_lost(change):
+            found.append(change)
+            continue
+        for vbucket in vbuckets:
+            item = replace(change.item, vbucket=vbucket)
+            found.append(replace(change, item=item, position=None))
+        found[-1] = replace(found[-1], position=change.position)
+    return found
+
+
+def _is_lost(change: Change) -> bool:
+    return change.is_removal and change.item is not None and not change.item.cas
 
 
 def vbucket_table(wanted: Iterable[int]) -> bytes:

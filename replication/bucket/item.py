@@ -23,7 +23,7 @@ meta         varbinary  private bytes of TAP, else ""
 
 In the log an item that is removed is one transaction of two rows: a REPLACE by its *tombstone*, the
 same tuple with an empty value and a CAS of its own, then the DELETE, which holds the key alone; so
-whoever reads the log knows the vbucket. A DELETE without a tombstone counts for vbucket 0. Removing
+whoever reads the log knows the vbucket. A DELETE without a tombstone is of any vbucket. Removing
 everything is a truncate entry. An expired item is removed when somebody notices it.
 
 States of vbuckets stand in the space `logweir_vbucket`: bucket, vbucket, state. In a fresh bucket

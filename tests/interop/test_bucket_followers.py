@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from interop.serving import Serving
 from interop.tapserver import Peer, TapServer
 from interop.test_memcached_source import mutation, opaque
 from logweir.limits import BACKFILL_CHUNK_ITEMS
-from logweir.replication.bucket.store import Buckets
+from logweir.replication.bucket.item import VbucketState
+from logweir.replication.bucket.store import STATES_SPACE, Buckets
 from logweir.replication.greenstack.wire import messages
 from logweir.replication.greenstack.wire.codec import (
     Flag,
@@ -42,9 +44,9 @@ def serve(folder: Path, scheme: str = "tap", port: int = 0, **options: object) -
     return Serving(folder, listen=listen, guest="all", **options)  # type: ignore[arg-type]
 
 
-def following(folder: Path, scheme: str, port: int) -> Serving:
+def following(folder: Path, scheme: str, port: int, options: str = "") -> Serving:
     """A server that follows bucket b there."""
-    return serve(folder, follow=[parse_url(f"{scheme}://127.0.0.1:{port}/b")])
+    return serve(folder, follow=[parse_url(f"{scheme}://127.0.0.1:{port}/b{options}")])
 
 
 def held(server: Serving) -> dict[bytes, bytes]:
@@ -258,3 +260,28 @@ def test_changes_that_wait_are_bounded(tmp_path: Path, monkeypatch: pytest.Monke
             sender.join(20)
         assert {one.status for one in answers if one is not None} == {0}
         assert server.log.count("b") == count
+
+
+@BOTH
+def test_a_plain_delete_reaches_every_vbucket(tmp_path: Path, scheme: str) -> None:
+    """One that another protocol made names no vbucket: also behind a copy, and with a filter."""
+    rows = [(b"k%d" % number, number, b"v", 0, 0, 7 + number, 0, 0, "", b"") for number in range(5)]
+    with serve(tmp_path / "a", scheme) as upstream:
+        Buckets(upstream.log).make("b")
+        for vbucket in range(1, 5):
+            upstream.log.replace(STATES_SPACE, ("b", vbucket, VbucketState.ACTIVE))
+        for row in rows:
+            upstream.log.replace("b", row)
+        with ExitStack() as stack:
+            followers = [
+                stack.enter_context(following(tmp_path / name, scheme, upstream.port, options))
+                for name, options in (("f", ""), ("g", "?vbuckets=2,3"))
+            ]
+            sizes = (5, 2)
+            for follower, size in zip(followers, sizes, strict=True):
+                follower.wait(lambda: len(held(follower)) == size)  # noqa: B023
+            for key in (b"k0", b"k2", b"k4"):
+                upstream.log.delete("b", key)
+            for follower, keys in zip(followers, ([b"k1", b"k3"], [b"k3"]), strict=True):
+                follower.wait(lambda: [*held(follower)] == keys)  # noqa: B023
+            assert [*held(upstream)] == [b"k1", b"k3"]

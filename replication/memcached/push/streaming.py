@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from logweir.limits import TAP_OUTPUT_HIGH_BYTES
-from logweir.replication.bucket.feed import Backfill, Change, Chunks, Feed, Puts
+from logweir.replication.bucket.feed import Backfill, Change, Chunks, Feed, Puts, located
 from logweir.replication.bucket.item import VBUCKETS, VbucketState
 from logweir.replication.bucket.store import GroupItems
 from logweir.replication.memcached.push.names import LABEL, NamedStream
@@ -33,7 +33,7 @@ from logweir.replication.memcached.push.stream import Producer, mutation_of
 from logweir.replication.memcached.wire.codec import Opcode
 from logweir.replication.memcached.wire.messages import Connect, Opaque, Option, TapMessage
 from logweir.replication.memcached.wire.mutations import touched_vbuckets
-from logweir.replication.stream.hub import Reader
+from logweir.replication.stream.hub import Reader, Window
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.wal.vclock import VClock
@@ -288,7 +288,7 @@ class Streaming:
                 await reader.wait()
                 continue
             fresh: list[Change] = []
-            for change in self.feed.changes(window):
+            for change in self._located(window):
                 item = change.item
                 unknown = item is None or change.partial  # which vbucket that concerns
                 may_be_had = is_first if unknown else item is not None and item.vbucket in new
@@ -341,7 +341,7 @@ class Streaming:
             is_mixed = plan.since or floor > window.start.signature
             puts = None if is_mixed else self.feed.puts(window)
             if puts is None:
-                changes = self.feed.changes(window)
+                changes = self._located(window)
                 await self._put_changes(changes, self.wanted, plan, window.end)
             elif puts.tuples:
                 await self._put_puts(puts, window.end)
@@ -479,7 +479,7 @@ class Streaming:
             if window is None:
                 await reader.wait()
                 continue
-            changes = self.feed.changes(window)
+            changes = self._located(window)
             await self._put_changes(changes, frozenset(vbuckets), plan, window.end)
         await self._takes()
         for vbucket in self.connect.vbuckets:
@@ -487,6 +487,11 @@ class Streaming:
         await self._takes()
         self.producer.end(self._link.time())
         self._settle()
+
+    def _located(self, window: Window) -> Sequence[Change]:
+        """The changes in a window, each of known vbuckets."""
+        changes = self.feed.changes(window)
+        return located(changes, self.feed.states) if self.feed.holds_items else changes
 
     def _message(self, change: Change, wanted: frozenset[int] | None) -> TapMessage | None:
         """A change as a message; None if it does not concern this stream."""
