@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from codecs import escape_decode
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,18 +30,22 @@ _RESUMED = re.compile(r"<\.\.\. \w+ resumed>(.*)", re.DOTALL)
 _CALL = re.compile(r"(\w+)\((.*)\) += (-?\d+)", re.DOTALL)
 _FILE = re.compile(r"\d+<([^>]*)>")
 _PLACE = re.compile(r'(?:(?:AT_FDCWD|\d+)(?:<([^>]*)>)?, )?"([^"]*)"')
+_PART = re.compile(r'iov_base="((?:[^"\\]|\\.)*)"')
+_POSITION = re.compile(r"\], \d+, (\d+)")
 
 
 @dataclass(frozen=True)
 class Call:
     """A finished call. `begin`, `end`: the numbers of its lines; `path`: the file or folder;
-    `text`: its arguments."""
+    `text`: its arguments; `data`: what is written to a log, at `position`."""
 
     name: str
     begin: int
     end: int
     path: str
     text: str
+    data: bytes
+    position: int
 
 
 def calls_of(trace: Path) -> Iterator[Call]:
@@ -69,7 +74,11 @@ def calls_of(trace: Path) -> Iterator[Call]:
             name = "rename" if name.startswith("rename") else "mkdir"
         else:
             path = file[1] if file else ""
-        yield Call(name, begin, number, path.removesuffix(".inprogress"), arguments)
+        path, data, position = path.removesuffix(".inprogress"), b"", -1
+        if name.startswith("pwritev") and path.endswith(".xlog"):
+            parts = "".join(_PART.findall(arguments)).encode()
+            data, position = escape_decode(parts)[0], int(_POSITION.findall(arguments)[-1])
+        yield Call(name, begin, number, path, arguments, data, position)
 
 
 @pytest.fixture(scope="module")
@@ -108,15 +117,26 @@ def is_synced(calls: list[Call], path: str, after: int, before: int) -> bool:
     )
 
 
+def writes_of(calls: list[Call], name: str) -> Iterator[Call]:
+    """Those of the change of that name; two if it stands where one write ends and another begins,
+    as it may where the file grows."""
+    mark = f"<{name}>".encode()
+    logged = [call for call in calls if call.data]
+    for call in logged:
+        if mark in call.data:
+            yield call
+    ends = {(call.path, call.position + len(call.data)): call for call in logged}
+    for call in logged:
+        before = ends.get((call.path, call.position))
+        if before and mark in before.data[1 - len(mark) :] + call.data[: len(mark) - 1]:
+            yield from (before, call)
+
+
 def unsafe(calls: list[Call], name: str) -> list[str]:
     """What was not on stable storage when the change of that name was answered."""
     begin, answer = marks_of(calls, "begin")[name], marks_of(calls, "answer")[name]
-    writes = [
-        call
-        for call in calls
-        if call.path.endswith(".xlog") and f"<{name}>" in call.text and call.begin > begin.end
-    ]
-    early = [call for call in writes if call.end < answer.begin]
+    early = [call for call in writes_of(calls, name) if begin.end < call.begin]
+    early = [call for call in early if call.end < answer.begin]
     if not early:
         return [f"{name}: answered before it was written"]
     wrong = []
@@ -131,6 +151,18 @@ def unsafe(calls: list[Call], name: str) -> list[str]:
             if not is_synced(calls, str(Path(made.path).parent), made.end, answer.begin):
                 wrong.append(f"{name}: answered before the name {made.path} was synced")
     return wrong
+
+
+def test_a_change_is_found_in_two_writes_that_meet_in_it() -> None:
+    log = "/store/0.xlog"
+    calls = [
+        Call("pwritev2", 1, 2, log, "", b"ed5>....", 100),  # behind it first
+        Call("pwritev2", 3, 4, log, "", b"..<shared1>..<shar", 82),
+        Call("pwritev2", 5, 6, "/store/100.xlog", "", b"ed5>....", 100),
+    ]
+    assert list(writes_of(calls, "shared5")) == [calls[1], calls[0]]
+    assert list(writes_of(calls, "shared1")) == [calls[1]]
+    assert list(writes_of(calls, "shared")) == []
 
 
 def test_no_answer_comes_before_the_sync_that_began_after_its_write(

@@ -37,7 +37,7 @@ READERS = (
 )
 SCHEMES = ("tarantool", "tap", "greenstack")
 BOTH = Privilege.READ | Privilege.WRITE
-LONG_AGO = 1_500_000_000
+LONG_AGO, FAR_AHEAD = 1_500_000_000, 4_000_000_000
 KEYS = [b"k%d" % number for number in range(12)]
 
 
@@ -127,7 +127,7 @@ def packets(random: Random) -> bytes:
         opcode = random.choice((0x00, 0x09, 0x0C, 0x0D, 0xE0))
         packet = memcached.Packet(opcode, key, vbucket=vbucket, opaque=opaque)
     elif kind == "set":
-        expiry = random.choice((0, 0, LONG_AGO, 1000))
+        expiry = random.choice((0, 0, LONG_AGO, FAR_AHEAD))
         extras = bytes(4) + expiry.to_bytes(4, "big")
         packet = memcached.Packet(0x01, key, b"v" * random.randrange(40), extras, opaque=opaque)
     elif kind == "noop":
