@@ -18,7 +18,7 @@ from typing import Final
 from logweir.limits import LISTEN_BACKLOG, TLS_HANDSHAKE_SECONDS
 from logweir.replication.link import Link, peer_text
 
-__all__ = ["Reception", "SecureServer"]
+__all__ = ["Reception", "SecureServer", "bound_sockets"]
 
 _PAUSE_SECONDS: Final = 0.1  # if nothing can be accepted: no more files may be open, say
 
@@ -32,6 +32,25 @@ class Reception:
     admits: Callable[[str, str], bool]
     fails: Callable[[str, str], None]
     link: Callable[[], Link]
+
+
+async def bound_sockets(host: str, port: int) -> list[socket.socket]:
+    """A socket bound on every address that `host` means; none listens yet. Raises `OSError`."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    with contextlib.ExitStack() as stack:
+        sockets = []
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            one = stack.enter_context(socket.socket(family, kind, protocol))
+            if os.name == "posix" and sys.platform != "cygwin":
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind(address)
+            one.setblocking(False)
+            sockets.append(one)
+        stack.pop_all()
+    return sockets
 
 
 class SecureServer:
@@ -51,21 +70,9 @@ class SecureServer:
         cls, host: str, port: int, tls: ssl.SSLContext, reception: Reception
     ) -> SecureServer:
         """Bind every address that `host` means. Raises `OSError`."""
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        with contextlib.ExitStack() as stack:
-            sockets = []
-            for family, kind, protocol, _, address in dict.fromkeys(found):
-                one = stack.enter_context(socket.socket(family, kind, protocol))
-                if os.name == "posix" and sys.platform != "cygwin":
-                    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                one.bind(address)
-                one.listen(LISTEN_BACKLOG)
-                one.setblocking(False)
-                sockets.append(one)
-            stack.pop_all()
+        sockets = await bound_sockets(host, port)
+        for one in sockets:
+            one.listen(LISTEN_BACKLOG)
         return cls(sockets, tls, reception)
 
     @property

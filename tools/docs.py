@@ -1,8 +1,8 @@
 """The documentation's own tool: writes what is generated and checks the rest.
 
-``python -m logweir.tools.docs`` writes docs/cli.md from the program's own options, docs/api.md from
-docstrings, and docs/vectors from `logweir.tools.vectors`. With ``--check`` it writes nothing and
-complains, with exit code 1, where
+``python -m logweir.tools.docs`` writes docs/cli.md and the manual page, docs/logweir.1, from the
+program's own options, docs/api.md from docstrings, and docs/vectors from `logweir.tools.vectors`.
+With ``--check`` it writes nothing and complains, with exit code 1, where
 
 * one of these is not what would be written,
 * a class of `logweir.errors` is not explained in docs/errors.md, or an explained one is gone,
@@ -26,6 +26,7 @@ import typer.main
 from logweir import errors
 from logweir.tools.apipage import api_page
 from logweir.tools.cli import main as cli
+from logweir.tools.manpage import exit_codes, man_page
 from logweir.tools.vectors import vectors_file
 from logweir.wal.damage import DamageKind, FileEnd
 
@@ -62,7 +63,7 @@ def cli_page() -> str:
         "| code | meaning |",
         "|---|---|",
     ]
-    lines += [f"| {code} | {meaning} |" for code, meaning in _exit_codes()]
+    lines += [f"| {code} | {meaning} |" for code, meaning in exit_codes()]
     lines += ["", "## Global options", "", *_parameters(group), "", "## Commands", ""]
     lines += [f"* [`{name}`](#{name}): {text}" for name, text in cli.COMMANDS.items()]
     for name in cli.COMMANDS:
@@ -76,16 +77,10 @@ def cli_page() -> str:
 GENERATED: Final = {
     "cli.md": cli_page,
     "api.md": api_page,
+    "logweir.1": man_page,
     "vectors/greenstack.json": vectors_file,
 }
 """The pages and files that are made here, with what makes them."""
-
-
-def _exit_codes() -> Iterator[tuple[str, str]]:
-    assert cli.__doc__ is not None
-    for line in cli.__doc__.splitlines():
-        if match := re.match(r"(\d+) +(\S.*)", line):
-            yield match[1], match[2]
 
 
 def _usage(name: str, command: Any) -> list[str]:

@@ -66,6 +66,7 @@ COMMANDS: Final = {
     "play": "Replay the rows of logs into a running server.",
     "serve": "Serve a store to clients and followers.",
     "config": "Show the configuration that a server would have.",
+    "doctor": "Look whether all is there that a store and its server need.",
     "follow": "Copy one upstream and keep the copy up to date.",
     "status": "Show what a server does, or how far upstreams were read.",
     "top": "Show what a server does, again and again.",

@@ -39,7 +39,9 @@ if TYPE_CHECKING:  # all protocols and the store, which `--help` and a wrong opt
     from logweir.archive.child import Settings
     from logweir.replication.server import Server, ServerOptions
 
-_OTHER_FILES = 256
+OTHER_FILES = 256
+"""Files that a server has open, beside its connections."""
+
 _INTERRUPTED = 1
 
 Guest = Literal["none", "read", "replicate", "write", "all"]
@@ -186,9 +188,11 @@ def command(
     def origin(name: str) -> str:
         return origin_of(context, name)
 
-    default = [] if follow else ["tarantool://127.0.0.1:3301"]
     options = serving.ServerOptions(
-        listen=[parse_listen_url(url, origin=origin("listen")) for url in listen or default],
+        listen=[
+            parse_listen_url(url, origin=origin("listen"))
+            for url in listen_addresses(listen, follow)
+        ],
         follow=[parse_url(url, origin=origin("follow")) for url in follow or ()],
         guest=allow_guest,
         functions=functions,
@@ -200,7 +204,7 @@ def command(
         memory_bytes=memory,
         connections=connections,
         ready_lag_seconds=ready_lag,
-        tls=_tls(tls_certificate, tls_key, tls_client_ca),
+        tls=tls_settings(tls_certificate, tls_key, tls_client_ca),
         sockets=handed_over(),
     )
     archiving = None
@@ -212,8 +216,8 @@ def command(
         )
         archiving.check()
     start_log(out, log_level, log_format, log_file)
-    files = serving.raise_file_limit(connections + _OTHER_FILES)
-    if files < connections + _OTHER_FILES:
+    files = serving.raise_file_limit(connections + OTHER_FILES)
+    if files < connections + OTHER_FILES:
         out.warning(f"only {files} files may be open: fewer connections than {connections}")
     with stopped_early(out):
         join_if_new(out, options.follow, directory)
@@ -221,6 +225,11 @@ def command(
             directory, durability=durability, write_ahead=write_ahead, tuple_bytes=tuple_bytes
         ) as log:
             return loop.run(_serve(out, context, log, options, archiving))
+
+
+def listen_addresses(listen: list[str] | None, follow: list[str] | None) -> list[str]:
+    """What is listened on, where these are the options."""
+    return listen or ([] if follow else ["tarantool://127.0.0.1:3301"])
 
 
 @contextmanager
@@ -243,7 +252,9 @@ def stopped_early(out: Output) -> Iterator[None]:
         raise typer.Exit(_INTERRUPTED) from None
 
 
-def _tls(certificate: Path | None, key: Path | None, client_ca: Path | None) -> SSLContext | None:
+def tls_settings(
+    certificate: Path | None, key: Path | None, client_ca: Path | None
+) -> SSLContext | None:
     """What listeners speak; None for plain TCP. Raises `ConfigError`."""
     if certificate is not None:
         from logweir.replication.listener import server_tls
@@ -275,7 +286,7 @@ async def _serve(
 
     def certificates() -> Callable[[], None]:
         files = (context.params[f"tls_{name}"] for name in ("certificate", "key", "client_ca"))
-        tls = _tls(*files)
+        tls = tls_settings(*files)
         return (lambda: None) if tls is None else (lambda: server.listener.renew_tls(tls))
 
     reload_on_hangup(out, context, certificates)
