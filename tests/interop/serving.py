@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from support.leaks import SERVER
+
 import logweir
 from logweir.replication import loop
 from logweir.replication import server as serving
@@ -41,7 +43,7 @@ class Serving:
         self._open_options = open_options or {}
         self._ready = threading.Event()
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="serving", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=SERVER, daemon=True)
 
     def _run(self) -> None:
         try:

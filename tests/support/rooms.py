@@ -180,6 +180,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "cli*",
         "docs",
         "house",
+        "leaks",
         "mutants",
         "tour",
         "types",

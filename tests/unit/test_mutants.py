@@ -55,6 +55,12 @@ def test_names_of_mutants_are_their_own() -> None:
 HALF = Mutant("wal", "half", "half", "half.py", "value // 2", "value / 2", ("test_half.py",))
 
 
+@pytest.fixture(autouse=True)
+def no_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of toys need none, and to load all of them takes longer than the tests."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
 def toy(folder: Path, check: str) -> Path:
     """A tree with one module and one test of it."""
     folder.mkdir()
