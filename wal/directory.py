@@ -8,6 +8,7 @@ vclocks, and all files the same `Instance`. Source: Tarantool 2.6.0, `xdir_scan`
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections import Counter
@@ -143,9 +144,12 @@ def removed(wanted: Bound | float, oldest: VClock | float) -> PositionUnavailabl
 
 
 def no_store(path: Path) -> WalError:
-    """The error for a folder that holds neither a log nor a snapshot."""
+    """The error for a folder that holds neither a log nor a snapshot, or is not there."""
+    is_there = os.path.lexists(path)
     return WalError(
-        "there is no snapshot and no log in the folder.",
+        "there is no snapshot and no log in the folder."
+        if is_there
+        else "there is no such folder.",
         path=str(path),
         hint="look at the path, or make a store there with `logweir init`",
     )

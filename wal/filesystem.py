@@ -529,8 +529,9 @@ def _locked(path: Path, folder: int) -> DirectoryLocked:
         f"the folder is in use by {who}.",
         path=str(path.parent),
         pid=pid,
-        hint="one process at a time may open it for writing: stop that one, or use "
-        "`logweir.read`, `logweir cat` or `logweir verify`, which only read",
+        hint="one process at a time may open it for writing: if that is a server, give its address "
+        "(tarantool://…) in place of the folder; else stop it, or use `logweir.read`, "
+        "`logweir cat` or `logweir verify`, which only read",
     )
 
 

@@ -162,7 +162,8 @@ def _prepare_folder(path: Path, create: bool, filesystem: FileSystem) -> None:
             make_folders(filesystem, path)
         names = filesystem.list_directory(path)
     except OSError as error:
-        raise explain(error, str(path)) from error
+        is_absent = not create and isinstance(error, FileNotFoundError)
+        raise (no_store(path) if is_absent else explain(error, str(path))) from error
     if any(name.endswith((".snap", ".xlog")) for name in names):
         return
     if not create:

@@ -226,3 +226,14 @@ def test_diff_changes_neither_side(changed: tuple[Path, Path]) -> None:
     run("diff", *changed)
     after = [{path.name: path.stat().st_mtime_ns for path in side.iterdir()} for side in changed]
     assert before == after
+
+
+def test_a_store_that_is_not_there_or_in_use_says_what_to_do(store: Path) -> None:
+    """Make one; give its server's address."""
+    done = run("insert", store.parent / "none", "fruit", "[4]")
+    assert done.exit_code == 2
+    assert "there is no such folder. hint: look at the path, or make a store" in done.stderr
+    with logweir.open(store):
+        done = run("space", "drop", store, "fruit")
+    assert done.exit_code == 4
+    assert "if that is a server, give its address (tarantool://…)" in done.stderr
