@@ -97,7 +97,7 @@ ANSWERS = st.lists(
         st.builds(
             lambda form, low: form << 24 | low,
             st.integers(0, 20),
-            st.sampled_from([0, 1, 7, 40, 1 << 23]),
+            st.sampled_from([0, 1, 7, 40, 1 << 22, 1 << 23]),
         ),
         st.sampled_from(list(Status)),
         st.sampled_from([b"", bytes(4), b"\xff" * 4, bytes(3)]),
@@ -162,3 +162,16 @@ def test_a_huge_value_is_passed_over() -> None:
         assert len(codec) == 500_000_002 - number * len(portion)
     made, _ = codec.feed(b"\r\nmn\r\n")
     assert [packet.opcode for packet in PacketBuffer().feed(made)[0]] == [Opcode.NOOP]
+
+
+def test_the_end_of_a_get_is_no_request_of_its_own() -> None:
+    """A request for each key; what is told of the last one ends the `get`, a refusal too."""
+    codec = TextCodec()
+    requests, _ = codec.feed(b"get a bb \r\n")
+    packets, _ = PacketBuffer().feed(requests)
+    assert [(one.opcode, one.key) for one in packets] == [(Opcode.GETK, b"a"), (Opcode.GETK, b"bb")]
+    missing = [encode_answer(one, Status.NOT_FOUND) for one in packets]
+    assert codec.tell(b"".join(missing), 0) == b"END\r\n"
+    refused = [encode_answer(packets[0], Status.TEMPORARY_FAILURE), missing[1]]
+    assert codec.tell(b"".join(refused), 0) == b"SERVER_ERROR Temporary failure\r\n"
+    assert codec.tell(missing[1], 0) == b"END\r\n"

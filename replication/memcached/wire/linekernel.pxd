@@ -10,7 +10,7 @@ ctypedef const unsigned char* Source
 ctypedef unsigned char* Target
 
 cdef Py_ssize_t _AT, _USED, _TOLD, _ABOUT, _WAITS, _NO_ROOM, _OTHER, _PASSES
-cdef Py_ssize_t _HEADER, _KEY_MAX, _LINE_ROOM, _KEY_ROOM, _TOLD_ROOM, _WORDS_MAX
+cdef Py_ssize_t _HEADER, _OPAQUE, _LAST_BIT, _KEY_MAX, _LINE_ROOM, _KEY_ROOM, _TOLD_ROOM, _WORDS_MAX
 cdef Py_ssize_t _META_SIZE, _NAME_BYTES
 cdef u64 _ALL, _LOW, _PAST, _LONGEST, _QUIET, _LINE, _END
 cdef Py_ssize_t _GET, _GETS, _BGET, _GAT, _GATS, _SET, _ADD, _REPLACE, _APPEND, _PREPEND, _CAS
@@ -22,7 +22,7 @@ cdef Source NAMES, NOREPLY, OPCODES, FORMS
 @cython.locals(number=Py_ssize_t, slot=Py_ssize_t)
 cdef Py_ssize_t command_of(Source raw, Py_ssize_t at, Py_ssize_t stop) noexcept
 
-@cython.locals(found="unsigned long long[2]", begin=Py_ssize_t, expiry=u64,
+@cython.locals(found="unsigned long long[2]", begin=Py_ssize_t, last=Py_ssize_t, expiry=u64,
                extras_bytes=Py_ssize_t, at=Py_ssize_t, key_at=Py_ssize_t, opaque=u64)
 cdef Py_ssize_t take_gets(
     Source raw, Py_ssize_t command, Py_ssize_t* words, Py_ssize_t stop, Target out,

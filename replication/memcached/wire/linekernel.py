@@ -47,6 +47,7 @@ _AT, _USED, _TOLD, _ABOUT = range(4)
 _WAITS, _NO_ROOM, _OTHER, _PASSES = range(4)
 
 _HEADER = 24
+_OPAQUE = 12  # where it stands in a header
 _KEY_MAX = 250  # limits.TAP_KEY_BYTES
 _LINE_ROOM = 512  # for the requests of a line, beside its own bytes
 _KEY_ROOM = 16  # times the bytes of a line of keys are its requests at most
@@ -89,6 +90,7 @@ _forms = bytes(
 FORMS = _forms
 _NOOP_OPCODE = 10
 _LINE, _END, _QUIET = forms.LINE, forms.END, forms.QUIET
+_LAST_BIT = forms.LAST >> 16  # in the second byte of an opaque
 _ERROR = forms.line_number(b"ERROR")
 _BAD_FORMAT = forms.line_number(b"CLIENT_ERROR bad command line format")
 _BAD_CHUNK = forms.line_number(b"CLIENT_ERROR bad data chunk")
@@ -117,9 +119,11 @@ def command_of(raw: bytes, at: int, stop: int) -> int:
 def take_gets(
     raw: bytes, command: int, words: list[int], stop: int, out: bytearray, used: int
 ) -> int:
-    """The requests of a line that wants items: one for each, and one for their end. Unchecked."""
+    """The requests of a line that wants items: one for each, of which the last is marked, or one
+    for the end of none. Unchecked."""
     found = [0, 0]
     begin = used
+    last = -1
     expiry = 0
     extras_bytes = 0
     at = words[2]
@@ -140,13 +144,17 @@ def take_gets(
         if at - key_at > _KEY_MAX:
             return words_of.put_line(out, begin, _BAD_FORMAT, 0)
         opaque = FORMS[command] << 24
+        last = used
         used = words_of.put_request(
             out, used, OPCODES[command], at - key_at, extras_bytes, 0, opaque, 0
         )
         if extras_bytes:
             used = bucket.put4(out, used, expiry)
         used = rows.copy(raw, key_at, at, out, used)
-    return words_of.put_request(out, used, _NOOP_OPCODE, 0, 0, 0, _END << 24, 0)
+    if last < 0:
+        return words_of.put_request(out, used, _NOOP_OPCODE, 0, 0, 0, _END << 24, 0)
+    out[last + _OPAQUE + 1] |= _LAST_BIT
+    return used
 
 
 def take_short(

@@ -9,10 +9,11 @@ ctypedef unsigned char* Target
 
 cdef Py_ssize_t _AT, _USED, _FAILED, _TOLD, _NOW, _ABOUT, _DONE, _NO_ROOM
 cdef Py_ssize_t _HEADER, _TEXT_ROOM, _FLAG_ROOM, _MISSING, _LINE, _VALUE, _VALUE_CAS, _END
-cdef Py_ssize_t _COUNT, _STAT, _VERSION, _SLOT, _FORMS, _EXISTS, _TOO_BIG, _NOT_STORED
+cdef Py_ssize_t _END_LINE, _COUNT, _STAT, _VERSION, _SLOT, _FORMS, _EXISTS, _TOO_BIG, _NOT_STORED
 cdef Py_ssize_t _ADD, _REPLACE, _APPEND, _PREPEND, _QUIET_BIT, _VALUE_BIT, _BINARY_BIT
 cdef Py_ssize_t _META_GET, _META_SET, _META_DELETE, _META_COUNT, _META_DEBUG
 cdef Py_ssize_t _HD, _VA, _EN, _NF, _EX, _NS, _ME
+cdef u64 _LAST
 cdef bytes _lines, _refusals, _told, _words, _codes, _debug, _marks
 cdef Source LINES, REFUSALS, SAID, WORDS, CODES, DEBUG, MARKS
 
@@ -24,6 +25,8 @@ cdef Py_ssize_t put_decimal(u64 value, Target out, Py_ssize_t at) noexcept
 
 @cython.locals(slot=Py_ssize_t)
 cdef Py_ssize_t put_slot(Source slots, Py_ssize_t number, Target out, Py_ssize_t at) noexcept
+
+cdef Py_ssize_t put_get_end(Py_ssize_t failed, Target out, Py_ssize_t at) noexcept
 
 cdef Py_ssize_t put_end(Target out, Py_ssize_t at) noexcept
 

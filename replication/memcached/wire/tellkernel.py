@@ -48,6 +48,7 @@ _MISSING, _EXISTS, _TOO_BIG, _NOT_STORED = 1, 2, 3, 5
 _ADD, _REPLACE, _APPEND, _PREPEND = 2, 3, 0x0E, 0x0F
 _QUIET_BIT, _VALUE_BIT, _BINARY_BIT = 1, 2, 4
 _LINE, _VALUE, _VALUE_CAS, _END = forms.LINE, forms.VALUE, forms.VALUE_CAS, forms.END
+_LAST, _END_LINE = forms.LAST, forms.line_number(b"END")
 _COUNT, _STAT, _VERSION = forms.COUNT, forms.STAT, forms.VERSION
 _META_GET, _META_SET, _META_DELETE = forms.META_GET, forms.META_SET, forms.META_DELETE
 _META_COUNT, _META_DEBUG = forms.META_COUNT, forms.META_DEBUG
@@ -98,6 +99,13 @@ def put_end(out: bytearray, at: int) -> int:
     out[at] = 0x0D
     out[at + 1] = 0x0A
     return at + 2
+
+
+def put_get_end(failed: int, out: bytearray, at: int) -> int:
+    """End what a `get` is told; `failed`: with what an item was refused, 0: none was. Unchecked."""
+    if failed:
+        return put_slot(REFUSALS, failed & 0xFF, out, at)
+    return put_slot(LINES, _END_LINE, out, at)
 
 
 def put_value(raw: bytes, at: int, with_cas: bool, out: bytearray, used: int) -> int:
@@ -336,13 +344,16 @@ def tell(answers: bytes, records: bytearray, numbers: Table, out: bytearray) -> 
                 used = put_value(raw, at, form == _VALUE_CAS, to, used)
             elif status > _MISSING:
                 failed = status
+            if opaque & _LAST:
+                used = put_get_end(failed, to, used)
+                failed = 0
         elif form >= _META_GET:
             if size < 2 or size > len(records) - told:
                 raise IndexError("tell: a record is missing")
             used = put_meta(raw, at, record, told, told + size, numbers[_NOW], to, used)
             told += size
-        elif form == _END and failed:
-            used = put_slot(REFUSALS, failed & 0xFF, to, used)
+        elif form == _END:
+            used = put_get_end(failed if failed else status, to, used)
             failed = 0
         elif is_quiet:
             pass

@@ -86,7 +86,7 @@ class TextCodec:
     def tell(self, answers: bytes, now: float) -> bytes:
         """What the client is told of whole binary answers. `now`: Unix seconds."""
         parts: list[memoryview] = []
-        numbers = array("Q", (0, 0, self._failed, 0, int(now), 2 * len(answers) + _ROOM))
+        numbers = array("Q", (0, 0, self._failed, 0, int(now), len(answers) + _ROOM))
         how = tellkernel.NO_ROOM
         while how != tellkernel.DONE:
             out = bytearray(numbers[tellkernel.ABOUT])

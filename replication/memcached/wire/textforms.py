@@ -2,10 +2,11 @@
 
 A line of the text protocol becomes requests of the binary one, whose opaque is the *form* of what
 is told of their answers: in its highest byte one of those below; bit 23: the client wants to be
-told nothing (`noreply`); its low bytes what the form needs: the number of a line, or how many bytes
-the record of a meta command has (`metakernel`).
+told nothing (`noreply`); bit 22: its answer is the last one of a `get`; its low bytes what the form
+needs: the number of a line, or how many bytes the record of a meta command has (`metakernel`).
 
-A NOOP stands for what needs no item: the end of a `get`, and lines that say what is wrong.
+A NOOP stands for what needs no item: the end of a `get` without keys, and lines that say what is
+wrong.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 from logweir.replication.memcached.wire.codec import TEXTS, Status
 
 __all__ = [
+    "LAST",
     "LINES",
     "QUIET",
     "REFUSALS",
@@ -26,6 +28,7 @@ __all__ = [
 LINE, VALUE, VALUE_CAS, END, STORE, CAS, KEEP, DELETE, TOUCH, COUNT = range(1, 11)
 STAT, RESET, DONE, VERSION, META_GET, META_SET, META_DELETE, META_COUNT, META_DEBUG = range(11, 20)
 QUIET: Final = 1 << 23
+LAST: Final = 1 << 22
 
 LINES: Final = (
     b"",
@@ -119,7 +122,6 @@ def _told() -> bytes:
         STAT: {Status.SUCCESS: b"END", Status.NOT_FOUND: b"ERROR"},
         RESET: {Status.SUCCESS: b"RESET"},
         DONE: {Status.SUCCESS: b"OK"},
-        END: {Status.SUCCESS: b"END"},
     }
     for form, by_status in lines.items():
         for status, line in by_status.items():
