@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 
-__all__ = ["add", "back", "count", "fail", "held", "two"]
+from logweir.errors import ErrorCode, RequestError
+
+__all__ = ["add", "back", "count", "fail", "held", "refusals", "two"]
 
 gate = threading.Event()
 gate.set()
@@ -28,6 +30,11 @@ def count(log: object, space: str) -> int:
 
 def fail() -> None:
     raise ValueError("not today")
+
+
+def refusals() -> object:
+    refusal = RequestError(ErrorCode.ACCESS_DENIED, "no way")
+    return [1, refusal], {"why": ValueError("not today")}, 2
 
 
 def held() -> None:

@@ -111,6 +111,51 @@ def test_a_pool_of_tarantool_python(tmp_path: Path, serving: Serving) -> None:
         pool.close()
 
 
+def test_errors_as_values(serving: Serving) -> None:
+    """An error where one is read, else its text; the same kind of error as if it was raised."""
+    connection: Any = tarantool.Connection(
+        "127.0.0.1", serving.port, user="alice", password="wonder"
+    )
+    (one, refusal), told, two = connection.call("refusals").data
+    connection.close()
+    assert (one, two) == (1, 2)
+    assert isinstance(refusal, tarantool.BoxError)
+    assert (refusal.type, refusal.message, refusal.errcode) == ("AccessDeniedError", "no way", 42)
+    assert (told["why"].message, told["why"].errcode) == ("ValueError: not today", 32)
+    with RawClient(serving.port, "alice", "wonder") as client:
+        texts = [[1, "no way"], {"why": "ValueError: not today"}, 2]
+        assert client.ask(0x0A, {0x22: "refusals", 0x21: []}).body[0x30] == texts
+        known = client.ask(73, {0x54: 6, 0x55: [0, 1]}).body
+        assert 2 in known[0x55]
+        assert client.ask(0x0A, {0x22: "refusals", 0x21: []}).body[0x30] == texts
+        client.ask(73, {0x54: 6, 0x55: [0, 2]})
+        (_, value), _, _ = client.ask(0x0A, {0x22: "refusals", 0x21: []}).body[0x30]
+        assert value.code == 3
+        assert unpack(value.data)[0][0].keys() == {0, 1, 2, 3, 4, 5}
+
+
+@pytest.mark.tarantool
+def test_errors_as_values_are_what_a_tarantool_tells(tmp_path: Path, serving: Serving) -> None:
+    """Text where they were not asked for, and then a value of the same form."""
+    with RealTarantool(tmp_path / "box") as box:
+        box.eval("box.schema.user.grant('guest', 'super')")
+        assert box.port is not None
+        call = 0x0A, {0x22: "refusals", 0x21: []}
+        with RawClient(box.port) as theirs, RawClient(serving.port, "alice", "wonder") as ours:
+            box.eval("function refusals() return {1, box.error.new{code=42, reason='no way'}} end")
+            assert theirs.ask(*call).body[0x30][0] == ours.ask(*call).body[0x30][0]
+            enable = "box.session.settings.error_marshaling_enabled = true"
+            assert not theirs.ask(0x08, {0x27: enable, 0x21: []}).is_error
+            ours.ask(73, {0x54: 6, 0x55: [2]})
+            told = [side.ask(*call).body[0x30][0][1] for side in (theirs, ours)]
+    stacks = [unpack(one.data) for one in told]
+    assert [one.code for one in told] == [3, 3]
+    assert stacks[0].keys() == stacks[1].keys() == {0}
+    (entry,), (own,) = [one[0] for one in stacks]
+    assert entry.keys() == own.keys()
+    assert (entry[3], entry[5]) == (own[3], own[5])
+
+
 @pytest.mark.tarantool
 def test_box_info_is_what_a_tarantool_says(tmp_path: Path, serving: Serving) -> None:
     """As far as it goes: each key of ours is there with a value of the same type."""

@@ -53,7 +53,7 @@ from logweir.replication.iproto.wire.codec import (
     data_body,
     encode_error,
 )
-from logweir.replication.iproto.wire.requests import DML_TYPES, Request, id_body
+from logweir.replication.iproto.wire.requests import DML_TYPES, ERROR_VALUES, Request, id_body
 from logweir.replication.iproto.wire.runs import MAY_GROW, Run
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
@@ -141,6 +141,7 @@ class Conversation:
         self._let_in: object = None  # what this user was allowed when `_readable` was begun
         self._readable: set[int] = set()  # ids of spaces
         self._is_over = False  # what came before has taken a turn
+        self._reads_errors = False  # see `ERROR_VALUES`
         self.session.read = self.read
 
     # --- events -----------------------------------------------------------------------------------
@@ -216,6 +217,7 @@ class Conversation:
         if kind == RequestType.AUTH:
             self._authenticate(request)
         elif kind == RequestType.ID:
+            self._reads_errors = ERROR_VALUES in request.features
             self.answer(request, id_body())
         elif kind in (RequestType.WATCH, RequestType.UNWATCH):
             if kind == RequestType.WATCH:
@@ -513,7 +515,8 @@ class Conversation:
         order = {"order": name, "about": str(arguments[0])[:_TOLD_LETTERS] if arguments else ""}
         try:
             order["user"] = self.shared.access(self.user_id).user.name
-            values = await asyncio.to_thread(functions.call, name, arguments, as_tuples=as_tuples)
+            call = partial(functions.call, as_tuples=as_tuples, reads_errors=self._reads_errors)
+            values = await asyncio.to_thread(call, name, arguments)
         except RequestError as error:
             order["refused"] = error.message
             self.answer_error(request, error)

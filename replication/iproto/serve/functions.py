@@ -2,8 +2,9 @@
 
 A function is called with the arguments of the request. Where its first parameter is named `log`,
 that is the store. What it returns is the answer: a tuple gives several values, None none, anything
-else one. It runs in a thread of its own, beside the connection. Code that a client sends (EVAL) is
-never run.
+else one. An exception among them, also inside of lists and dicts, is the error that it would be if
+it was raised, as a value for those who can read errors, for others its text. It runs in a thread of
+its own, beside the connection. Code that a client sends (EVAL) is never run.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from logweir.errors import ConfigError, ErrorCode, LogweirError, RequestError
+from logweir.replication.iproto.wire.codec import error_value
 from logweir.wal.mp import Ext, Value, pack
 
 __all__ = ["Functions", "load_functions"]
@@ -45,10 +47,13 @@ class Functions(Mapping[str, Callable[..., Value]]):
     def __len__(self) -> int:
         return len(self._functions)
 
-    def call(self, name: str, arguments: Sequence[Value], *, as_tuples: bool) -> list[bytes]:
+    def call(
+        self, name: str, arguments: Sequence[Value], *, as_tuples: bool, reads_errors: bool = False
+    ) -> list[bytes]:
         """Call one function. Returns its values as MsgPack.
 
-        `as_tuples`: every value becomes an array, as CALL_16 wants. Raises `RequestError`: what the
+        `as_tuples`: every value becomes an array, as CALL_16 wants; `reads_errors`: who asks can
+        read errors that are values. Raises `RequestError`: what the
         function raised, 33 for an unknown name, 32 for anything else that went wrong in it.
         """
         function = self._functions.get(name)
@@ -60,14 +65,37 @@ class Functions(Mapping[str, Callable[..., Value]]):
             values = returned if _is_plain_tuple(returned) else (returned,)
             if returned is None:
                 values = ()
-            return [pack(_as_tuple(value) if as_tuples else value) for value in values]
+            told = [_as_tuple(value) if as_tuples else value for value in values]
+            try:
+                return list(map(pack, told))
+            except TypeError:  # some have no form of their own
+                return [pack(_with_errors(value, reads_errors)) for value in told]
         except RequestError:
             raise
-        except LogweirError as error:
-            raise RequestError(ErrorCode.PROC_LUA, str(error)) from error
         except Exception as error:
-            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            raise RequestError(ErrorCode.PROC_LUA, text) from error
+            raise _refusal(error) from error
+
+
+def _refusal(error: Exception) -> RequestError:
+    """What an exception of a function is for who has called it."""
+    if isinstance(error, RequestError):
+        return error
+    text = str(error)
+    if not isinstance(error, LogweirError):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return RequestError(ErrorCode.PROC_LUA, text)
+
+
+def _with_errors(value: Value, reads_errors: bool) -> Value:
+    """A value in which exceptions have a form."""
+    if isinstance(value, Exception):
+        refusal = _refusal(value)
+        return error_value(refusal) if reads_errors else refusal.message
+    if isinstance(value, list) or _is_plain_tuple(value):
+        return [_with_errors(one, reads_errors) for one in value]
+    if isinstance(value, dict):
+        return {key: _with_errors(one, reads_errors) for key, one in value.items()}
+    return value
 
 
 def _as_tuple(value: Value) -> Value:

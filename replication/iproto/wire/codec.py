@@ -47,7 +47,7 @@ from typing import Final
 from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RemoteProtocolError, RequestError
 from logweir.limits import IPROTO_FRAME_BYTES, VCLOCK_COMPONENTS
 from logweir.wal import kernel
-from logweir.wal.mp import Value, decode_uint, pack, unpack_at
+from logweir.wal.mp import Ext, Value, decode_uint, pack, unpack_at
 from logweir.wal.vclock import VClock
 
 __all__ = [
@@ -395,6 +395,9 @@ _ERROR_TYPES: Final = {
 }
 
 
+_ERROR_CODE: Final = 3  # of the extension type
+
+
 def frame(payload: bytes) -> bytes:
     """`payload` with its length before it."""
     return b"\xce" + len(payload).to_bytes(4, "big") + payload
@@ -436,8 +439,8 @@ def data_parts(count: int, parts: Sequence[bytes], position: str | None = None) 
     return [first + b"\x30\xdd" + count.to_bytes(4, "big"), *parts, behind]
 
 
-def encode_error(sync: int, schema_version: int, error: RequestError) -> bytes:
-    """The answer to a request that failed. File and line of the stack say only that it is ours."""
+def _stack_of(error: RequestError) -> dict[int, Value]:
+    """An error as it stands in answers. Its file and line say only that it is ours."""
     type_name = _ERROR_TYPES.get(error.code, "ClientError")
     entry: dict[int, Value] = {0: type_name, 2: 0, 1: "logweir", 3: error.message, 4: 0}
     entry[5] = int(error.code)
@@ -448,7 +451,18 @@ def encode_error(sync: int, schema_version: int, error: RequestError) -> bytes:
             "object_name": str(details["object"]),
             "access_type": str(details["privilege"]).capitalize(),
         }
-    body = pack({0x31: error.message, 0x52: {0: [entry]}})
+    return {0: [entry]}
+
+
+def error_value(error: RequestError) -> Ext:
+    """An error as a value, as those read it who say so (`ERROR_VALUES`). Source: Tarantool
+    2.6.0, observed."""
+    return Ext(_ERROR_CODE, pack(_stack_of(error)))
+
+
+def encode_error(sync: int, schema_version: int, error: RequestError) -> bytes:
+    """The answer to a request that failed."""
+    body = pack({0x31: error.message, int(IprotoKey.ERROR_STACK): _stack_of(error)})
     return encode_answer(sync, schema_version, body, ERROR_BIT | int(error.code))
 
 

@@ -33,6 +33,7 @@ from logweir.wal.vclock import VClock
 
 __all__ = [
     "DML_TYPES",
+    "ERROR_VALUES",
     "FEATURES",
     "PROTOCOL_VERSION",
     "REQUEST_BYTES",
@@ -54,8 +55,8 @@ class Request:
 
     `size_bytes`: about what it takes in memory until it is answered; `name`: function, user,
     expression or key; `vclock` … `id_filter`: of JOIN, SUBSCRIBE and REGISTER; `timeout_seconds`
-    (0: none), `isolation`: of BEGIN; `fetch_position` … `index_name`: of DML and SELECT, the names
-    instead of the ids.
+    (0: none), `isolation`: of BEGIN; `features`: of ID; `fetch_position` …
+    `index_name`: of DML and SELECT, the names instead of the ids.
     """
 
     type: int
@@ -81,6 +82,7 @@ class Request:
     id_filter: Sequence[int] = ()
     timeout_seconds: float = 0.0
     isolation: int = 0
+    features: Sequence[object] = ()
     fetch_position: bool = False
     after_position: str | None = None
     after_tuple: bytes | None = None
@@ -155,7 +157,7 @@ _BODIES: Final[Mapping[int, Mapping[int, tuple[str, frozenset[int]]]]] = {
     },
     RequestType.ID: {
         IprotoKey.VERSION: ("", FIRST_BYTES["uint"]),
-        IprotoKey.FEATURES: ("", FIRST_BYTES["array"]),
+        IprotoKey.FEATURES: ("features", FIRST_BYTES["array"]),
         IprotoKey.AUTH_TYPE: ("", FIRST_BYTES["str"]),
     },
     RequestType.WATCH: _EVENT,
@@ -163,8 +165,11 @@ _BODIES: Final[Mapping[int, Mapping[int, tuple[str, frozenset[int]]]]] = {
     RequestType.WATCH_ONCE: _EVENT,
 }
 """Of types that came with 2.10: by key the field, "" if it is only checked, and what it is."""
-FEATURES: Final[Sequence[int]] = (0, 1, 3, 4, 5, 6)
-"""Streams, transactions, watchers, pagination, names of spaces and indexes, WATCH_ONCE."""
+FEATURES: Final[Sequence[int]] = (0, 1, 2, 3, 4, 5, 6)
+"""Streams, transactions, errors as values, watchers, pagination, names of spaces and indexes,
+WATCH_ONCE."""
+ERROR_VALUES: Final = 2
+"""The one of `FEATURES` that also says what a client can read."""
 PROTOCOL_VERSION: Final = 6
 """The first one that has all of `FEATURES`."""
 
