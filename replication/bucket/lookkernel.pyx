@@ -54,9 +54,10 @@ cdef class Looker:
         if space is None:
             return at
         self.space, self.known, self.now = space, states, now
+        self.most, self.limit_bytes = most, limit_bytes
         try:
             while at < end:
-                if self.count >= most or self.out.size >= limit_bytes:
+                if self.count >= self.most or self.out.size >= limit_bytes:
                     self.is_over = True
                     break
                 if not self.answer(raw, at, end, &stop):

@@ -213,8 +213,8 @@ class ServerSession(BaseSession[Event]):
             return ()
         self._now = now
         events: list[Event] = []
-        if self.is_open and not self.kept_bytes and not (data := data[self.read(data) :]):
-            return events
+        if self.is_open and (data := self._frames.join(data)):
+            data = data[self.read(data) :]
         found, problem = self._frames.feed_runs(data, take_run if self.is_open else None)
         self._unit_deadline = now + FRAME_SECONDS if len(self._frames) else None
         for frame in found:

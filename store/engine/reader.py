@@ -97,6 +97,7 @@ class PlainRequests:
     count = failed = 0
     is_over = False
     wanted = -1
+    has_many = False
     expired: list[tuple[bytes, int]] | None = None
 
     def read(self, data: bytes, at: int, *given: object) -> int:

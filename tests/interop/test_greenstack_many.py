@@ -76,6 +76,9 @@ def test_each_is_told_as_by_a_get(tmp_path: Path) -> None:
         assert (status, missing, document and document.value) == (0, Status.NOT_FOUND, b"2")
         answer = client.ask(many(b"a", lane=b"l"))
         assert (answer.lane, answer.status) == (b"l", Status.SUCCESS)
+        plain = [one for one in ids if one not in (b"odd", b"gone")]
+        answers = [client.ask(many(*plain, **flex)) for flex in ({}, {"lane": b"l"})]
+        assert answers[0].payload == answers[1].payload
         client.send(many(b"a", flags=Flag.QUIET))
         assert client.barrier() == []
 

@@ -16,7 +16,8 @@ import logweir
 from logweir.replication.bucket.item import VBUCKETS, Item, pack_item
 from logweir.replication.bucket.store import Buckets
 from logweir.replication.greenstack.serve.runs import GetReader
-from logweir.replication.greenstack.wire.codec import FlexKey, Frame, Opcode, encode_frame
+from logweir.replication.greenstack.wire.codec import FlexKey, Frame, Opcode, Status, encode_frame
+from logweir.replication.greenstack.wire.many import decode_found, encode_found, encode_get_many
 from logweir.replication.greenstack.wire.messages import encode_get
 from logweir.replication.iproto.wire.requests import encode_request
 from logweir.replication.iproto.wire.runs import SelectReader
@@ -35,6 +36,20 @@ SPACE, UNREAD = 600, 601
 def gets(number: int) -> bytes:
     flex = {FlexKey.VBUCKET: bytes(2)}
     return encode_frame(Frame(Opcode.GET, number, encode_get(b"k%d" % number), flex=flex))
+
+
+def many(number: int) -> bytes:
+    """GET_MANYs, of which the answer to one holds ids that are not there."""
+    ids = [b"k%d" % one for one in (number, number + 1, 99)[: 1 + number % 3]]
+    flex = {FlexKey.VBUCKET: bytes(2)}
+    return encode_frame(Frame(Opcode.GET_MANY, number, encode_get_many(ids), flex=flex))
+
+
+def many_reader() -> Any:
+    """Of a client that may send them."""
+    reader = GetReader()
+    reader.has_many = True
+    return reader
 
 
 def selects(number: int) -> bytes:
@@ -76,12 +91,13 @@ class Side:
         return self.log.inner.committer.reader.ask(ask)
 
 
-@pytest.fixture(scope="module", params=["iproto", "memcached", "greenstack"])
+@pytest.fixture(scope="module", params=["iproto", "memcached", "greenstack", "many"])
 def side(request: pytest.FixtureRequest, log: logweir.Log) -> Side:
     readers = {
         "iproto": (SelectReader, selects),
         "memcached": (ItemReader, packets),
         "greenstack": (GetReader, gets),
+        "many": (many_reader, many),
     }
     reader, make = readers[request.param]
     return Side(log, reader(), make)
@@ -123,7 +139,8 @@ def test_it_ends_behind_a_turn(side: Side) -> None:
     assert side.read(data, first, limit=1) > first
     if not isinstance(side.reader, SelectReader):
         side.read(data, most=4)
-        assert (side.reader.count, side.reader.is_over) == (4, True)
+        asked = 2 if side.make is many else 4  # of three ids, then of one
+        assert (side.reader.count, side.reader.is_over) == (asked, True)
 
 
 def test_it_begins_in_the_data(side: Side) -> None:
@@ -155,7 +172,7 @@ def test_bytes_that_are_nothing_end(side: Side) -> None:
 
 def test_items_that_others_have_to_look_at(log: logweir.Log) -> None:
     """A vbucket whose state is not known, or that is not active, and what has expired."""
-    for reader, make in ((ItemReader(), packets), (GetReader(), gets)):
+    for reader, make in ((ItemReader(), packets), (GetReader(), gets), (many_reader(), many)):
         side = Side(log, reader, make)
         data = make(3) + make(4) + make(5)
         assert side.read(data) == len(data)  # two of them are not there
@@ -163,6 +180,26 @@ def test_items_that_others_have_to_look_at(log: logweir.Log) -> None:
         for state, wanted in ((0, 0), (2, -1), (255, -1)):
             assert side.read(data, states=bytearray([state]) + ACTIVE[1:]) == 0
             assert (reader.wanted, reader.count) == (wanted, 0)
+
+
+def test_many_are_told_what_gets_are(log: logweir.Log) -> None:
+    """In one answer; what does not go into it is to be asked for again."""
+    side, one = Side(log, many_reader(), many), Side(log, GetReader(), gets)
+    head = 13  # of an answer
+    for number in range(3, 21, 3):
+        assert side.read(many(number + 2)) > 0
+        told = side.reader.take()[head:]
+        answers = []
+        for each in (number + 2, number + 3, 99):
+            assert one.read(gets(each)) > 0
+            answer = one.reader.take()
+            answers.append((int.from_bytes(answer[11:13]), answer[head:]))
+        assert told == encode_found(answers)
+    assert side.read(many(11), limit=100) > 0
+    found = decode_found(side.reader.take()[head:])
+    assert [status for status, _ in found] == [0, Status.TOO_BUSY, Status.TOO_BUSY]
+    side.reader.has_many = False
+    assert side.read(many(11)) == 0
 
 
 def test_spaces_that_are_not_given(log: logweir.Log) -> None:

@@ -307,3 +307,22 @@ def test_streams_count_credit_and_show_that_they_live() -> None:
     stream.mark(MarkKind.CAUGHT_UP, VClock({1: 5}), 302.0, 1)
     server.feed(encode_frame(Frame(Opcode.MUTATION, 0x99999999, status=1)))
     assert session.unawaited == 1
+
+
+def test_what_comes_in_parts_is_read_as_a_whole() -> None:
+    """Who answers from bytes is given a frame once all of it is there, and no part of it again."""
+    server = Server()
+    given: list[bytes] = []
+
+    def read(data: bytes) -> int:
+        given.append(data)
+        return len(frame) if data.startswith(frame) else 0
+
+    server.session.read = read
+    frame = encode_frame(
+        Frame(Opcode.GET, 7, messages.encode_get(b"k"), flex={FlexKey.VBUCKET: bytes(2)})
+    )
+    for part in (frame[:9], frame[9:20], frame[20:] + frame[:5]):
+        assert list(server.session.receive_data(part, 0.0)) == []
+    assert given == [frame[:9], frame + frame[:5]]
+    assert server.session.kept_bytes == 5

@@ -226,6 +226,7 @@ class Conversation:
         bucket = service.buckets.find(name)
         if bucket is None or not service.definitions.may(self.user_id, bucket, Privilege.READ):
             return 0
+        service.reads.reader.has_many = self.session.has(Feature.GET_MANY)
         stop, reader = service.reads.read(bucket, data), service.reads.reader
         self._is_over = reader.is_over
         if stop:

@@ -323,6 +323,11 @@ class FrameBuffer:
     def __len__(self) -> int:
         return len(self._rest)
 
+    def join(self, data: bytes) -> bytes:
+        """Bytes with what is kept before them, of which nothing is kept then; b"" while the frame
+        that they are of is not whole."""
+        return self._rest.join(data)
+
     def feed(self, data: bytes) -> tuple[Sequence[Frame], DecodeError | LimitExceeded | None]:
         """Take bytes; returns the frames that are whole, and what is wrong with what follows them.
 

@@ -64,6 +64,11 @@ cdef bint read_key(Source data, Py_ssize_t at, u64* fields) noexcept
 @cython.locals(root=Py_ssize_t, names=Py_ssize_t, key=Py_ssize_t)
 cdef int read_get(Source data, Py_ssize_t begin, Py_ssize_t end, u64* fields) noexcept
 
+@cython.locals(root=Py_ssize_t, names=Py_ssize_t, ids=Py_ssize_t, at=Py_ssize_t, count=Py_ssize_t,
+               size=Py_ssize_t)
+cdef Py_ssize_t read_many(
+    Source data, Py_ssize_t begin, Py_ssize_t end, Py_ssize_t number, u64* fields) noexcept
+
 @cython.locals(root=Py_ssize_t, names=Py_ssize_t, document=Py_ssize_t, info=Py_ssize_t, value=Py_ssize_t,
                value_bytes=Py_ssize_t, key=Py_ssize_t, expiration=Py_ssize_t, datatype=Py_ssize_t,
                flags=Py_ssize_t, cas=Py_ssize_t, traits=u64, used=Py_ssize_t,

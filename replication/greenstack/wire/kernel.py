@@ -231,6 +231,23 @@ def read_get(data: bytes, begin: int, end: int, fields: list[int]) -> int:
     return 1
 
 
+def read_many(data: bytes, begin: int, end: int, number: int, fields: list[int]) -> int:
+    """Read the id of that number of a GET_MANY, if there are so many, as `read_get` that of a GET.
+    Returns how many ids there are; -1: it is not of that form."""
+    root = target(data, begin, end)
+    names = vtable(data, begin, root, end) if root >= 0 else _BAD
+    ids = slot(data, names, root, end, 0) if names >= 0 else _BAD
+    at = target(data, ids, end) if ids > 0 else _BAD
+    count = little4(data, at) if at >= 0 else 0
+    if count > (end - at) // 4 - 1 or number >= count:
+        return count if at >= 0 and number >= count else _BAD
+    at = target(data, at + 4 + 4 * number, end)
+    size = end - at - 5 if at >= 0 else _BAD
+    if size < 0 or little4(data, at) > size or data[at + 4 + little4(data, at)]:
+        return _BAD
+    return count if read_key(data, at, fields) else _BAD
+
+
 def read_set(data: bytes, begin: int, end: int, value_max: int, fields: list[int]) -> int:
     """Read the payload of a MUTATION from `begin` to `end`. 0: it is not of the form of a run; else
     1, or 2 where what was read is `apart`.

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from logweir.limits import GREENSTACK_GETS
-from logweir.replication.greenstack.wire.codec import Frame, Opcode, encode_frame
+from logweir.replication.greenstack.wire.codec import Frame, Opcode, Status, encode_frame
 from logweir.replication.greenstack.wire.flat import Kind, Slot, Table, read, write
 from logweir.replication.greenstack.wire.messages import (
     DOCUMENT_TABLE,
@@ -28,7 +28,16 @@ from logweir.replication.greenstack.wire.messages import (
     encode_get,
 )
 
-__all__ = ["TABLES", "decode_found", "decode_get_many", "encode_found", "encode_get_many", "gets"]
+__all__ = [
+    "FOUND_HEAD",
+    "NOTHING",
+    "TABLES",
+    "decode_found",
+    "decode_get_many",
+    "encode_found",
+    "encode_get_many",
+    "gets",
+]
 
 _ASKED: Final = Table("GetMany", (Slot("ids", Kind.TEXTS, None, True, GREENSTACK_GETS),))
 _FOUND: Final = Table(
@@ -39,8 +48,11 @@ _ANSWER: Final = Table(
 )
 TABLES: Final = (_ASKED, _FOUND, _ANSWER)
 
-_HEAD: Final = write(_ANSWER, ((),))[:-4]
+FOUND_HEAD: Final = write(_ANSWER, ((),))[:-4]
 """The begin of an answer, up to the vector's count."""
+
+NOTHING: Final = {status: write(_FOUND, (None, status)) for status in Status if status}
+"""What is told of an id without a document, by the status."""
 
 _GET: Final = encode_get(b"")[:-5]
 """The begin of the payload of a GET, up to the id's length."""
@@ -72,10 +84,10 @@ def encode_found(found: Sequence[tuple[int, bytes]]) -> bytes:
     GET of it."""
     places: list[int] = []
     parts: list[bytes] = []
-    at = len(_HEAD) + 4
+    at = len(FOUND_HEAD) + 4
     end = at + 4 * len(found)
     for status, payload in found:
-        part = write(_FOUND, (None, status)) if status else payload
+        part = NOTHING[Status(status)] if status else payload
         if end & 7:
             parts.append(bytes(-end & 7))
             end += -end & 7
@@ -84,7 +96,7 @@ def encode_found(found: Sequence[tuple[int, bytes]]) -> bytes:
         at += 4
         end += len(part)
     vector = struct.pack(f"<{len(found) + 1}I", len(found), *places)
-    return b"".join((_HEAD, vector, *parts))
+    return b"".join((FOUND_HEAD, vector, *parts))
 
 
 def decode_found(payload: bytes) -> list[tuple[int, Document | None]]:
