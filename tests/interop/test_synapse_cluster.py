@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -201,7 +202,7 @@ def plain(value: Any) -> Any:
 def test_whatever_is_killed_the_log_holds_what_the_database_does(
     cluster: RealCluster, tmp_path: Path
 ) -> None:
-    """One that writes events, one that writes other streams, Redis and the follower, by SIGKILL in
+    """Both that write events, one that writes other streams, Redis and the follower, by SIGKILL in
     turn, while two users go on, and Redis cuts all off twice: each row is there once, and none is
     missing."""
     url = f"{cluster.url}?start=all"
@@ -216,8 +217,10 @@ def test_whatever_is_killed_the_log_holds_what_the_database_does(
             cluster.broker.kill()
             cluster.broker.start()
             clients.done_more(1)
-            cluster.writers["writer1"].kill()
-        cluster.writers["writer1"].start()
+            for name in ("writer1", "persister2"):
+                cluster.writers[name].kill()
+        for name in ("writer1", "persister2"):
+            cluster.writers[name].start()
         with (
             Serving(data, follow=[parse_url(url)]) as serving,
             closing(redis.Redis(port=cluster.broker.port)) as admin,
@@ -282,6 +285,7 @@ def test_events_come_with_what_they_say_also_after_a_time_without_the_database(
         )
         client.say(room, "meanwhile", "meanwhile")
         serving.wait(lambda: "contents/database WAITS" in status().position, 60)
+        assert database_waits(serving) == "1.0"
         serving.wait(lambda: "is not permitted to log in" in status().position, 60)
         assert log.count("synapse_events") == rows
         cluster.postgres.kill()
@@ -291,6 +295,7 @@ def test_events_come_with_what_they_say_also_after_a_time_without_the_database(
         cluster.postgres.sql("ALTER ROLE reader LOGIN")
         serving.wait(lambda: contents_of_log(log) == contents_of_database(cluster), 60)
         serving.wait(lambda: "WAITS" not in status().position)
+        assert database_waits(serving) == "0.0"
         again(lambda: client.call("PUT", f"/rooms/{room}/redact/{said}/r", {"reason": "enough"}))
         serving.wait(lambda: log.get("synapse_event_json", said)[6:] == ("redacted", None), 60)
         events, contents = (log.schema.space(f"synapse_{s}").id for s in ("events", "event_json"))
@@ -305,6 +310,36 @@ def test_events_come_with_what_they_say_also_after_a_time_without_the_database(
     with Serving(tmp_path / "data", follow=[follow]) as serving:
         serving.wait(lambda: event in contents_of_log(serving.log), 60)
         assert contents_of_log(serving.log)[event][4]["body"] == "once more"
+    rejected = client.say(room, "nobody may see this", "rejected")
+    cluster.postgres.sql(f"INSERT INTO rejections VALUES ('{rejected}', 'auth_error', '1')")
+    metadata = "(internal_metadata::jsonb || '{\"soft_failed\": true}')::text"
+    cluster.postgres.sql(
+        f"UPDATE event_json SET internal_metadata = {metadata} WHERE event_id = '{event}'"
+    )
+    follow = parse_url(f"{cluster.url}?start=all&enrich=database&streams=events")
+    with Serving(tmp_path / "anew", follow=[follow]) as serving:
+        serving.wait(lambda: rejected in told(serving.log), 60)
+        found = told(serving.log)
+        assert found[rejected] == ("rejected", "nobody may see this")
+        assert found[event] == ("soft_failed", "once more")
+        assert found[said] == ("redacted", "")
+
+
+def told(log: Log) -> dict[str, tuple[str, str]]:
+    """The state and the text of each event that there is."""
+    if log.schema.get("synapse_event_json") is None:
+        return {}
+    rows = log.select("synapse_event_json")
+    return {row[0]: (row[6], "" if row[7] is None else row[7].get("body", "")) for row in rows}
+
+
+def database_waits(serving: Serving) -> str:
+    """What the metrics say of it."""
+    told = serving.server.metrics.render().decode()
+    where = r'logweir_source_stream_waits\{stream="contents",url=".*",writer="database"\} (.*)'
+    found = re.search(where, told)
+    assert found is not None
+    return found[1]
 
 
 def again(act: Any) -> Any:

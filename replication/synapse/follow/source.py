@@ -243,15 +243,18 @@ class Upstream:
         return not tracker.unseen and (not self._once or now >= heard + _QUIET_SECONDS)
 
     def figures(self) -> list[StreamFigures]:
-        """How each stream stands."""
+        """How each stream stands, and the database with the contents, if there is one."""
         tracker = self._tracker
         if tracker is None:
             return []
         behind = tracker.behind
-        return [
+        found = [
             StreamFigures(*key, one.last, behind.get(key, 0), self._gaps[key], key in self._waiting)
             for key, one in sorted(tracker.cursors.items())
         ]
+        if self._contents is not None:
+            found.append(StreamFigures(*_DATABASE, 0, 0, 0, _DATABASE in self._waiting))
+        return found
 
     def place(self) -> str:
         """Where the streams stand, for people."""
