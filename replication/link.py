@@ -380,7 +380,7 @@ class Link(asyncio.BaseProtocol):
         assert self._deafness is not None
         seconds, heard = self._deafness
         self._unheard, receive = [], self._receive
-        self._receive = self._keep  # not every loop pauses at once
+        self._receive = self._keep
         self.hold_reading()
         self._loop.call_later(seconds, self._end_deafness, receive, heard)
 
@@ -388,6 +388,8 @@ class Link(asyncio.BaseProtocol):
         del now
         if self._unheard is not None:
             self._unheard.append(data)
+            assert self._transport is not None
+            self._transport.pause_reading()  # uvloop forgets it when asked in `connection_made`
         return ()
 
     def _end_deafness(

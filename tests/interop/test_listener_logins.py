@@ -167,6 +167,23 @@ def test_many_connections_of_a_slowed_address_are_few(
         assert server.server.status()["refused_connections"]["logins"] == ended
 
 
+def test_a_connection_of_a_slowed_address_is_not_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much it sends: what was read would be kept, and handled all at once."""
+    monkeypatch.setattr("logweir.replication.logins.LOGIN_DELAY_SECONDS", 10.0)
+    with serving(folder, "tap") as server:
+        for _ in range(LOGIN_FREE + 1):
+            try_tap(server.port)
+        with KvClient(server.port) as client:
+            client.socket.settimeout(0.3)
+            sent = 0
+            with contextlib.suppress(TimeoutError):
+                while sent < 1 << 26:
+                    sent += client.socket.send(bytes(1 << 20))
+        assert sent < 1 << 25  # no more than two sockets hold
+
+
 def test_what_is_known_of_addresses_is_bounded_and_forgotten() -> None:
     """IPv4 by address, IPv6 by network; with time an address is as good as new."""
 
