@@ -165,15 +165,14 @@ WEB_WATCHERS: Final = 64
 WEB_OUTPUT_HIGH_BYTES: Final = 256 * 1024
 """Unsent bytes of a page from which on it is told nothing more until it has taken some."""
 
+CALL_THREADS: Final = 8
+"""Functions of CALL that wait for something at a time; of those that compute one runs."""
 LOGIN_FREE: Final = 4
 """Failed logins from one address that cost it no time."""
-
 LOGIN_DELAY_SECONDS: Final = 0.1
 """How long an address is not heard after the first failure that does; twice that after the next."""
-
 LOGIN_DELAY_MAX_SECONDS: Final = 10.0
 """See `LOGIN_DELAY_SECONDS`."""
-
 LOGIN_FORGET_SECONDS: Final = 30.0
 """After so long one failed login of an address is forgotten."""
 

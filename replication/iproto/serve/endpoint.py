@@ -233,6 +233,7 @@ class Conversation:
         elif kind in (RequestType.CALL, RequestType.CALL_16):
             access = self.shared.access(self.user_id)
             self._check_call(access, request.name)
+            self.instance.functions.check(request.name)
             self.link.spawn(self._call(request))
         elif kind == RequestType.EVAL:
             raise RequestError(
@@ -515,8 +516,14 @@ class Conversation:
         order = {"order": name, "about": str(arguments[0])[:_TOLD_LETTERS] if arguments else ""}
         try:
             order["user"] = self.shared.access(self.user_id).user.name
-            call = partial(functions.call, as_tuples=as_tuples, reads_errors=self._reads_errors)
-            values = await asyncio.to_thread(call, name, arguments)
+            call = partial(
+                functions.call,
+                name,
+                arguments,
+                as_tuples=as_tuples,
+                reads_errors=self._reads_errors,
+            )
+            values = await self.instance.calls.run(call)
         except RequestError as error:
             order["refused"] = error.message
             self.answer_error(request, error)

@@ -47,6 +47,11 @@ class Functions(Mapping[str, Callable[..., Value]]):
     def __len__(self) -> int:
         return len(self._functions)
 
+    def check(self, name: str) -> None:
+        """Raises `RequestError` if there is none of that name."""
+        if name not in self._functions:
+            raise RequestError(ErrorCode.NO_SUCH_PROC, f"Procedure '{name}' is not defined")
+
     def call(
         self, name: str, arguments: Sequence[Value], *, as_tuples: bool, reads_errors: bool = False
     ) -> list[bytes]:
@@ -56,9 +61,8 @@ class Functions(Mapping[str, Callable[..., Value]]):
         read errors that are values. Raises `RequestError`: what the
         function raised, 33 for an unknown name, 32 for anything else that went wrong in it.
         """
-        function = self._functions.get(name)
-        if function is None:
-            raise RequestError(ErrorCode.NO_SUCH_PROC, f"Procedure '{name}' is not defined")
+        self.check(name)
+        function = self._functions[name]
         first = (self._store,) if self._takes_log[name] else ()
         try:
             returned = function(*first, *arguments)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from logweir.replication.iproto.serve.calls import Calls
 from logweir.replication.iproto.serve.functions import Functions
 from logweir.replication.iproto.serve.trial import Trials
 from logweir.replication.iproto.serve.watchers import Events
@@ -45,13 +46,14 @@ class FollowerStatus:
 class Instance:
     """What all iproto connections of one server share. Belongs to the event loop's thread.
 
-    `functions`: what CALL may call; `reader`: of SELECTs; `trials`: the transactions of
-    streams; `events`: what can be watched.
+    `functions`: what CALL may call; `calls`: those under way; `reader`: of SELECTs; `trials`: the
+    transactions of streams; `events`: what can be watched.
     """
 
     def __init__(self, shared: Shared, functions: Functions) -> None:
         self.shared = shared
         self.functions = functions
+        self.calls = Calls()
         self.followers: dict[uuid.UUID, FollowerStatus] = {}
         self.joining: set[str] = set()
         self.joins_ended = 0

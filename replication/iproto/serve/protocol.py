@@ -42,6 +42,10 @@ class IprotoProtocol(WireProtocol):
         """See `WireProtocol`."""
         return TarantoolSource(self.shared, url)
 
+    async def close(self) -> None:
+        """See `WireProtocol`."""
+        await self.instance.calls.close()
+
     def status(self) -> dict[str, list[Any]]:
         """The replicas that follow."""
         return {"replicas": self.instance.status()}
