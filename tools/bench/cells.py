@@ -17,7 +17,7 @@ from typing import Any, Final
 from logweir.errors import ConfigError
 from logweir.tools.bench.harness import Case, Result, compare
 
-__all__ = ["RATE", "TIME", "Cell", "Figure", "chosen", "measure", "worst_of"]
+__all__ = ["RATE", "TIME", "Cell", "Figure", "chosen", "fits", "measure", "worst_of"]
 
 RATE: Final = "/s"
 TIME: Final = "us"
@@ -126,13 +126,14 @@ def measure(
     return Figure(cell, peer, results[-1], found, units, os.getloadavg()[0], more())
 
 
-def chosen(cells: Sequence[Cell], pattern: str) -> list[Cell]:
-    """The cells whose name fits one of some patterns with `*`, `?` and `[…]`, parted by commas.
+def fits(name: str, patterns: str) -> bool:
+    """Whether it fits one of some patterns with `*`, `?` and `[…]`, parted by commas."""
+    return any(fnmatchcase(name, one) for one in patterns.split(","))
 
-    Raises `ConfigError` if none does.
-    """
-    patterns = pattern.split(",")
-    found = [cell for cell in cells if any(fnmatchcase(cell.name, one) for one in patterns)]
+
+def chosen(cells: Sequence[Cell], pattern: str) -> list[Cell]:
+    """The cells whose name `fits`. Raises `ConfigError` if none does."""
+    found = [cell for cell in cells if fits(cell.name, pattern)]
     if not found:
         raise ConfigError(
             "--cells",

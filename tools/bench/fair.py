@@ -1,17 +1,22 @@
 """`logweir bench fair`: what clients that take more than their share cost the others.
 
-One server process with a listener of each protocol. Waits: while two connections send one kind of
-request as fast as they can, and take the answers, a third one asks one small question at a time;
-told are the median and the worst time it waited, in milliseconds. Memory: what the process gains,
-in bytes, while `STRANGERS` connections have sent a part of a frame each, or leave the answers to
-many requests unread; and what of that is left when they have gone. Those who send and those who
-ask are processes of their own.
+One server process with a listener of each protocol. Waits: while two connections send one command
+(`floodcommands` has all of them) as fast as they can, and take the answers, a third one asks one
+small question at a time; told are the median, the 99th hundredth and the worst of the times that it
+waited, in milliseconds, and the same of memcached and Tarantool if they have the command. Memory:
+what the process gains, in bytes, while `STRANGERS` connections have sent a part of a frame each, or
+leave the answers to many requests unread; and what of that is left when they have gone. Those who
+send and those who ask are processes of their own.
+
+With `LOGWEIR_TURNS` in the environment the server runs on asyncio's own loop, and the longest turn
+of that is told, too.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
+import os
+import shutil
 import socket
 import statistics
 import subprocess
@@ -20,42 +25,60 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any, Final
 
 from logweir.errors import Unreachable
 from logweir.tools.bench import watched
-from logweir.tools.bench.floods import LISTEN, PROTOCOLS, Protocol, fill, preparations
-from logweir.tools.bench.servers import Server, logweir_server
+from logweir.tools.bench.cells import fits
+from logweir.tools.bench.floodcommands import FUNCTIONS
+from logweir.tools.bench.floods import (
+    LISTEN,
+    PROTOCOLS,
+    TARANTOOL,
+    Protocol,
+    fill,
+    preparations,
+)
+from logweir.tools.bench.servers import Server, logweir_server, memcached_server
+from logweir.tools.bench.tarantool import TarantoolPeer
 
-__all__ = ["STRANGERS", "Memory", "Waits", "run_memory", "run_waits"]
+__all__ = ["OURS", "STRANGERS", "Memory", "Waits", "run_memory", "run_waits"]
+
+OURS: Final = "logweir"
 
 STRANGERS: Final = 16
 _FLOODERS: Final = 2
+_OTHERS: Final = "127.0.0.2"
+"""Whence they come: failed logins slow down those of the same address."""
 _BLOCK_BYTES: Final = 128 * 1024
 _ASK_SECONDS: Final = 8.0
 _SETTLE_SECONDS: Final = 2.0
-_FLOOD_SECONDS: Final = 3.0
+_FLOOD_SECONDS: Final = 1.0
+_BEFORE_SECONDS: Final = 0.5
 _CASES: Final = {"part": "a part of a frame each", "unread": "reading no answer"}
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """How long a third connection waited, in milliseconds, for each of `count` answers;
-    `turn_ms`: processor time of the longest turn of the server's event loop, `turn`: what it was;
-    `bytes_per_second`: that the others could send, or of streams were given."""
+    """How long a third connection waited, in milliseconds, for each of `count` answers of
+    `server`; `bytes_per_second`: that the others could send, or of streams were given; `turn_ms`:
+    processor time of the longest turn of our event loop, `turn`: what it was."""
 
+    server: str
     protocol: str
     flood: str
     median_ms: float
+    p99_ms: float
     worst_ms: float
     count: int
-    turn_ms: float
-    turn: str
     bytes_per_second: float
+    load: float
+    turn_ms: float = 0.0
+    turn: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -63,11 +86,11 @@ class Waits:
 
     def to_text(self) -> str:
         """A line."""
+        turn = f", longest turn {self.turn_ms:.1f} ms {self.turn}" if self.turn else ""
         return (
-            f"{self.protocol:10} {self.flood:17} median {self.median_ms:8.1f} ms, "
-            f"worst {self.worst_ms:8.1f} ms of {self.count:5}, "
-            f"longest turn {self.turn_ms:7.1f} ms {self.turn}, "
-            f"taken {self.bytes_per_second / 1e6:7.1f} MB/s"
+            f"{self.server:9} {self.protocol:15} {self.flood:30} median {self.median_ms:7.1f} ms, "
+            f"p99 {self.p99_ms:7.1f} ms, worst {self.worst_ms:7.1f} ms of {self.count:5}, "
+            f"taken {self.bytes_per_second / 1e6:7.1f} MB/s; load {self.load:.1f}{turn}"
         )
 
 
@@ -97,8 +120,8 @@ class Memory:
         )
 
 
-def _connect(port: int, protocol: Protocol) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", port), _ASK_SECONDS)
+def _connect(port: int, protocol: Protocol, source: str = "127.0.0.1") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", port), _ASK_SECONDS, (source, 0))
     if protocol.opening:
         connection.sendall(protocol.opening)
     return connection
@@ -119,7 +142,7 @@ def _quiet(connection: socket.socket, seconds: float = 0.3, end: float = inf) ->
 
 def _prepare(server: Server) -> None:
     """What cannot be made before the server runs."""
-    for name, requests in preparations():
+    for name, requests in preparations().items():
         protocol = PROTOCOLS[name]
         with closing(_connect(server.ports[protocol.place], protocol)) as connection:
             _quiet(connection)
@@ -131,19 +154,20 @@ def _prepare(server: Server) -> None:
 
 def flood(port: int, name: str, flooded: str, seconds: float) -> None:
     """What the process does that sends: tells its bytes per second."""
-    if flooded in PROTOCOLS[name].streams:
-        _stream(port, PROTOCOLS[name], PROTOCOLS[name].streams[flooded], seconds)
+    print(flush=True)
+    if flooded in PROTOCOLS[name].floods_anew:
+        _send_anew(port, PROTOCOLS[name], PROTOCOLS[name].floods_anew[flooded], seconds)
     else:
         _send(port, PROTOCOLS[name], PROTOCOLS[name].floods[flooded], seconds)
 
 
-def _stream(port: int, protocol: Protocol, request: bytes, seconds: float) -> None:
+def _send_anew(port: int, protocol: Protocol, request: bytes, seconds: float) -> None:
     end = time.monotonic() + seconds
 
     def ask() -> int:
         taken = 0
         while time.monotonic() < end:
-            with suppress(OSError), closing(_connect(port, protocol)) as connection:
+            with suppress(OSError), closing(_connect(port, protocol, _OTHERS)) as connection:
                 connection.sendall(request)
                 taken += _quiet(connection, 0.1, end)
         return taken
@@ -171,17 +195,12 @@ def _send(port: int, protocol: Protocol, request: bytes, seconds: float) -> None
 
     threads = []
     for _ in range(_FLOODERS):
-        connection = _connect(port, protocol)
+        connection = _connect(port, protocol, _OTHERS)
         for each in (write, read):
             threads.append(threading.Thread(target=each, args=(connection,), daemon=True))
             threads[-1].start()
     time.sleep(max(end - time.monotonic(), 0.0))
     print(next(sent) * len(block) / seconds)
-
-
-def _has_answer(data: bytes, start: bytes) -> bool:
-    lines = data.split(b"\n")[:-1] or [data]
-    return bool(data) and any(line.startswith(start) for line in lines)
 
 
 def _ask_until(port: int, protocol: Protocol, end: float) -> list[float]:
@@ -190,20 +209,20 @@ def _ask_until(port: int, protocol: Protocol, end: float) -> list[float]:
     while time.monotonic() < end or not waits:
         if connection is None:
             connection = _connect(port, protocol)
-            if not protocol.anew:
+            if not protocol.asks_anew:
                 _quiet(connection)
         began = time.monotonic()
         connection.sendall(protocol.question)
         answer = b""
         try:
-            while not _has_answer(answer, protocol.answer):
+            while not answer or protocol.answer not in answer:
                 if not (got := connection.recv(1 << 16)):
                     raise Unreachable(str(port), "the server closed the connection")
                 answer += got
         except TimeoutError:
             pass
         waits.append((time.monotonic() - began) * 1000)
-        if protocol.anew:
+        if protocol.asks_anew:
             connection.close()
             connection = None
         time.sleep(0.002)
@@ -212,28 +231,53 @@ def _ask_until(port: int, protocol: Protocol, end: float) -> list[float]:
     return waits
 
 
+def _is_watched() -> bool:
+    return bool(os.environ.get("LOGWEIR_TURNS"))
+
+
 def _told(folder: Path) -> Path:
     """Where the server of a folder tells its turns."""
     return folder.with_suffix(".turns")
 
 
 @contextmanager
-def _serving(folder: Path, *more: str) -> Iterator[Server]:
-    fill(folder)
-    with (
-        socket.create_server(("127.0.0.1", 0)) as first,
-        socket.create_server(("127.0.0.1", 0)) as second,
-    ):
-        ports: tuple[int, ...] = first.getsockname()[1], second.getsockname()[1]
-    updates = f"synapse://127.0.0.1:0?dialect=D3&http=127.0.0.1:{ports[0]}"
-    program = f"from logweir.tools.bench import watched; watched.run({str(_told(folder))!r})"
-    options = ("--listen", updates, "--metrics", f"127.0.0.1:{ports[1]}", *more)
+def _serving(filled: Path, folder: Path, *more: str) -> Iterator[Server]:
+    """`logweir serve` on a copy of a folder."""
+    shutil.copytree(filled, folder)
+    functions = folder.with_suffix(".functions")
+    functions.mkdir()
+    (functions / "flooded.py").write_text(FUNCTIONS, encoding="utf-8")
+    with ExitStack() as probes:
+        made = [probes.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        ports: tuple[int, ...] = tuple(each.getsockname()[1] for each in made)
+    updates, metrics, web = (f"127.0.0.1:{port}" for port in ports)
+    program = f"import sys; sys.path.append({str(functions)!r}); "
+    if _is_watched():
+        program += f"from logweir.tools.bench import watched; watched.run({str(_told(folder))!r})"
+    else:
+        program += "from logweir.tools.cli.main import run; run()"
+    options = (
+        *("--listen", f"synapse://127.0.0.1:0?dialect=D3&http={updates}"),
+        *("--metrics", metrics, "--web", web, "--functions", "flooded", *more),
+    )
     with logweir_server(
         folder, LISTEN, durability="write", options=options, program=program
-    ) as made:
-        server = Server((*made.ports[-len(LISTEN) :], *ports), made.pid)
+    ) as served:
+        server = Server((*served.ports[-len(LISTEN) :], *ports), served.pid)
         _prepare(server)
         yield server
+
+
+@contextmanager
+def _peer(protocol: Protocol, folder: Path) -> Iterator[Server]:
+    """The program that a protocol is compared with, with its port in the listener's place."""
+    if protocol.peer == "Tarantool":
+        folder.mkdir()
+        with TarantoolPeer(folder, TARANTOOL) as peer:
+            yield Server((int(peer.ask("port")),) * (protocol.place + 1), peer.pid)
+    else:
+        with memcached_server() as server:
+            yield Server((server.port,) * (protocol.place + 1), server.pid)
 
 
 def _child(call: str) -> subprocess.Popen[str]:
@@ -246,35 +290,53 @@ def _child(call: str) -> subprocess.Popen[str]:
     )
 
 
-def run_waits(folder: Path, *, pattern: str = "") -> Iterator[Waits]:
-    """Measure each flood, `PROTOCOL/NAME`, that fits the pattern, with the same protocol's
-    question."""
+def _wait(server: Server, port: int, name: str, flooded: str, what: str) -> Waits:
     seconds = _FLOOD_SECONDS
+    sender = _child(f"flood({port}, {name!r}, {flooded!r}, {seconds + _BEFORE_SECONDS + 0.5})")
+    assert sender.stdout is not None
+    sender.stdout.readline()  # it begins
+    time.sleep(_BEFORE_SECONDS)
+    waits = _ask_until(port, PROTOCOLS[name], time.monotonic() + seconds)
+    told, _ = sender.communicate()
+    server.settle()
+    waits.sort()
+    middle, late = statistics.median(waits), waits[len(waits) * 99 // 100]
+    rate, load = float(told or 0), os.getloadavg()[0]
+    return Waits(what, name, flooded, middle, late, max(waits), len(waits), rate, load)
+
+
+def run_waits(folder: Path, *, patterns: str = "*", peers: bool = True) -> Iterator[Waits]:
+    """Measure each flood, `PROTOCOL/NAME`, that fits one of the patterns, with the same protocol's
+    question; first here, then the peer."""
+    folder.mkdir()
+    filled = folder / "filled"
+    fill(filled)
     for name, protocol in PROTOCOLS.items():
-        names = (*protocol.streams, *protocol.floods)
-        floods = [one for one in names if re.search(pattern, f"{name}/{one}")]
+        names = (*protocol.floods_anew, *protocol.floods)
+        floods = [one for one in names if fits(f"{name}/{one}", patterns)]
         if not floods:
             continue
-        with _serving(folder / name) as server:
-            port = server.ports[protocol.place]
+        place = folder / name
+        with _serving(filled, place) as server:
             for flooded in floods:
-                sender = _child(f"flood({port}, {name!r}, {flooded!r}, {seconds + 1})")
                 began = time.monotonic()
-                time.sleep(1.0)
-                waits = _ask_until(port, protocol, time.monotonic() + seconds)
-                told, _ = sender.communicate()
-                turn_seconds, turn = watched.longest(_told(folder / name), began)
-                yield Waits(
-                    name,
-                    flooded,
-                    statistics.median(waits),
-                    max(waits),
-                    len(waits),
-                    turn_seconds * 1000,
-                    turn,
-                    float(told or 0),
-                )
-                server.settle()
+                found = _wait(server, server.ports[protocol.place], name, flooded, OURS)
+                if _is_watched():
+                    seconds, turn = watched.longest(_told(place), began)
+                    found = replace(found, turn_ms=seconds * 1000, turn=turn)
+                yield found
+        shutil.rmtree(place)
+        compared = [one for one in floods if one not in protocol.lacks]
+        if not peers or not protocol.peer or not compared:
+            continue
+        with suppress(Unreachable), _peer(protocol, folder / f"{name} peer") as server:
+            port = server.ports[protocol.place]
+            if protocol.peer == "memcached":
+                with closing(_connect(port, PROTOCOLS["memcached"])) as connection:
+                    connection.sendall(preparations()["memcached"][0])
+                    _quiet(connection, 1.0)
+            for flooded in compared:
+                yield _wait(server, port, name, flooded, protocol.peer)
 
 
 def strangers(port: int, name: str, case: str) -> None:
@@ -328,13 +390,16 @@ def strangers(port: int, name: str, case: str) -> None:
     sys.stdin.read()
 
 
-def run_memory(folder: Path, *, pattern: str = "") -> Iterator[Memory]:
+def run_memory(folder: Path, *, patterns: str = "*") -> Iterator[Memory]:
     """Measure unfinished frames (`PROTOCOL/part`) and unread answers (`…/unread`) on each port."""
+    folder.mkdir()
+    filled = folder / "filled"
+    fill(filled)
     for name, protocol in PROTOCOLS.items():
         for case in _CASES:
-            if not re.search(pattern, f"{name}/{case}"):
+            if not protocol.large or not fits(f"{name}/{case}", patterns):
                 continue
-            with _serving(folder / f"{name}-{case}") as server:
+            with _serving(filled, folder / f"{name}-{case}") as server:
                 fresh = server.memory_bytes()
                 child = _child(f"strangers({server.ports[protocol.place]}, {name!r}, {case!r})")
                 assert child.stdout is not None

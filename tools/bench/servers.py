@@ -154,7 +154,7 @@ def memcached_server() -> Iterator[Server]:
         raise Unreachable("memcached", "the program is not installed.")
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
-    options = ["-l", "127.0.0.1", "-p", str(port), "-U", "0", "-B", "binary", "-m", "256"]
+    options = ["-l", "127.0.0.1", "-p", str(port), "-U", "0", "-m", "256"]
     if os.getuid() == 0:
         options += ["-u", "root"]
     process = subprocess.Popen(  # noqa: S603 - a program of the system

@@ -63,11 +63,13 @@ class _Chosen:
 
     def check(self, suite: Suite) -> None:
         """Raises `ConfigError` for what cannot be, before anything is measured."""
-        from logweir.tools.bench import report
+        from logweir.tools.bench import fairpage, report
 
         given = {"--cells": self.cells, "--plot": self.plot, "--page": self.page}
         for name, value in given.items():
-            if value is not None and suite is not Suite.STATEMENTS:
+            if value is None or suite is Suite.STATEMENTS:
+                continue
+            if suite is not Suite.FAIR or name == "--plot":
                 raise ConfigError(
                     name, f"`bench {suite.value}` has no cells", hint="it is for `bench statements`"
                 )
@@ -78,7 +80,7 @@ class _Chosen:
         if self.plot is not None:
             report.check_plot(self.plot)
         if self.page is not None:
-            report.check_page(self.page)
+            (fairpage if suite is Suite.FAIR else report).check_page(self.page)
 
     def rows_of(self, suite: Suite) -> int:
         """As given, or what the suite is made for."""
@@ -119,7 +121,8 @@ def command(
         str | None,
         typer.Option(
             metavar="PATTERN",
-            help="Only those cells of `statements` whose name fits: `server/*/1x1,embedded/*`.",
+            help="Only those cells of `statements`, or `fair`, whose name fits: "
+            "`server/*/1x1,embedded/*`, `memcached/GET*`.",
         ),
     ] = None,
     plot: Annotated[
@@ -128,7 +131,10 @@ def command(
     ] = None,
     page: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the measured section of docs/benchmarks.md anew."),
+        typer.Option(
+            metavar="FILE",
+            help="Write the measured section of docs/benchmarks.md, or of docs/fairness.md, anew.",
+        ),
     ] = None,
 ) -> int:
     """Measure statements, appends, scans, recovery or servers, as ratios to a peer.
@@ -160,7 +166,7 @@ def command(
         elif suite is Suite.GREENSTACK:
             _greenstack(out, Path(folder), rounds)
         elif suite is Suite.FAIR:
-            _fair(out, Path(folder))
+            _fair(out, Path(folder), chosen)
         elif suite is Suite.SUSTAINED:
             _sustained(out, Path(folder), durability.value, minutes)
         elif suite is Suite.RECOVER:
@@ -295,18 +301,25 @@ def _greenstack(out: Output, folder: Path, rounds: int) -> None:
     out.line(f"lanes, ms: {shown}")
 
 
-def _fair(out: Output, folder: Path) -> None:
-    from logweir.tools.bench import fair
+def _fair(out: Output, folder: Path, chosen: _Chosen) -> None:
+    from logweir.tools.bench import fair, fairpage
 
+    patterns = chosen.cells or "*"
     figures = chain[fair.Waits | fair.Memory](
-        fair.run_waits(folder / "waits"), fair.run_memory(folder / "memory")
+        fair.run_waits(folder / "waits", patterns=patterns),
+        fair.run_memory(folder / "memory", patterns=patterns),
     )
+    waits = []
     for figure in figures:
         if out.as_json:
             out.json({"suite": "fair", **figure.to_json()})
         else:
-            out.line(f"{figure.to_text()}; load {os.getloadavg()[0]:.1f}")
+            out.line(figure.to_text())
         out.flush()
+        if isinstance(figure, fair.Waits):
+            waits.append(figure)
+    if chosen.page is not None:
+        fairpage.write_page(chosen.page, waits)
 
 
 def _sustained(out: Output, folder: Path, durability: str, minutes: float) -> None:
