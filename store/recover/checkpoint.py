@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from logweir.errors import (
 from logweir.limits import LEASE_SECONDS
 from logweir.store.recover.belonging import anchor
 from logweir.store.state.state import StateError
+from logweir.wal.damage import DamageKind
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, FileSystem, explain
@@ -401,11 +403,14 @@ def read_followers(folder: Path, filesystem: FileSystem = OS) -> dict[str, VCloc
 
 
 def logs_before(index: DirectoryIndex, positions: list[VClock]) -> list[LogFile]:
-    """Logs all of whose rows every one of `positions` has; never the newest."""
+    """Logs all of whose rows every one of `positions` has; never the newest, and none behind one
+    that the disk does not give: where that stays and they go, there is a gap."""
+    unread = [Path(one.file) for one in index.damage if one.kind is DamageKind.UNREADABLE]
+    last = min((int(path.stem) for path in unread if path.suffix == ".xlog"), default=math.inf)
     removable = []
     for log, following in zip(index.xlogs, index.xlogs[1:], strict=False):
         end = following.vclock.without_local()
-        if not all(position.covers(end) for position in positions):
+        if log.signature > last or not all(position.covers(end) for position in positions):
             break
         removable.append(log)
     return removable

@@ -112,7 +112,7 @@ class LogFiles:
         self._lock = threading.Lock()
         self._open: dict[int, ReadFile] = {}  # the one read last stands last
         self._held: dict[int, ReadFile] = {}
-        self._retired: list[int] = []
+        self._retired: set[int] = set()
 
     def hold(self, number: int) -> None:
         """Keep the file open, as it is about to be removed. Raises `WalError`."""
@@ -174,7 +174,7 @@ class LogFiles:
     def retire(self, number: int) -> None:
         """Nobody asks for the file any more, but for those who have a view already."""
         if number in self._held:
-            self._retired.append(number)
+            self._retired.add(number)  # again, where it was not removed then
 
     @property
     def has_retired(self) -> bool:
