@@ -26,9 +26,9 @@ from logweir.store.log import Durability, Log
 from logweir.wal.failpoint import arm_from_environment
 from logweir.wal.filesystem import OS, make_folders
 
-__all__ = ["check_store", "write_store"]
+__all__ = ["FAILPOINTS", "check_store", "write_store"]
 
-_FAILPOINTS: Final = (
+FAILPOINTS: Final = (
     "wal.before_write",
     "wal.after_write_before_sync",
     "wal.after_sync",
@@ -41,6 +41,7 @@ _FAILPOINTS: Final = (
     "store.after_sync_before_publish",
     "store.after_publish",
 )
+"""Named places at which a writing program is killed."""
 _SPACE: Final = "crashtest"
 _REFUSED: Final = "the store cannot be opened: "
 _ROWS: Final = 3
@@ -92,7 +93,7 @@ def write_store(directory: Path, seed: int, durability: Durability = "fsync") ->
     """Write until somebody kills this process. `seed`: of the choices."""
     dice = random.Random(seed)  # noqa: S311 - repeatable, nothing secret
     if dice.random() < 0.5:
-        os.environ["LOGWEIR_FAILPOINTS"] = f"{dice.choice(_FAILPOINTS)}=kill@{dice.randint(1, 40)}"
+        os.environ["LOGWEIR_FAILPOINTS"] = f"{dice.choice(FAILPOINTS)}=kill@{dice.randint(1, 40)}"
         arm_from_environment()
     make_folders(OS, directory)
     log = _open(directory, durability)

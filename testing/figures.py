@@ -1,10 +1,12 @@
 """The tables of docs/reliability.md, measured.
 
 ``python -P -m logweir.testing.figures [--quick] [--states N] [--rounds N] [--seed N] [--page PAGE]
-[TABLE…]`` measures the named tables, all if none is named, and prints them. Each is written into
-the page as soon as it is done, in the place of the one with its title; other tables stay. Each has
-its own number of states and rounds, unless another one is asked for; ``--quick`` does three of
-everything. A program that is not installed is left out, and told.
+[--kept FOLDER] [TABLE…]`` measures the named tables, all if none is named, and prints them. Each is
+written into the page as soon as it is done, in the place of the one with its title; other tables
+stay. Each has its own number of states and rounds, unless another one is asked for; ``--quick``
+does three of everything. With ``--kept`` the table ``histories``, which takes long, goes on where
+an earlier run with the same seed was ended, also with more states. A program that is not installed
+is left out, and told.
 """
 
 from __future__ import annotations
@@ -25,8 +27,11 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from logweir.errors import LogweirError
+from logweir.recovery.faults import Fault
+from logweir.recovery.faults.faulty import KINDS as CALLS
+from logweir.recovery.faults.faulty import WRITING
 from logweir.recovery.faults.surviving import Model
-from logweir.testing import measuring, surroundings
+from logweir.testing import histories, measuring, surroundings
 from logweir.testing.measuring import Measured
 from logweir.testing.meshing import mesh
 from logweir.testing.operations import OPERATIONS
@@ -52,11 +57,13 @@ _INTERRUPTED: Final = {
 
 
 class Amount(NamedTuple):
-    """How much is done of each: see `Bounds`; `seed`: all choices follow from it."""
+    """How much is done of each: see `Bounds`; `seed`: all choices follow from it; `kept`: a folder
+    for what was done of histories."""
 
     states: int = 40
     rounds: int = 14
     seed: int = 0
+    kept: Path | None = None
 
 
 class Row(NamedTuple):
@@ -103,6 +110,25 @@ def _store(amount: Amount) -> Iterator[Row]:
     }
     for what, measure in measures.items():
         yield Row(what, f"--states {amount.states}", measure(amount.states, amount.seed))
+
+
+def _histories(amount: Amount) -> Iterator[Row]:
+    """Histories of whole stores: so many power cuts, half as many failing calls, a tenth kills."""
+    third = -(-amount.states // 6)
+    faults = {
+        "a call to the disk fails with EIO": Fault(0, CALLS, errno.EIO),
+        "… with ENOSPC, and so all that write from then on": Fault(
+            0, WRITING, errno.ENOSPC, lasts=True
+        ),
+        "… with EINTR": Fault(0, CALLS, errno.EINTR),
+    }
+    again = f"--states {amount.states}"
+    killed = histories.kills(-(-amount.states // 10), amount.seed, amount.kept)
+    yield Row("the process is killed, SIGKILL, on the real disk", again, killed)
+    for what, fault in faults.items():
+        failed = histories.failing_calls(third, amount.seed, fault, amount.kept)
+        yield Row(what, again, failed)
+    yield Row("power cut", again, histories.power_cuts(amount.states, amount.seed, amount.kept))
 
 
 def _operations(amount: Amount) -> Iterator[Row]:
@@ -209,6 +235,13 @@ TABLES: Final = {
         _store,
         Amount(500),
     ),
+    "histories": Table(
+        "logweir, random histories of whole stores",
+        "python -P -m logweir.testing.figures histories",
+        "",
+        _histories,
+        Amount(20_000),
+    ),
     "operations": Table(
         "logweir, a backup, an archive, a join, publishes",
         "python -P -m logweir.testing.figures operations",
@@ -266,8 +299,9 @@ def _lines(table: Table, amount: Amount) -> Iterator[str]:
         yield f"| {row.what} | `{row.again}` | {tried} | {broken} | {found} |"
     load, day = os.getloadavg()[0], time.strftime("%Y-%m-%d", time.gmtime())
     yield ""
+    since = " since it was last begun" if amount.kept else ""
     yield (
-        f"{time.monotonic() - begun:.0f} seconds, load average {load:.1f}; {day}; "
+        f"{time.monotonic() - begun:.0f} seconds{since}, load average {load:.1f}; {day}; "
         f"seed {amount.seed}; {machine()}."
     )
 
@@ -291,6 +325,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--page", type=Path, help="the page to write the tables into")
+    parser.add_argument("--kept", type=Path, help="a folder: long tables go on where they ended")
     asked = parser.parse_args(words)
     if unknown := [name for name in asked.tables if name not in TABLES]:
         parser.error(f"there is no table {unknown[0]!r}")
@@ -303,7 +338,7 @@ def main(words: Sequence[str]) -> int:
             states = asked.states or least or usual.states
             rounds = asked.rounds or least or usual.rounds
             lines = []
-            for line in _lines(TABLES[name], Amount(states, rounds, asked.seed)):
+            for line in _lines(TABLES[name], Amount(states, rounds, asked.seed, asked.kept)):
                 print(line, flush=True)
                 lines.append(line)
             if asked.page is not None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from logweir.errors import ConfigError
 
-__all__ = ["arm", "arm_from_environment", "disarm", "failpoint"]
+__all__ = ["arm", "arm_from_environment", "disarm", "failpoint", "kill_at"]
 
 _armed: dict[str, Callable[[], None]] = {}
 
@@ -34,7 +34,8 @@ def disarm() -> None:
     _armed.clear()
 
 
-def _kill_at(count: int) -> Callable[[], None]:
+def kill_at(name: str, count: int) -> None:
+    """Kill the process the `count`-th time that it passes `name`."""
     left = [count]
 
     def action() -> None:
@@ -42,7 +43,7 @@ def _kill_at(count: int) -> Callable[[], None]:
         if left[0] == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return action
+    arm(name, action)
 
 
 def arm_from_environment() -> None:
@@ -56,7 +57,7 @@ def arm_from_environment() -> None:
                 f"{entry!r} is not NAME=kill or NAME=kill@COUNT",
                 origin="environment",
             )
-        arm(name, _kill_at(int(count or "1")))
+        kill_at(name, int(count or "1"))
 
 
 arm_from_environment()
