@@ -27,7 +27,7 @@ from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, MAGIC_PLAIN, MAGIC_ZS
 from logweir.wal.blockfile import Block, BlockFile, Problem
 from logweir.wal.crc32c import checksum
 from logweir.wal.damage import Damage, DamageKind
-from logweir.wal.filler import FILLER_BYTES, may_end_filler
+from logweir.wal.filler import FILLER_BYTES, encode_filler, may_end_filler
 from logweir.wal.mp import encode_uint
 
 __all__ = ["classify", "salvaged", "trailing"]
@@ -166,8 +166,12 @@ def _has_old_head(file: BlockFile, at: int) -> bool:
         longest = head[4]
     else:
         longest = int.from_bytes(head[5 : 5 + width].ljust(width, b"\xff"), "big")
-    zeros, _ = file.ending()
-    return at + FIXHEADER_BYTES + longest >= zeros
+    zeros = longest - FILLER_BYTES + FIXHEADER_BYTES
+    has_checksum = len(head) > 7 + (width or 0)  # a part of it: then it is no other block's head
+    if has_checksum and zeros >= 0 and encode_filler(zeros).startswith(head):
+        return True  # a write that went past its zeros may have been written over it
+    last, _ = file.ending()
+    return at + FIXHEADER_BYTES + longest >= last
 
 
 def salvaged(file: BlockFile, damage: Damage) -> Block | None:
