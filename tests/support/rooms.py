@@ -12,6 +12,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "wal": (
         *(
             "bad_places",
+            "old_head_before_long_write",
             "block*",
             "columns",
             "built",
@@ -95,6 +96,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "syncer_*",
             "listen",
             "unlogged_time",
+            "unread_log_keeps_newer",
             "update",
             "values",
             "async_rows_*",
