@@ -402,10 +402,10 @@ def target_folder(key: str, to: str | os.PathLike[str]) -> Path:
     if parts.scheme != "file":
         raise _refuse(
             key,
-            f"{text!r} is no local folder: what is written is renamed into its place, which "
-            f"{parts.scheme}:// does not promise.",
-            "name a folder that the driver and all workers see, then copy what is in it; or export "
-            "as delta, which may go to an object store",
+            f"{text!r} is no local folder: what is written here is locked, or renamed as a whole, "
+            f"which {parts.scheme}:// does not promise.",
+            "name a folder that the driver and all workers see, then copy what is in it; snapshots "
+            "(compact) and tables of format delta (export, cdc) may go to an object store",
         )
     return Path(urllib.parse.unquote(parts.path))
 

@@ -20,6 +20,7 @@ __all__ = [
     "CutFile",
     "CutFileSystem",
     "UrlFileSystem",
+    "as_os_error",
     "connect",
     "inside",
     "open_storage",
@@ -92,7 +93,8 @@ def connect(location: str, scheme: str) -> tuple[Any, str]:
     return fs.PyFileSystem(fs.FSSpecHandler(opened)), path
 
 
-def _as_os_error(error: Exception, path: Path) -> OSError:
+def as_os_error(error: Exception, path: Path) -> OSError:
+    """What a file system of `pyarrow.fs` raised, with the number of its kind."""
     number = getattr(error, "errno", None) or (
         errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EIO
     )
@@ -118,14 +120,15 @@ class _UrlReadFile:
         try:
             return bytes(self._file.read_at(min(count, max(self._size - offset, 0)), offset))
         except OSError as error:
-            raise _as_os_error(error, self.path) from error
+            raise as_os_error(error, self.path) from error
 
     def close(self) -> None:
         self._file.close()
 
 
 class UrlFileSystem:
-    """A `pyarrow.fs.FileSystem` for readers and the index of folders; it writes nothing."""
+    """A `pyarrow.fs.FileSystem` for readers and the index of folders; it writes nothing.
+    `targets` has one that does."""
 
     def __init__(self, filesystem: Any) -> None:
         self._filesystem = filesystem
@@ -135,7 +138,7 @@ class UrlFileSystem:
         try:
             return _UrlReadFile(self._filesystem, path)
         except OSError as error:
-            raise _as_os_error(error, path) from error
+            raise as_os_error(error, path) from error
 
     def list_directory(self, path: Path) -> list[str]:
         """The names in a folder, sorted."""
@@ -149,7 +152,7 @@ class UrlFileSystem:
         try:
             found = self._filesystem.get_file_info(fs.FileSelector(path.as_posix()))
         except OSError as error:
-            raise _as_os_error(error, path) from error
+            raise as_os_error(error, path) from error
         return sorted(info.base_name for info in found)
 
     def create(self, path: Path) -> AppendFile:

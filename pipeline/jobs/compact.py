@@ -1,16 +1,17 @@
 """`compact`: snapshot + logs → a new snapshot that logweir and a real Tarantool open.
 
-Tasks write parts (runs of blocks) into a folder of their own beside the target; the driver puts the
+Tasks write parts (runs of blocks) into a folder of their own inside the target; the driver puts the
 file together under a temporary name, syncs and renames it. So nothing is visible before all of it
 is there; a task that is run twice leaves a second part that nobody names; a driver that is killed
-leaves a temporary file and a folder that the next run into the same place removes.
+leaves a temporary file and a folder that the next run into the same place removes. The target is a
+folder or what a URL names (`targets`): the steps are the same.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+import re
 import socket
 import time
 import uuid
@@ -30,7 +31,8 @@ from logweir.pipeline.jobs.keyed import keyer_of
 from logweir.pipeline.jobs.parts import encode_part, system_blocks
 from logweir.pipeline.jobs.survey import Until
 from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
-from logweir.pipeline.options import target_folder
+from logweir.pipeline.storage import inside
+from logweir.pipeline.targets import open_target
 from logweir.wal.block import EOF_MARKER
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, FileSystem, explain, make_folders
@@ -46,7 +48,8 @@ if TYPE_CHECKING:
 __all__ = ["Compacted", "Part", "compact", "publish", "stage_part"]
 
 STAGE: Final = ".logweir-compact-"
-_DAY_SECONDS: Final = 86_400.0
+_NAMED: Final = re.compile(re.escape(STAGE) + r"(.+)-(\d+)-(\d+)-[0-9a-f]+")
+_DAY_SECONDS: Final = 86_400
 _PARTS_DDL: Final = "part INT, name STRING, rows BIGINT, size BIGINT, crc BIGINT"
 _PARTS_SCHEMA: Final = pa.schema(
     [
@@ -72,8 +75,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The new snapshot. `rows`: tuples in it, of system spaces too; `read_rows`: rows that it was
-    made of; `parts`: how many tasks wrote it."""
+    """The new snapshot. `path`: of a URL, that in its file system; `rows`: tuples in it, of system
+    spaces too; `read_rows`: rows that it was made of; `parts`: how many tasks wrote it."""
 
     path: Path
     vclock: VClock
@@ -96,14 +99,14 @@ def compact(
 ) -> Compacted:
     """Write the state of an archive as one snapshot into the folder `to`.
 
-    `paths`: folders of one instance; `to`: a folder that the driver and all workers see, which may
-    be one of them; `until`: a vclock or time to stop at, else the end of the log; `snapshot`,
-    `parts`: as of `folding.prepare`; `told`: progress. Raises `WalError` and its kinds for damage
-    and for rows that are missing, `RequestError` 5 for a space whose rows are elsewhere,
+    `paths`: folders of one instance; `to`: a folder that the driver and all workers see, or a URL;
+    it may be one of them; `until`: a vclock or time to stop at, else the end of the log;
+    `snapshot`, `parts`: as of `folding.prepare`; `told`: progress. Raises `WalError` and its kinds
+    for damage and for rows that are missing, `RequestError` 5 for a space whose rows are elsewhere,
     `PositionUnavailable`, `ConfigError`.
     """
     folders = [paths] if isinstance(paths, str | Path) else list(paths)
-    target = _target(to)
+    filesystem, target = open_target("to", to)
     with leased(*folders), watched(spark, told):
         prepared = prepare(
             looking(spark),
@@ -114,32 +117,26 @@ def compact(
             split_bytes=split_bytes,
         )
         prepared.history.refuse_other_engines()
-        _check_free(target, prepared.vclock)
-        _sweep(target)
-        stage = target / stage_name()
+        name = stage_name()
+        stage = target / name
         timestamp = time.time()
         try:
-            make_folders(OS, stage)
-            staged = _staged(spark, prepared, stage, timestamp)
-            return publish(prepared, staged, stage, target, timestamp)
+            make_folders(filesystem, target)
+            _check_free(filesystem, target, prepared.vclock)
+            _sweep(filesystem, target)
+            make_folders(filesystem, stage)
+            staged = _staged(spark, prepared, inside(str(to), name), timestamp)
+            return publish(prepared, staged, stage, target, timestamp, filesystem)
         except OSError as error:
             raise explain(error, str(target)) from error
         finally:
-            shutil.rmtree(stage, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                filesystem.remove_tree(stage)
 
 
-def _target(to: str | Path) -> Path:
-    target = target_folder("to", to)
-    try:
-        make_folders(OS, target)
-    except OSError as error:
-        raise explain(error, str(target)) from error
-    return target
-
-
-def _check_free(target: Path, vclock: VClock) -> None:
+def _check_free(filesystem: FileSystem, target: Path, vclock: VClock) -> None:
     path = target / file_name(vclock, "snap")
-    if path.exists():
+    if path.name in filesystem.list_directory(target):
         raise ConfigError(
             "to",
             f"{path} is there already.",
@@ -148,25 +145,27 @@ def _check_free(target: Path, vclock: VClock) -> None:
 
 
 def stage_name() -> str:
-    """A name that says whose it is: `STAGE`, host, process, and a number of its own."""
-    return f"{STAGE}{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex}"
+    """A name that says whose it is: `STAGE`, host, process, time, and a number of its own."""
+    return f"{STAGE}{socket.gethostname()}-{os.getpid()}-{time.time():.0f}-{uuid.uuid4().hex}"
 
 
-def _sweep(target: Path) -> None:
+def _sweep(filesystem: FileSystem, target: Path) -> None:
     """Remove what a killed driver left: of a process of this host that is gone, or a day old."""
-    for left in target.glob(STAGE + "*"):
-        host, _, rest = left.name.removeprefix(STAGE).rpartition("-")[0].rpartition("-")
-        is_gone = host == socket.gethostname() and not Path("/proc", rest).exists()
-        if is_gone or left.stat().st_mtime < time.time() - _DAY_SECONDS:
-            shutil.rmtree(left, ignore_errors=True)
+    for name in filesystem.list_directory(target):
+        if (told := _NAMED.fullmatch(name)) is None:
+            continue
+        host, process, began = told.groups()
+        is_gone = host == socket.gethostname() and not Path("/proc", process).exists()
+        if is_gone or int(began) < time.time() - _DAY_SECONDS:
+            filesystem.remove_tree(target / name)
 
 
-def _staged(spark: SparkSession, prepared: Prepared, stage: Path, timestamp: float) -> list[Part]:
+def _staged(spark: SparkSession, prepared: Prepared, stage: str, timestamp: float) -> list[Part]:
     text = prepared.plan.to_text()
-    folder = str(stage)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from stage_part(text, batches, Path(folder), timestamp)
+        filesystem, folder = open_target("to", stage)
+        yield from stage_part(text, batches, folder, timestamp, filesystem)
 
     with typed_errors():
         rows = sorted_rows(spark, prepared).mapInArrow(carrying(write), _PARTS_DDL).collect()
@@ -174,7 +173,11 @@ def _staged(spark: SparkSession, prepared: Prepared, stage: Path, timestamp: flo
 
 
 def stage_part(
-    plan_text: str, batches: Iterable[pa.RecordBatch], stage: Path, timestamp: float
+    plan_text: str,
+    batches: Iterable[pa.RecordBatch],
+    stage: Path,
+    timestamp: float,
+    filesystem: FileSystem = OS,
 ) -> Iterator[pa.RecordBatch]:
     """Write one part from its sorted rows; yields a row that describes it, nothing for no rows."""
     keyer = keyer_of(plan_text)
@@ -190,15 +193,14 @@ def stage_part(
 
     name = f"part-{number}-{uuid.uuid4().hex}"
     folded = Folder(keyer.history, keyer.plan.files).fold(rows())
-    size = crc = count = 0
+    crc = count = 0
     try:
-        with open(stage / name, "wb") as file:
+        with contextlib.closing(filesystem.create(stage / name)) as file:
             for block, count in encode_part(number, folded, keyer.history, timestamp):  # noqa: B007
-                file.write(block)
-                size += len(block)
+                file.write([block])
                 crc = zlib.crc32(block, crc)
-            file.flush()
-            os.fsync(file.fileno())
+            file.sync()
+            size = file.size()
     except OSError as error:
         raise explain(error, str(stage / name)) from error
     told = Part(number, name, count, size, crc)
@@ -227,7 +229,7 @@ def publish(
         with contextlib.closing(create_file(filesystem, temporary)) as file:
             file.write([meta.encode(), blocks])
             for part in staged:
-                for piece in _pieces(stage, part):
+                for piece in _pieces(stage / part.name, part, filesystem):
                     file.write([piece])
             failpoint("compact.before_end")
             file.write([EOF_MARKER])
@@ -251,11 +253,11 @@ def publish(
     )
 
 
-def _pieces(stage: Path, part: Part) -> Iterator[bytes]:
+def _pieces(path: Path, part: Part, filesystem: FileSystem) -> Iterator[bytes]:
     """A part's bytes, compared with what its task said of them."""
     size = crc = 0
-    with open(stage / part.name, "rb") as file:
-        while piece := file.read(READ_WINDOW_BYTES):
+    with contextlib.closing(filesystem.open_read(path)) as file:
+        while piece := file.read(READ_WINDOW_BYTES, size):
             yield piece
             size += len(piece)
             crc = zlib.crc32(piece, crc)
@@ -263,6 +265,6 @@ def _pieces(stage: Path, part: Part) -> Iterator[bytes]:
         raise WalError(
             f"the part has {size} bytes with CRC {crc:08x}, its task wrote {part.size} with "
             f"{part.crc:08x}.",
-            path=str(stage / part.name),
+            path=str(path),
             hint="the folder is not the same for driver and workers, or its disk lost something",
         )

@@ -1,6 +1,9 @@
-"""Appending to a Delta table: tasks write its files, the driver commits their names.
+"""Delta tables, in a folder or an object store: tasks put files, the driver commits their names.
 
-A batch is one transaction, which notes the batch's number: one that is written again, because a
+A task writes its rows as one file, under the name that it keeps; no reader of Delta sees that
+before a transaction names it, which is put whole and only if nobody else put the one of that
+number. So a table in a place that renames nothing is as safe as one in a folder. A batch of a
+stream is one transaction, which notes the batch's number: one that is written again, because a
 driver was killed before Spark noted it, is found there and adds nothing. Files of tasks that were
 tried again, or of a driver that was killed before it committed, stand in the table's folder without
 being in the table, until `DeltaTable.vacuum`, as any writer's do.
@@ -8,28 +11,49 @@ being in the table, until `DeltaTable.vacuum`, as any writer's do.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import time
+import urllib.parse
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from logweir.errors import ConfigError
+from logweir.errors import ConfigError, WalError
 from logweir.pipeline.checkpoints import query_id
 from logweir.pipeline.jobs.work import carrying
+from logweir.pipeline.options import is_url, target_folder
+from logweir.pipeline.storage import connect, inside, shown
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, explain, make_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["WRITTEN_DDL", "appending", "delta"]
+__all__ = [
+    "DeltaPlace",
+    "Writing",
+    "Written",
+    "appending",
+    "delta",
+    "noting",
+    "told_as",
+]
 
-WRITTEN_DDL: Final = "name STRING, rows BIGINT, size BIGINT"
-"""What tasks tell of the files that they wrote."""
+Written = tuple[str, int, int]
+"""A file: its name, rows and size."""
+
+Writing = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+_WRITTEN_DDL: Final = "name STRING, rows BIGINT, size BIGINT"
+_NAMED: Final = re.compile("part-[0-9a-f]{32}[.]parquet")
+_STORES: Final = ("s3", "gs", "abfs", "abfss")
 
 
 def delta() -> Any:
@@ -43,8 +67,197 @@ def delta() -> Any:
     return deltalake
 
 
-def appending(to: Path, checkpoint: str) -> Callable[[DataFrame, int], None]:
-    """Appends a batch to the table `to`, which is made if need be, unless it is in it already.
+@dataclass(frozen=True, slots=True)
+class DeltaPlace:
+    """The place of a table. `location`: a folder's path, or a URL of an object store, as
+    `pyarrow.fs` takes it, with keys and options."""
+
+    location: str
+
+    @classmethod
+    def of(cls, key: str, to: str | Path) -> DeltaPlace:
+        """The place that was named by an option `key`. Raises `ConfigError` for any other URL."""
+        if is_url(str(to)) and urllib.parse.urlsplit(str(to)).scheme in _STORES:
+            return cls(str(to))
+        return cls(str(target_folder(key, to)))
+
+    @property
+    def name(self) -> str:
+        """As it may be shown, and as deltalake takes it."""
+        return shown(self.location)
+
+    @property
+    def is_store(self) -> bool:
+        """Whether it is in an object store."""
+        return is_url(self.location)
+
+    def below(self, name: str) -> DeltaPlace:
+        """A folder in it."""
+        return DeltaPlace(inside(self.location, name))
+
+    def arrow(self) -> tuple[Any, str]:
+        """Its file system, of `pyarrow.fs`, and the path in it."""
+        from pyarrow import fs
+
+        if self.is_store:
+            filesystem, path = connect(self.location, urllib.parse.urlsplit(self.location).scheme)
+            return filesystem, path.rstrip("/")
+        return fs.LocalFileSystem(), self.location
+
+    # --- the table --------------------------------------------------------------------------------
+
+    def table(self) -> Any:
+        """The table, None where there is none. Raises `WalError` where nobody can look."""
+        deltalake = delta()
+        with told_as(self.name, deltalake.exceptions.DeltaError):
+            if not deltalake.DeltaTable.is_deltatable(self.name, self._options()):
+                return None
+            return deltalake.DeltaTable(self.name, storage_options=self._options())
+
+    def check_new(self) -> None:
+        """Raises `ConfigError` where a table is there, `WalError` where nobody can look."""
+        if self.table() is not None:
+            raise self._taken()
+
+    def check_free(self) -> None:
+        """Raises `ConfigError` for a folder that has what is not of a beginning that was killed."""
+        if not all(_NAMED.fullmatch(name) for name in self._names()):
+            raise ConfigError(
+                "to", f"{self.name} is there and no Delta table.", hint="name a new folder"
+            )
+
+    def create(
+        self, schema: pa.Schema, files: Iterable[Written], notes: Mapping[str, int] | None = None
+    ) -> None:
+        """Put the first transaction of a table, which names these files. `notes`: identifiers of
+        applications, with their numbers. Raises `ConfigError` where there is a table."""
+        deltalake = delta()
+        failpoint("delta.before_commit")
+        with told_as(self.name, deltalake.exceptions.DeltaError):
+            try:
+                deltalake.transaction.create_table_with_add_actions(
+                    self.name,
+                    deltalake.Schema.from_arrow(schema),
+                    _actions(files),
+                    storage_options=self._options(),
+                    commit_properties=noting(notes or {}),
+                )
+            except deltalake.exceptions.DeltaError as error:
+                if "already exists" in str(error):
+                    raise self._taken() from error
+                raise
+
+    def _taken(self) -> ConfigError:
+        return ConfigError("to", f"{self.name} is there already.", hint="name a new place")
+
+    def _options(self) -> dict[str, str]:
+        """What deltalake is told of an address of S3; of others, and of what it does not say, it
+        asks the environment, as pyarrow does."""
+        parts = urllib.parse.urlsplit(self.location)
+        if not self.is_store or parts.scheme != "s3":
+            return {}
+        given = dict(urllib.parse.parse_qsl(parts.query))
+        found = {
+            "AWS_ACCESS_KEY_ID": urllib.parse.unquote(parts.username or ""),
+            "AWS_SECRET_ACCESS_KEY": urllib.parse.unquote(parts.password or ""),
+            "AWS_REGION": given.get("region", ""),
+        }
+        if host := given.get("endpoint_override"):
+            scheme = given.get("scheme", "https")
+            found["AWS_ENDPOINT_URL"] = f"{scheme}://{host}"
+            found["AWS_ALLOW_HTTP"] = str(scheme == "http").lower()
+        return {key: value for key, value in found.items() if value}
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def write(self, frame: DataFrame, schema: pa.Schema, before: Writing = iter) -> list[Written]:
+        """Let tasks put the rows of a DataFrame, or what `before` makes of them, there. Raises what
+        tasks raise."""
+        put = self.writing(schema)
+        work = carrying(lambda batches: put(before(batches)))
+        rows = frame.mapInArrow(work, _WRITTEN_DDL).collect()
+        return [(one["name"], one["rows"], one["size"]) for one in rows]
+
+    def writing(self, schema: pa.Schema) -> Writing:
+        """What a task does: puts its rows as one file, and tells its name, rows and size."""
+
+        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            wanted = (batch for batch in batches if batch.num_rows)
+            first = next(wanted, None)
+            if first is None:
+                return
+            name = f"part-{uuid.uuid4().hex}.parquet"
+            every = chain((first,), wanted)
+            written = self._put(name, schema, (batch.cast(schema) for batch in every))
+            columns = zip(("name", "rows", "size"), written, strict=True)
+            yield pa.RecordBatch.from_pydict({key: [value] for key, value in columns})
+
+        return run
+
+    def _put(self, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Written:
+        from pyarrow.parquet import ParquetWriter
+
+        rows = 0
+        filesystem, folder = self.arrow()
+        path = f"{folder}/{name}"
+        with told_as(f"{self.name}/{name}"):
+            if not self.is_store:
+                make_folders(OS, Path(folder))
+            try:
+                with ParquetWriter(path, schema, filesystem=filesystem) as writer:
+                    for batch in batches:
+                        writer.write_batch(batch)
+                        rows += batch.num_rows
+                if not self.is_store:
+                    OS.sync_file(Path(path))
+                return name, rows, filesystem.get_file_info(path).size
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    filesystem.delete_file(path)
+                raise
+
+    def reading(self, names: Iterable[str], schema: pa.Schema) -> pa.RecordBatchReader:
+        """These columns of files that are there, a batch at a time."""
+        from pyarrow import dataset
+
+        filesystem, folder = self.arrow()
+        paths = [f"{folder}/{name}" for name in names]
+        every = dataset.dataset(paths, schema=schema, format="parquet", filesystem=filesystem)
+        return every.scanner().to_reader()
+
+    def _names(self) -> list[str]:
+        """What there is, none where there is no such folder."""
+        from pyarrow import fs
+
+        filesystem, folder = self.arrow()
+        with told_as(self.name):
+            found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        return [one.base_name for one in found]
+
+    def remove(self) -> None:
+        """Remove all that is there; nothing if nothing is."""
+        filesystem, folder = self.arrow()
+        with told_as(self.name), contextlib.suppress(FileNotFoundError):
+            filesystem.delete_dir(folder)
+
+
+def noting(notes: Mapping[str, int]) -> Any:
+    """What a transaction notes: identifiers of applications, with their numbers."""
+    deltalake = delta()
+    every = [deltalake.Transaction(name, number) for name, number in notes.items()]
+    return deltalake.CommitProperties(app_transactions=every)
+
+
+def _actions(files: Iterable[Written]) -> list[Any]:
+    add, now = delta().transaction.AddAction, time.time_ns() // 1_000_000
+    return [
+        add(name, size, {}, now, True, json.dumps({"numRecords": rows}))
+        for name, rows, size in files
+    ]
+
+
+def appending(place: DeltaPlace, checkpoint: str) -> Callable[[DataFrame, int], None]:
+    """Appends a batch to the table, which is made if need be, unless it is in it already.
 
     What it does raises `ConfigError` for a table of other columns.
     """
@@ -53,75 +266,39 @@ def appending(to: Path, checkpoint: str) -> Callable[[DataFrame, int], None]:
     def write(batch: DataFrame, number: int) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        name = query_id(checkpoint)
-        table = None
-        if deltalake.DeltaTable.is_deltatable(str(to)):
-            table = deltalake.DeltaTable(str(to))
-            done = table.transaction_version(name)
-            if done is not None and done >= number:
-                return  # written, and killed before Spark noted it
+        name, table = query_id(checkpoint), place.table()
+        done = None if table is None else table.transaction_version(name)
+        if done is not None and done >= number:
+            return  # written, and killed before Spark noted it
         schema = to_arrow_schema(batch.schema, timezone="UTC")
         columns = deltalake.Schema.from_arrow(schema)
         if table is not None and table.schema() != columns:
             raise ConfigError(
                 "to",
-                f"{to} has other columns than what is to be added.",
+                f"{place.name} has other columns than what is to be added.",
                 hint="begin a new table with a new checkpoint",
             )
-        staged = batch.mapInArrow(carrying(_written(to, schema)), WRITTEN_DDL).collect()
-        if not staged:
+        files = place.write(batch, schema)
+        if not files:
+            return
+        if table is None:
+            place.create(schema, files, {name: number})
             return
         failpoint("delta.before_commit")
-        now = time.time_ns() // 1_000_000
-        actions = [
-            deltalake.transaction.AddAction(
-                one["name"], one["size"], {}, now, True, json.dumps({"numRecords": one["rows"]})
+        with told_as(place.name, deltalake.exceptions.DeltaError):
+            table.create_write_transaction(
+                _actions(files), "append", columns, commit_properties=noting({name: number})
             )
-            for one in staged
-        ]
-        marked = deltalake.CommitProperties(app_transactions=[deltalake.Transaction(name, number)])
-        if table is None:
-            deltalake.transaction.create_table_with_add_actions(
-                str(to), columns, actions, commit_properties=marked
-            )
-        else:
-            table.create_write_transaction(actions, "append", columns, commit_properties=marked)
 
     return write
 
 
-def _written(
-    to: Path, schema: pa.Schema
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """In a task: its rows in a new file of the folder, and the file's name, rows and size."""
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyarrow.parquet import ParquetWriter
-
-        name, rows = f"part-{uuid.uuid4().hex}.parquet", 0
-        path = to / name
-        writer: ParquetWriter | None = None
-        try:
-            for batch in batches:
-                if writer is None and batch.num_rows:
-                    make_folders(OS, to)
-                    writer = ParquetWriter(str(path), schema)
-                if writer is not None:
-                    writer.write_batch(batch.cast(schema))
-                    rows += batch.num_rows
-            if writer is not None:
-                writer.close()
-                OS.sync_file(path)
-                size = path.stat().st_size
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([name]), pa.array([rows]), pa.array([size])],
-                    names=["name", "rows", "size"],
-                )
-        except BaseException as error:
-            if writer is not None:
-                path.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                raise explain(error, str(path)) from error
-            raise
-
-    return run
+@contextlib.contextmanager
+def told_as(where: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Errors of the place, and those `kinds`, as ours, with its name."""
+    try:
+        yield
+    except OSError as error:
+        raise explain(error, where) from error
+    except kinds as error:
+        raise WalError(f"{error}.", path=where) from error

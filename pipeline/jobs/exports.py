@@ -26,11 +26,10 @@ from logweir.errors import ConfigError
 from logweir.pipeline.cells import json_texts, placed
 from logweir.pipeline.checkpoints import query_id
 from logweir.pipeline.frames import scan, scan_options
-from logweir.pipeline.jobs.delta import appending, delta
+from logweir.pipeline.jobs.delta import DeltaPlace, appending, delta
 from logweir.pipeline.jobs.folding import looking, prepare
 from logweir.pipeline.jobs.mirror import MIRROR_COLUMNS, MIRROR_ROWS, begin_mirror, merging
 from logweir.pipeline.jobs.states import Paths, prepared_state, state, table
-from logweir.pipeline.jobs.storetable import StoreTable, is_store
 from logweir.pipeline.jobs.survey import Until
 from logweir.pipeline.jobs.typed import json_line
 from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
@@ -110,7 +109,7 @@ def export(
     **options: Any,
 ) -> Exported:
     """Write the changes or the state of an archive into the new folder `to`; of format delta also
-    into an object store (`s3://…`), as `storetable` does.
+    into an object store (`s3://…`), where a table appears with its first transaction (`delta`).
 
     `format`: parquet, json (lines), csv (with header), delta; `what`: changes or state; `space`:
     one space only, as typed columns; `until`: a vclock or time, for a state; `integers`: decimal or
@@ -133,14 +132,22 @@ def export(
 
 def _writer(to: str | Path, format: str) -> Callable[[DataFrame], Exported]:
     """What writes to that place, where nothing may be."""
-    if format == "delta" and is_store(str(to)):
-        store = StoreTable(str(to))
-        store.check_new()
-        return lambda frame: Exported(store.name, format, *store.write(frame))
+    if format == "delta" and (place := DeltaPlace.of("to", to)).is_store:
+        place.check_new()
+        return lambda frame: _put(frame, place)
     target = target_folder("to", to)
     if target.exists():
         raise ConfigError("to", f"{target} is there already.", hint="name a new folder")
     return lambda frame: _written(frame, target, format)
+
+
+def _put(frame: DataFrame, place: DeltaPlace) -> Exported:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema = to_arrow_schema(frame.schema, timezone="UTC")
+    files = place.write(frame, schema)
+    place.create(schema, files)
+    return Exported(place.name, "delta", len(files), sum(size for _, _, size in files))
 
 
 def _state_frame(
@@ -235,13 +242,13 @@ def cdc(
 ) -> StreamingQuery:
     """Export changes as they come, each once, going on where `checkpoint` says.
 
-    `path`: the folder of a live or closed log; `to`: a folder or table that grows; `format`,
-    `space`, `integers`: as `export`; `mirror`: a Delta table of the tuples of `space` instead of
-    its changes (see `mirror`); `every_seconds`: go on until stopped, a batch so often, else
-    take what is there and end; `options`: of the stream (`max_rows_per_batch` …). Returns the
-    running query. The space's definition is that of the start: stop and start after changing it.
-    Rows that the checkpoint still needs and that were collected: the query fails with
-    `PositionUnavailable`, naming both positions.
+    `path`: the folder of a live or closed log; `to`: a folder or table that grows, of format delta
+    also in an object store; `format`, `space`, `integers`: as `export`; `mirror`: a Delta table of
+    the tuples of `space` instead of its changes (see `mirror`); `every_seconds`: go on until
+    stopped, a batch so often, else take what is there and end; `options`: of the stream
+    (`max_rows_per_batch` …). Returns the running query. The space's definition is that of the
+    start: stop and start after changing it. Rows that the checkpoint still needs and that were
+    collected: the query fails with `PositionUnavailable`, naming both positions.
     """
     if format not in FORMATS:
         raise ConfigError("format", f"{format!r} is not one of {', '.join(FORMATS)}")
@@ -258,7 +265,7 @@ def cdc(
     texts = scan_options(path, **given).to_text()
     texts.pop("paths", None)
     frame = spark.readStream.format("logweir").options(**texts).load(absolute(str(path)))
-    to, checkpoint = absolute(str(to)), absolute(str(checkpoint))
+    checkpoint = absolute(str(checkpoint))
     writer = frame.writeStream.option("checkpointLocation", checkpoint)
     if every_seconds is None:
         writer = writer.trigger(availableNow=True)
@@ -267,7 +274,8 @@ def cdc(
     if write is not None:
         return writer.foreachBatch(write).start()
     if format == "delta":
-        return writer.foreachBatch(appending(target_folder("to", to), checkpoint)).start()
+        return writer.foreachBatch(appending(DeltaPlace.of("to", to), checkpoint)).start()
+    to = absolute(str(to))
     _check_owner(to, checkpoint)
     if format == "csv":
         binary = [name for name, kind in frame.dtypes if kind == "binary"]
@@ -294,14 +302,14 @@ def _mirrored(
         raise ConfigError("mirror", "is a Delta table of one space", hint="format delta, and space")
     if refused := options.keys() & {"from", "columns", "spaces", "types", "kinds"}:
         raise ConfigError(min(refused), "is not for a mirror, which has all that a space has")
-    deltalake, target, kept = delta(), target_folder("to", to), absolute(str(checkpoint))
+    place, kept = DeltaPlace.of("to", to), absolute(str(checkpoint))
     with leased(path), typed_errors():
         prepared = prepared_state(spark, path, spaces=[space])
         found = prepared.history.schema.space(space)
-        start = begin_mirror(spark, deltalake, prepared, found, target, kept, integers)
+        start = begin_mirror(spark, prepared, found, place, kept, integers)
     given = {"max_rows_per_batch": MIRROR_ROWS, **options, "columns": list(MIRROR_COLUMNS)}
     spaces = [found.id, int(SystemSpace.TRUNCATE)]
-    write = merging(deltalake, found, target, kept, integers)
+    write = merging(found, place, kept, integers)
     return write, {**given, "from": str(start), "spaces": spaces}
 
 

@@ -1,7 +1,7 @@
 """A Delta table that has what a space has: one row per key, kept fresh by a stream.
 
-It begins with the state at a position of the log (`states`), in one commit that also notes that
-position. Then each batch of the stream becomes one MERGE: the tasks leave of each key what the
+It begins with the state at a position of the log (`states`), in one transaction that also notes
+that position. Then each batch of the stream becomes one MERGE: the tasks leave of each key what the
 batch's last row makes of it, with the tuples of the table below updates and upserts, and the merge
 writes it with the batch's number in the same transaction. A truncation removes what stood before.
 
@@ -10,14 +10,13 @@ which rows are merged) and `_tuple` (the tuple as it is stored: an operation may
 its end, which no columns tell).
 
 The driver's process streams what a batch leaves from files into the merge, which keeps those rows
-in memory: at most `max_rows_per_batch`.
+in memory: at most `max_rows_per_batch`. Tables stand where `delta` puts them, in a folder or an
+object store.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -25,16 +24,15 @@ import pyarrow as pa
 from logweir.errors import ConfigError, CorruptBlock, DecodeError, RequestError
 from logweir.limits import VCLOCK_COMPONENTS
 from logweir.pipeline.checkpoints import query_id
+from logweir.pipeline.jobs.delta import DeltaPlace, delta, noting, told_as
 from logweir.pipeline.jobs.folding import Prepared
 from logweir.pipeline.jobs.states import state
 from logweir.pipeline.jobs.typed import TypedColumns
-from logweir.pipeline.jobs.work import carrying
-from logweir.pipeline.options import STAGE
+from logweir.pipeline.jobs.work import carrying, per_item
 from logweir.store.engine.update import apply_update, apply_upsert, check_ops
 from logweir.store.schema.definition import SpaceDef, SystemSpace
 from logweir.store.schema.keys import exact_key, tuple_key
 from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import OS
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -60,6 +58,10 @@ _PLACED: Final = "file STRING, block_offset BIGINT, row_in_block INT"
 _ROW_DDL: Final = (
     f"{_KEY} BINARY, type SMALLINT, tuple BINARY, ops BINARY, index_base SMALLINT, {_PLACED}"
 )
+_FRONT: Final = (pa.field(_KEY, pa.binary()), pa.field(_TUPLE, pa.binary()))
+_STAGE: Final = "_logweir-stage"
+"""Where in a table the files stand that are to be merged into it."""
+
 _PARTS: Final = 8
 _BY_KEY: Final = (RowType.UPDATE, RowType.DELETE)
 _FULL: Final = (RowType.INSERT, RowType.REPLACE)
@@ -69,15 +71,8 @@ def _typed(space: SpaceDef, integers: str) -> TypedColumns:
     return TypedColumns(space, integers, (_KEY, _TUPLE, _GONE))
 
 
-def _stage(to: Path) -> Path:
-    """Where the files stand that are to be the table, or to be merged into it."""
-    return to.with_name(f"{STAGE}{to.name}")
-
-
-def _ddl(columns: TypedColumns, front: str) -> str:
-    from logweir.pipeline.columns import ddl
-
-    return f"{front}, {ddl(tuple(columns.types), columns.types)}"
+def _schema(columns: TypedColumns, *front: pa.Field) -> pa.Schema:
+    return pa.schema([*front, *columns.schema])
 
 
 # --- the beginning --------------------------------------------------------------------------------
@@ -85,10 +80,9 @@ def _ddl(columns: TypedColumns, front: str) -> str:
 
 def begin_mirror(
     spark: SparkSession,
-    deltalake: Any,
     prepared: Prepared,
     space: SpaceDef,
-    to: Path,
+    place: DeltaPlace,
     checkpoint: str,
     integers: str,
 ) -> VClock:
@@ -100,13 +94,13 @@ def begin_mirror(
     if space.primary is None:
         raise ConfigError("space", f"{space.name!r} has no primary key to tell rows apart")
     columns = _typed(space, integers)
-    if not deltalake.DeltaTable.is_deltatable(str(to)):
-        if to.exists():
-            raise ConfigError("to", f"{to} is there and no Delta table", hint="name a new folder")
-        _begin(spark, deltalake, prepared, space, columns, to)
-    table = deltalake.DeltaTable(str(to))
-    _check(table, columns, to, checkpoint)
-    shutil.rmtree(_stage(to), ignore_errors=True)  # a killed driver left it
+    if (table := place.table()) is None:
+        place.check_free()
+        _begin(spark, prepared, space, columns, place)
+        failpoint("mirror.after_table")
+        table = place.table()
+    _check(table, columns, place, checkpoint)
+    place.below(_STAGE).remove()  # a killed driver left it
     names = ((number, f"{_POSITION}{number}") for number in range(VCLOCK_COMPONENTS))
     found = {number: table.transaction_version(name) for number, name in names}
     return VClock({number: lsn for number, lsn in found.items() if lsn is not None})
@@ -114,11 +108,10 @@ def begin_mirror(
 
 def _begin(
     spark: SparkSession,
-    deltalake: Any,
     prepared: Prepared,
     space: SpaceDef,
     columns: TypedColumns,
-    to: Path,
+    place: DeltaPlace,
 ) -> None:
     def show(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -126,24 +119,11 @@ def _begin(
             yield _with_names([batch.column("key"), tuples, *columns.of(tuples)], columns)
 
     rows = state(spark, prepared.options.paths, prepared=prepared).filter(f"space_id = {space.id}")
-    front = f"{_KEY} BINARY, {_TUPLE} BINARY"
-    stage = _stage(to)
-    shutil.rmtree(stage, ignore_errors=True)  # a killed driver left it
-    notes = [
-        deltalake.Transaction(f"{_POSITION}{number}", lsn)
-        for number, lsn in prepared.vclock.items()
-    ]
-    try:
-        shown = rows.mapInArrow(carrying(show), _ddl(columns, front))
-        shown.coalesce(_PARTS).write.parquet(str(stage))
-        marked = deltalake.CommitProperties(app_transactions=notes)
-        deltalake.convert_to_deltalake(str(stage), commit_properties=marked)
-        failpoint("mirror.before_table")
-        OS.rename(stage, to)
-        OS.sync_directory(to.parent)
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
-    failpoint("mirror.after_table")
+    schema = _schema(columns, *_FRONT)
+    files = place.write(rows.coalesce(_PARTS), schema, show)
+    failpoint("mirror.before_table")
+    notes = {f"{_POSITION}{number}": lsn for number, lsn in prepared.vclock.items()}
+    place.create(schema, files, notes)
 
 
 def _with_names(arrays: list[pa.Array], columns: TypedColumns) -> pa.RecordBatch:
@@ -151,20 +131,20 @@ def _with_names(arrays: list[pa.Array], columns: TypedColumns) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(arrays, names=[*front, *columns.types])
 
 
-def _check(table: Any, columns: TypedColumns, to: Path, checkpoint: str) -> None:
+def _check(table: Any, columns: TypedColumns, place: DeltaPlace, checkpoint: str) -> None:
     """Refuse a table that is not this query's: its rows are ahead of a checkpoint that begins."""
     query = query_id(checkpoint)
     if table.version() and not (query and table.transaction_version(query) is not None):
         raise ConfigError(
             "checkpoint",
-            f"{to} is kept by a query with another checkpoint than {checkpoint}.",
+            f"{place.name} is kept by a query with another checkpoint than {checkpoint}.",
             hint="give its own checkpoint, or both a new table and a new checkpoint",
         )
     there = [one.name for one in table.schema().fields]
     if there != [_KEY, _TUPLE, *columns.types]:
         raise ConfigError(
             "to",
-            f"{to} has other columns than the space has now.",
+            f"{place.name} has other columns than the space has now.",
             hint="its definition was changed: begin a new table with a new checkpoint",
         )
 
@@ -173,37 +153,41 @@ def _check(table: Any, columns: TypedColumns, to: Path, checkpoint: str) -> None
 
 
 def merging(
-    deltalake: Any, space: SpaceDef, to: Path, checkpoint: str, integers: str
+    space: SpaceDef, place: DeltaPlace, checkpoint: str, integers: str
 ) -> Callable[[DataFrame, int], None]:
     """Merges a batch of `MIRROR_COLUMNS` into the table, unless it is in it already."""
-    stage = _stage(to)
+    stage = place.below(_STAGE)
+    columns = _typed(space, integers)
+    schema = _schema(columns, *_FRONT, pa.field(_GONE, pa.bool_()))
 
     def write(batch: DataFrame, number: int) -> None:
-        name = query_id(checkpoint)
-        table = deltalake.DeltaTable(str(to))
+        name, table = query_id(checkpoint), place.table()
         done = table.transaction_version(name)
         if done is not None and done >= number:
             return  # merged, and killed before Spark noted it
-        marked = deltalake.CommitProperties(app_transactions=[deltalake.Transaction(name, number)])
         rows = batch.mapInArrow(carrying(_keyed(space)), _ROW_DDL).persist()
         try:
-            is_emptied, left = _left(rows, table, space, integers)
-            left.write.mode("overwrite").parquet(str(stage))
+            is_emptied, kept = _kept(rows, table, place)
+            files = stage.write(kept, schema, _folded(space, columns))
         finally:
             rows.unpersist()
         failpoint("mirror.before_merge")
-        _merge(table, stage, is_emptied, marked)
+        with told_as(place.name, delta().exceptions.DeltaError):
+            _merge(
+                table,
+                stage.reading([file for file, _, _ in files], schema),
+                is_emptied,
+                noting({name: number}),
+            )
         failpoint("mirror.after_merge")
-        shutil.rmtree(stage, ignore_errors=True)
+        stage.remove()
 
     return write
 
 
-def _merge(table: Any, stage: Path, is_emptied: bool, marked: Any) -> None:
-    from pyarrow import dataset
-
+def _merge(table: Any, rows: pa.RecordBatchReader, is_emptied: bool, marked: Any) -> None:
     merge = table.merge(
-        dataset.dataset(str(stage), format="parquet").scanner().to_reader(),
+        rows,
         f"t.{_KEY} = s.{_KEY}",
         source_alias="s",
         target_alias="t",
@@ -250,8 +234,9 @@ def _keyed(space: SpaceDef) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.
     return run
 
 
-def _left(rows: DataFrame, table: Any, space: SpaceDef, integers: str) -> tuple[bool, DataFrame]:
-    """Whether the space was emptied, and of each key what stands in the end."""
+def _kept(rows: DataFrame, table: Any, place: DeltaPlace) -> tuple[bool, DataFrame]:
+    """Whether the space was emptied, and the rows that count then, those of a key in order, behind
+    the tuple that the table has below an update or upsert of it."""
     from pyspark.sql import functions as sql
 
     emptied = rows.filter(f"{_KEY} IS NULL").agg(sql.max(sql.struct(*_PLACE))).collect()[0][0]
@@ -259,12 +244,12 @@ def _left(rows: DataFrame, table: Any, space: SpaceDef, integers: str) -> tuple[
     if emptied is not None:
         kinds = ("string", "bigint", "int")
         parts = zip(_PLACE, kinds, emptied, strict=True)
-        place = sql.struct(*(sql.lit(one).cast(kind).alias(name) for name, kind, one in parts))
-        rows = rows.filter(sql.struct(*_PLACE) > place)
+        here = sql.struct(*(sql.lit(one).cast(kind).alias(name) for name, kind, one in parts))
+        rows = rows.filter(sql.struct(*_PLACE) > here)
     elif files := table.file_uris():
         changed = rows.filter(rows["type"].isin(int(RowType.UPDATE), int(RowType.UPSERT)))
         keys = changed.select(_KEY).distinct()
-        before = rows.sparkSession.read.parquet(*files).join(keys, _KEY, "left_semi")
+        before = _tuples(rows.sparkSession, place, files).join(keys, _KEY, "left_semi")
         rows = rows.unionByName(
             before.select(
                 _KEY,
@@ -276,12 +261,20 @@ def _left(rows: DataFrame, table: Any, space: SpaceDef, integers: str) -> tuple[
                 sql.lit(0).alias("row_in_block"),
             )
         )
-    columns = _typed(space, integers)
-    front = f"{_KEY} BINARY, {_TUPLE} BINARY, {_GONE} BOOLEAN"
     placed = rows.repartition(_PARTS, _KEY).sortWithinPartitions(_KEY, *_PLACE)
-    return emptied is not None, placed.mapInArrow(
-        carrying(_folded(space, columns)), _ddl(columns, front)
-    )
+    return emptied is not None, placed
+
+
+def _tuples(spark: SparkSession, place: DeltaPlace, files: list[str]) -> DataFrame:
+    """Keys and tuples of a table. Spark reaches folders by itself, stores only with jars."""
+    if not place.is_store:
+        return spark.read.parquet(*files)
+    names = [uri.removeprefix(f"{place.name.rstrip('/')}/") for uri in files]
+
+    def read(name: str) -> Iterator[pa.RecordBatch]:
+        yield from place.reading([name], pa.schema(_FRONT))
+
+    return per_item(spark, names, read, f"{_KEY} BINARY, {_TUPLE} BINARY")
 
 
 _NOTHING: Final = (("ops", "binary"), ("index_base", "smallint"))

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from samples import damaged, sample
-from support.folding import look_here, state_here
+from support.folding import look_here, staged_here, state_here
 from support.objectstore import object_store, s3_url
 
 from logweir import pipeline
 from logweir.errors import ConfigError, CorruptBlock, LogweirError, WalError
 from logweir.pipeline.jobs.checks import check_blocks
+from logweir.pipeline.jobs.compact import publish
+from logweir.pipeline.jobs.delta import DeltaPlace
 from logweir.pipeline.jobs.folding import prepare
-from logweir.pipeline.jobs.storetable import StoreTable
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import plan
 from logweir.pipeline.storage import open_storage
+from logweir.pipeline.targets import open_target
 from logweir.recovery import examine
 
 pytestmark = pytest.mark.leaves  # pyarrow's S3 keeps what it waits with
@@ -117,7 +124,7 @@ def test_a_table_in_an_object_store_is_there_whole_or_not_at_all(port: int) -> N
     """Files of tasks that nobody commits, as a killed driver leaves them, and those of a repeated
     task are in no table; the second to commit is refused, and nothing of it is there."""
     rows = pa.table({"id": pa.array(range(100), pa.int64()), "text": ["x"] * 100})
-    store = StoreTable(s3_url(port, "table"))
+    store = DeltaPlace(s3_url(port, "table"))
 
     def written() -> list[tuple[str, int, int]]:
         told = [batch for task in (0, 50) for batch in task_of(rows.slice(task, 50))]
@@ -132,26 +139,76 @@ def test_a_table_in_an_object_store_is_there_whole_or_not_at_all(port: int) -> N
     task_of(rows.slice(0, 50))
     kept, late = written(), written()
     store.check_new()
-    store.commit(rows.schema, kept)
+    store.create(rows.schema, kept)
     assert read_table(port, "table").sort_by("id").equals(rows)
-    for taken in (store.check_new, lambda: store.commit(rows.schema, late)):
+    for taken in (store.check_new, lambda: store.create(rows.schema, late)):
         with pytest.raises(ConfigError, match=r"s3://bucket/table is there already\."):
             taken()
     assert read_table(port, "table").num_rows == 100
-    empty = StoreTable(s3_url(port, "empty"))
+    empty = DeltaPlace(s3_url(port, "empty"))
     assert list(empty.writing(rows.schema)(iter(rows.slice(0, 0).to_batches()))) == []
-    empty.commit(rows.schema, [])
+    empty.create(rows.schema, [])
     assert read_table(port, "empty").num_rows == 0
 
 
 def test_a_bucket_that_takes_no_table_is_told_without_keys(port: int) -> None:
     """Where tasks write and where the driver commits."""
-    store = StoreTable(s3_url(port, "table").replace("bucket", "nowhere"))
+    store = DeltaPlace(s3_url(port, "table").replace("bucket", "nowhere"))
     rows = pa.table({"id": [1]})
     for ask in (
         lambda: list(store.writing(rows.schema)(iter(rows.to_batches()))),
-        lambda: store.commit(rows.schema, [("part", 1, 1)]),
+        lambda: store.create(rows.schema, [("part", 1, 1)]),
     ):
         with pytest.raises(WalError, match="s3://nowhere/table") as found:
             ask()
         assert "hidden-secret" not in str(found.value)
+
+
+COMPACT = """
+import sys
+from pathlib import Path
+
+from support.folding import staged_here
+
+from logweir.pipeline.jobs.compact import publish
+from logweir.pipeline.jobs.delta import DeltaPlace
+from logweir.pipeline.targets import open_target
+from logweir.wal.failpoint import arm_from_environment
+
+arm_from_environment()
+filesystem, target = open_target("to", sys.argv[2])
+prepared, parts = staged_here(Path(sys.argv[1]), target / "stage", filesystem)
+publish(prepared, parts, target / "stage", target, 1.0, filesystem)
+"""
+
+
+def test_a_snapshot_in_an_object_store_is_there_whole_or_not_at_all(
+    port: int, tmp_path: Path
+) -> None:
+    """Killed in front of its end and of its name, or with a part that is not as its task wrote it:
+    no snapshot. Made again in the same place, it is that of a folder, byte for byte."""
+    folder, url = sample(CRASHED).folder, s3_url(port, "compacted")
+    filesystem, target = open_target("to", url)
+
+    def snapshots() -> list[str]:
+        return [one for one in filesystem.list_directory(target) if one.endswith(".snap")]
+
+    for place in ("compact.before_end", "compact.before_rename"):
+        words = [sys.executable, "-P", "-c", COMPACT, str(folder), url]
+        tests = str(Path(__file__).parents[1])
+        environ = {**os.environ, "PYTHONPATH": tests, "LOGWEIR_FAILPOINTS": f"{place}=kill"}
+        assert subprocess.run(words, env=environ, check=False).returncode < 0
+        assert filesystem.list_directory(target / "stage")
+        assert snapshots() == []
+    prepared, parts = staged_here(folder, target / "stage", filesystem)
+    wrong = [replace(one, crc=one.crc ^ 1) for one in parts]
+    with pytest.raises(WalError, match="CRC"):
+        publish(prepared, wrong, target / "stage", target, 1.0, filesystem)
+    assert snapshots() == []
+    done = publish(prepared, parts, target / "stage", target, 1.0, filesystem)
+    (tmp_path / "stage").mkdir()
+    here = publish(*staged_here(folder, tmp_path / "stage"), tmp_path / "stage", tmp_path, 1.0)
+    assert snapshots() == [here.path.name]
+    assert filesystem.list_directory(target) == [here.path.name, "stage"]
+    with closing(filesystem.open_read(done.path)) as file:
+        assert file.read(file.size(), 0) == here.path.read_bytes()

@@ -190,7 +190,7 @@ def test_a_driver_killed_while_publishing_shows_nothing(
         finally:
             disarm()
         assert list(target.glob("*.snap")) == []
-        left = f"{STAGE}{socket.gethostname()}-999999999-left"
+        left = f"{STAGE}{socket.gethostname()}-999999999-1700000000-1ef7"
         (target / left).mkdir(exist_ok=True)  # a killed driver cannot tidy up
     done = pipeline.compact(spark, folder, target)
     assert [path.name for path in target.iterdir()] == [done.path.name]

@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyarrow import fs
 from spark.feeding import forget_last_commit, thaw
 from spark.test_spark_kill import killed
+from support.objectstore import object_store, s3_url
 
 import logweir
 from logweir import pipeline
 from logweir.errors import ConfigError
+from logweir.pipeline.jobs.delta import DeltaPlace
+from logweir.wal import failpoint
 from logweir.wal.mp import unpack
 
 if TYPE_CHECKING:
@@ -57,8 +61,8 @@ def wanted(folder: Path) -> list[Any]:
         return sorted(list(one) for one in log.select("t"))
 
 
-def shown(table: Path) -> list[Any]:
-    rows = deltalake.DeltaTable(str(table)).to_pyarrow_table().to_pylist()
+def shown(table: Path | str) -> list[Any]:
+    rows = DeltaPlace(str(table)).table().to_pyarrow_table().to_pylist()
     found = sorted((unpack(row["_tuple"]) for row in rows), key=lambda one: one[0])
     columns = sorted((int(row["Id"]), int(row["n"]), row["S s"], row["_rest"]) for row in rows)
     assert columns == [
@@ -73,9 +77,9 @@ def shown(table: Path) -> list[Any]:
 
 
 def follow(spark: SparkSession, folder: Path, checkpoint: str = "c", **options: Any) -> None:
-    given = {"format": "delta", "space": "t", "mirror": True, **options}
-    to, kept = folder.with_name("to"), folder.with_name(checkpoint)
-    pipeline.cdc(spark, folder, to, kept, **given).awaitTermination()
+    given = {"to": folder.with_name("to"), "format": "delta", "space": "t", "mirror": True}
+    kept = folder.with_name(checkpoint)
+    pipeline.cdc(spark, folder, checkpoint=kept, **{**given, **options}).awaitTermination()
 
 
 def test_a_mirror_has_what_the_space_has(spark: SparkSession, tmp_path: Path) -> None:
@@ -109,6 +113,46 @@ def test_a_mirror_has_what_the_space_has(spark: SparkSession, tmp_path: Path) ->
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "from", "to"]
 
 
+def test_tables_in_an_object_store_grow_and_stay_fresh(spark: SparkSession, tmp_path: Path) -> None:
+    """A mirror and a table of changes, through a failure in front of each transaction, and with a
+    batch that is repeated: each has what it has to have, once."""
+    pytest.importorskip("moto.server")
+    folder = tmp_path / "from"
+
+    def fail() -> None:
+        raise RuntimeError("failed here")
+
+    with object_store() as port:
+        kinds = {"mirror": "mirror.before_table", "changes": "delta.before_commit"}
+        urls = {name: s3_url(port, name) for name in kinds}
+
+        def run(name: str) -> None:
+            follow(spark, folder, name, to=urls[name], mirror=name == "mirror")
+
+        for seed in (1, 2):
+            change(folder, seed, 60)
+            for name, place in kinds.items():
+                if seed == 1 or name == "mirror":
+                    failpoint.arm(place, fail)
+                    try:
+                        with pytest.raises(Exception, match="failed here"):
+                            run(name)
+                    finally:
+                        failpoint.disarm()
+                    assert (DeltaPlace(urls[name]).table() is not None) == (seed == 2)
+                run(name)
+                kinds[name] = place.replace("table", "merge")
+            forget_last_commit(tmp_path / list(kinds)[seed - 1])
+            run(list(kinds)[seed - 1])
+            assert shown(urls["mirror"]) == wanted(folder)
+            found = DeltaPlace(urls["changes"]).table().to_pyarrow_table()["lsn"].to_pylist()
+            there = pipeline.batches(folder, space="t", columns=["lsn"]).read_all()["lsn"]
+            assert sorted(found) == sorted(there.to_pylist())
+        store, root = DeltaPlace(urls["mirror"]).arrow()
+        stage = store.get_file_info(f"{root}/_logweir-stage")
+        assert stage.type == fs.FileType.NotFound
+
+
 @pytest.mark.kill
 @pytest.mark.timeout(500)
 def test_a_mirror_survives_a_killed_driver_at_every_step(
@@ -132,7 +176,7 @@ def test_a_mirror_survives_a_killed_driver_at_every_step(
             thaw(kept / place, job)
             there = deltalake.DeltaTable.is_deltatable(str(table))
             versions.append(deltalake.DeltaTable(str(table)).version() if there else None)
-            assert (job / ".logweir-stage-to").is_dir() or place == "mirror.after_table"
+            assert (table / "_logweir-stage").is_dir() == (step == "merge")
             follow(spark, folder)
             assert shown(table) == wanted(folder)
             assert sorted(path.name for path in job.iterdir()) == ["c", "from", "to"]

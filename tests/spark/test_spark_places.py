@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+CRASHED = "04-crashed"
 
 
 def test_every_job_reads_by_url(spark: SparkSession, tmp_path: Path) -> None:
     """Over fsspec's `local://`, which is read as any far file system is: scans, checks, states,
     differences, a snapshot, an export, and a stream are as of the folder itself."""
     folder = tmp_path / "log"
-    shutil.copytree(sample("04-crashed").folder, folder)
+    shutil.copytree(sample(CRASHED).folder, folder)
     url = f"local://{folder}"
     rows = ["lsn", "space_id", "tuple"]
     here = pipeline.scan(spark, folder, columns=rows)
@@ -39,8 +40,12 @@ def test_every_job_reads_by_url(spark: SparkSession, tmp_path: Path) -> None:
         (one.file, one.blocks) for one in pipeline.quick_check(spark, folder)
     ]
     assert pipeline.diff(spark, url, folder).count() == 0
-    done = pipeline.compact(spark, url, (tmp_path / "snap").as_uri())
-    assert done.vclock == sample("04-crashed").vclock
+    done = pipeline.compact(spark, url, f"local://{tmp_path / 'snap'}")
+    assert done.vclock == sample(CRASHED).vclock
+    assert [one.name for one in (tmp_path / "snap").iterdir()] == [done.path.name]
+    assert pipeline.diff(spark, tmp_path / "snap", folder).count() == 0
+    with pytest.raises(ConfigError, match="is there already"):
+        pipeline.compact(spark, url, f"local://{tmp_path / 'snap'}")
     made = pipeline.export(spark, url, tmp_path / "out", what="state")
     assert spark.read.parquet(made.path).count() > 0
 
@@ -67,7 +72,7 @@ def test_a_stream_follows_a_url(spark: SparkSession, tmp_path: Path) -> None:
 def test_changes_go_into_an_object_store_as_a_table(spark: SparkSession) -> None:
     """What tasks put there has the rows that are read here; another export is refused."""
     pytest.importorskip("moto.server")
-    folder = sample("04-crashed").folder
+    folder = sample(CRASHED).folder
     with object_store() as port:
         url = s3_url(port, "changes")
         made = pipeline.export(spark, folder, url, format="delta")
@@ -79,3 +84,7 @@ def test_changes_go_into_an_object_store_as_a_table(spark: SparkSession) -> None
         assert found.sort_by("lsn").to_pylist() == wanted.sort_by("lsn").to_pylist()
         with pytest.raises(ConfigError, match="is there already"):
             pipeline.export(spark, folder, url, format="delta")
+        assert (
+            pipeline.compact(spark, folder, s3_url(port, "snap")).vclock == sample(CRASHED).vclock
+        )
+        assert pipeline.diff(spark, s3_url(port, "snap"), folder).count() == 0

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from logweir.pipeline.jobs.compact import Part, stage_part
 from logweir.pipeline.jobs.fold import Folder
 from logweir.pipeline.jobs.folding import Prepared, look_here, prepare
 from logweir.pipeline.jobs.keyed import KEYED_SCHEMA, Keyer
 from logweir.pipeline.jobs.narrow import keyed_rows
+from logweir.wal.filesystem import OS, FileSystem
 
 _ORDER = [(name, "ascending") for name in ("space_id", "key", "file", "position")]
 
@@ -63,3 +65,20 @@ def state_here(
         if tuples:
             out[space.id] = tuples
     return out
+
+
+def staged_here(
+    folder: Path, stage: Path, filesystem: FileSystem = OS
+) -> tuple[Prepared, list[Part]]:
+    """The parts of a snapshot of the folder, by three tasks, each of which ran twice: an attempt
+    that failed, or a speculative one, and the one that counts."""
+    prepared = prepared_here(folder, parts=3)
+    order = [(name, "ascending") for name in ("part", "space_id", "key", "file", "position")]
+    rows = keyed_here(prepared).sort_by(order)
+    text, parts = prepared.plan.to_text(), []
+    for number in range(prepared.plan.parts):
+        mine = rows.filter(pa.compute.equal(rows.column("part"), number)).combine_chunks()
+        for _ in range(2):
+            told = list(stage_part(text, mine.to_batches(50), stage, 1.0, filesystem))
+        parts += [Part(**row) for one in told for row in one.to_pylist()]
+    return prepared, parts

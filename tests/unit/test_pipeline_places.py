@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from samples import DATA, damaged, sample
 from support.folding import look_here, state_here
 
 import logweir
 from logweir import pipeline
-from logweir.errors import ConfigError, CorruptFile, WalError
+from logweir.errors import ConfigError, CorruptBlock, CorruptFile, WalError
+from logweir.pipeline.jobs.delta import DeltaPlace
 from logweir.pipeline.jobs.folding import prepare
 from logweir.pipeline.options import ScanOptions, SinkOptions, target_folder
 from logweir.pipeline.plan import plan
@@ -118,11 +120,10 @@ def test_a_part_of_an_arrow_file_system_is_read(tmp_path: Path) -> None:
 
 
 def test_targets_that_are_no_folders_are_refused_by_name() -> None:
-    """A sink and every job that writes name the URL, before anything is read."""
+    """A sink and the jobs that write no URL name it, before anything is read."""
     spark: Any = None
     for write in (
         lambda: SinkOptions.parse({"path": "s3://bucket/log"}),
-        lambda: pipeline.compact(spark, "nowhere", "s3://bucket/log"),
         lambda: pipeline.export(spark, "nowhere", "s3://bucket/log"),
         lambda: pipeline.import_frame(spark, "s3://bucket/log", "t"),
     ):
@@ -250,3 +251,32 @@ def test_state_of_synchronous_rows_is_that_of_one_folder(tmp_path: Path) -> None
     with logweir.open(tmp_path / "d") as log:
         log.snapshot()
     assert prepare(look_here, [tmp_path / "d"]).vclock == VClock({1: 6})
+
+
+def test_a_mirror_begins_where_nothing_else_is(tmp_path: Path) -> None:
+    """A folder that is not there, or has what a killed beginning left; not one with more."""
+    place = DeltaPlace.of("to", tmp_path / "to")
+    place.check_free()
+    left = place.writing(pa.schema({"a": pa.int64()}))
+    rows = pa.record_batch({"a": [1, 2]})
+    (told,) = left(iter([rows]))
+    assert [path.name for path in (tmp_path / "to").iterdir()] == told.column("name").to_pylist()
+    place.check_free()
+    (tmp_path / "to" / "notes.parquet").touch()
+    with pytest.raises(ConfigError, match="is there and no Delta table"):
+        place.check_free()
+
+
+def test_a_task_that_fails_leaves_no_file_of_a_table(tmp_path: Path) -> None:
+    """Rows that cannot be made, after some that were written."""
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"a": [1, 2]})
+        assert len(list((tmp_path / "to").iterdir())) == 1  # no batch waits for all others
+        yield pa.record_batch({"a": [3]})
+        raise CorruptBlock("block checksum is 1.", path="1.xlog", offset=97)
+
+    put = DeltaPlace.of("to", tmp_path / "to").writing(pa.schema({"a": pa.int64()}))
+    with pytest.raises(CorruptBlock):
+        list(put(rows()))
+    assert list((tmp_path / "to").iterdir()) == []

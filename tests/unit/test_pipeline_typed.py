@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from samples import sample
-from support.folding import keyed_here, prepared_here, state_here
+from support.folding import staged_here, state_here
 
 from logweir import errors
 from logweir.errors import ConfigError, DecodeError, LogweirError, WalError
-from logweir.pipeline.jobs.compact import Part, publish, stage_part
+from logweir.pipeline.jobs.compact import publish
 from logweir.pipeline.jobs.imports import pack_batches
 from logweir.pipeline.jobs.typed import TypedColumns, plain
 from logweir.pipeline.jobs.work import TaskError, carrying, typed_errors
@@ -173,26 +173,12 @@ def test_an_error_of_the_data_source_is_read_from_its_traceback() -> None:
         raise pyspark.PySparkException("something of Spark's own")
 
 
-def _staged(tmp_path: Path) -> tuple[Any, list[Part]]:
-    prepared = prepared_here(sample("04-crashed").folder, parts=3)
-    rows = keyed_here(prepared).sort_by(
-        [(name, "ascending") for name in ("part", "space_id", "key", "file", "position")]
-    )
-    parts = []
-    for number in range(prepared.plan.parts):
-        mine = rows.filter(pa.compute.equal(rows.column("part"), number)).combine_chunks()
-        for _ in range(2):  # an attempt that failed, or a speculative one, and the one that counts
-            told = list(stage_part(prepared.plan.to_text(), mine.to_batches(50), tmp_path, 1.0))
-        parts += [Part(**row) for one in told for row in one.to_pylist()]
-    return prepared, parts
-
-
 def test_a_task_that_ran_twice_counts_once(tmp_path: Path) -> None:
     """Parts of other attempts lie in the staging folder and are in no snapshot."""
     stage, target = tmp_path / "stage", tmp_path / "target"
     stage.mkdir()
     target.mkdir()
-    prepared, parts = _staged(stage)
+    prepared, parts = staged_here(sample("04-crashed").folder, stage)
     assert len(list(stage.iterdir())) == 2 * len(parts)
     done = publish(prepared, parts, stage, target, 1.0)
     found: dict[int, list[bytes]] = {}
@@ -209,7 +195,7 @@ def test_a_part_that_is_not_as_it_was_written_is_refused(tmp_path: Path) -> None
     stage, target = tmp_path / "stage", tmp_path / "target"
     stage.mkdir()
     target.mkdir()
-    prepared, parts = _staged(stage)
+    prepared, parts = staged_here(sample("04-crashed").folder, stage)
     data = bytearray((stage / parts[0].name).read_bytes())
     data[-1] ^= 1
     (stage / parts[0].name).write_bytes(data)
