@@ -48,6 +48,7 @@ KERNELS = {
     "logweir.pipeline.kernel": "pipeline/kernel.py",
     "logweir.pipeline.jsonkernel": "pipeline/jsonkernel.py",
     "logweir.pipeline.typedkernel": "pipeline/typedkernel.py",
+    "logweir.replication.portkernel": "replication/portkernel.py",
     "logweir.replication.bucket.kernel": "replication/bucket/kernel.py",
     "logweir.replication.bucket.itemkernel": "replication/bucket/itemkernel.pyx",
     "logweir.replication.bucket.lookkernel": "replication/bucket/lookkernel.pyx",

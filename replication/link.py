@@ -30,15 +30,15 @@ from logweir.limits import (
 )
 from logweir.replication.budget import Budget
 from logweir.replication.logs import get_logger
+from logweir.replication.portkernel import Port
 from logweir.replication.session import Parting, ReceivesInto, SendsParts, Session
-from logweir.replication.turns import Receiver, Turn, advance, finish
+from logweir.replication.turns import Turn, advance, finish
 
 __all__ = ["UNIX_PEER", "Conversation", "Link", "peer_text"]
 
 UNIX_PEER: Final = "unix/:"
 """With this the text of a peer at a unix socket begins."""
 
-_JOINED_BYTES: Final = 64 * 1024  # less than this is joined: one buffer costs less than many
 _log = get_logger("logweir.replication")
 
 
@@ -69,7 +69,7 @@ class Keeps(Protocol):
         ...
 
 
-class Link(asyncio.BaseProtocol):
+class Link(Port, asyncio.BufferedProtocol):
     """One connection. `begin`: makes the conversation, once the connection stands; `budget`: in
     which what it holds is counted."""
 
@@ -82,30 +82,19 @@ class Link(asyncio.BaseProtocol):
         stall_seconds: float = OUTPUT_STALL_SECONDS,
         budget: Budget | None = None,
     ) -> None:
+        self._loop = loop = asyncio.get_running_loop()
+        super().__init__(loop.time, budget)
         self.scheme = scheme
-        self.budget = budget
-        self.kept_bytes = 0
         self.is_known = False
         self.peer = "?"
         self.address = ""
         self.failed_logins = 0
         self.is_quiet = False  # its end is not told in the log
         self.user = ""  # whom the connection itself names, before any login
-        self.received_bytes = 0
-        self.sent_bytes = 0
-        self.last_received = 0.0
-        self.close_reason = ""
         self._has_left = False  # the peer has said that it sends nothing more
         self._begin = begin
         self._on_closed = on_closed
         self._stall_seconds = stall_seconds
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
-        self._conversation: Conversation | None = None
-        self._session: Session[Any] | None = None
-        self._receive: Callable[[bytes, float], Sequence[Any]] | None = None
-        self._in_parts: SendsParts | None = None  # the session, if it is such a one
-        self._keeps: Keeps | None = None
         self._high_bytes = OUTPUT_HIGH_BYTES
         self._is_squeezed = False
         self._timer: asyncio.TimerHandle | None = None
@@ -113,25 +102,19 @@ class Link(asyncio.BaseProtocol):
         self._stall_timer: asyncio.TimerHandle | None = None
         self._room = asyncio.Event()
         self._room.set()
-        self._has_room = True
         self._reading_holds = 0
         self._turn_is_over = False
         self._later: Callable[[], None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._deafness: tuple[float, Callable[[], None]] | None = None  # that is to begin
         self._unheard: list[bytes] | None = None  # what came meanwhile
-        self.gone: asyncio.Future[str] = self._loop.create_future()
+        self.gone: asyncio.Future[str] = loop.create_future()
 
     # --- what conversations use -------------------------------------------------------------------
 
     def time(self) -> float:
         """The clock of this link's session, in seconds."""
         return self._loop.time()
-
-    @property
-    def writable(self) -> bool:
-        """Whether more may be produced for this peer now."""
-        return self._has_room and not self.close_reason
 
     @property
     def is_open(self) -> bool:
@@ -168,20 +151,6 @@ class Link(asyncio.BaseProtocol):
         """Send bytes as they are, after what the session had to send; nobody changes them."""
         self.flush()
         self.send(data)
-
-    def flush(self) -> None:
-        """Send what the session has to send, set its timer, close if it wants that."""
-        session = self._session
-        if session is None or self._transport is None:
-            return
-        if self._in_parts is not None:
-            self._write_parts(self._in_parts.parts_to_send())
-        elif data := session.data_to_send():
-            self.send(data)
-        if session.close_reason:
-            self.close(session.close_reason)
-        elif (deadline := session.next_deadline()) is not None:
-            self._set_timer(deadline)
 
     def limit_output(self, high_bytes: int) -> None:
         """Have `writable` end at so many unsent bytes, and come back at a quarter of them."""
@@ -354,15 +323,12 @@ class Link(asyncio.BaseProtocol):
                 self.budget.join(self)
                 each = (one for one in (conversation, session) if isinstance(one, Keeps))
                 self._keeps = next(each, None)
-            self._receive = session.receive_data
             # To look for a method is slow: a fifth of a busy server's time when done at each flush.
             self._in_parts = session if isinstance(session, SendsParts) else None
-            if isinstance(session, ReceivesInto):
-                transport.set_protocol(Receiver(self, session.room, session.received))
-            else:
-                transport.set_protocol(Receiver(self))
-                if self._deafness is not None:
-                    self._begin_deafness()
+            self._into = session if isinstance(session, ReceivesInto) else None
+            self._receive = session.receive_data if self._into is None else self._into.received
+            if self._deafness is not None and self._into is None:
+                self._begin_deafness()
             self.flush()
 
     def end_turn(self) -> None:
@@ -380,7 +346,8 @@ class Link(asyncio.BaseProtocol):
         assert self._deafness is not None
         seconds, heard = self._deafness
         self._unheard, receive = [], self._receive
-        self._receive = self._keep
+        if self._into is None:
+            self._receive = self._keep
         self.hold_reading()
         self._loop.call_later(seconds, self._end_deafness, receive, heard)
 
@@ -405,31 +372,6 @@ class Link(asyncio.BaseProtocol):
             data = b"".join(unheard)
             self.received_bytes -= len(data)
             self.take(len(data), data)
-
-    def take(
-        self,
-        count: int,
-        what: Any,
-        receive: Callable[[Any, float], Sequence[Any]] | None = None,
-    ) -> None:
-        """`count` bytes came: act on the events that `receive`, or the session of data, makes of
-        `what` at a time."""
-        conversation, receive = self._conversation, receive or self._receive
-        if conversation is None or receive is None or self.close_reason:
-            return
-        self.received_bytes += count
-        self.last_received = now = self._loop.time()
-        try:
-            events = receive(what, now)
-            if events:
-                conversation.handle(events)
-            self.flush()
-            if self._keeps is not None and self._keeps.kept_bytes != self.kept_bytes:
-                assert self.budget is not None
-                self.budget.keep(self, self._keeps.kept_bytes)
-        except BaseException as error:  # as the context does, which costs two calls
-            if not self._takes(error):
-                raise
 
     def eof_received(self) -> bool:
         session, conversation = self._session, self._conversation
@@ -480,7 +422,8 @@ class Link(asyncio.BaseProtocol):
             tell("link.closed", scheme=self.scheme, peer=self.peer, reason=reason)
         if self._conversation is not None:
             self._conversation.closed(reason)
-        self._conversation = self._session = self._in_parts = self._receive = self._keeps = None
+        self._conversation = self._session = self._in_parts = None
+        self._into = self._receive = self._keeps = None
         if self.budget is not None:
             self.budget.leave(self)
         self._on_closed(self)
@@ -489,32 +432,9 @@ class Link(asyncio.BaseProtocol):
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def send(self, data: bytes | bytearray) -> None:
-        """`write` if the session has nothing to send."""
+    def _keep_back(self, size_bytes: int, unsent: int) -> None:
         transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        transport.write(data)
-        self.sent_bytes += (size := len(data))
-        if unsent := transport.get_write_buffer_size():
-            self._keep_back(transport, size, unsent)
-
-    def _write_parts(self, parts: list[bytes | memoryview]) -> None:
-        size = sum(map(len, parts))
-        if size < _JOINED_BYTES:
-            if size:
-                self.send(b"".join(parts))
-            return
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        transport.writelines(parts)
-        self.sent_bytes += size
-        if unsent := transport.get_write_buffer_size():
-            self._keep_back(transport, size, unsent)
-
-    def _keep_back(self, transport: asyncio.Transport, size_bytes: int, unsent: int) -> None:
-        """So many bytes were written, and so many wait in all."""
+        assert transport is not None
         if unsent > OUTPUT_MAX_BYTES:
             self.abort(f"slow reader: {unsent} bytes are unsent")
         elif (

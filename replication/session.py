@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from logweir.errors import LimitExceeded, LogweirError
+from logweir.replication.portkernel import Outbox
 
 __all__ = ["BaseSession", "InputBuffer", "Outbox", "Parting", "SendsParts", "Session"]
 
@@ -82,42 +83,6 @@ class ReceivesInto(Protocol[Event_co]):
     def received(self, count: int, now: float) -> Sequence[Event_co]:
         """`receive_data` of so many bytes in what `room` gave."""
         ...
-
-
-class Outbox:
-    """Bytes that wait to be sent."""
-
-    __slots__ = ("_parts", "is_held", "size_bytes")
-
-    def __init__(self) -> None:
-        self._parts: list[bytes | memoryview] = []
-        self.size_bytes = 0
-        self.is_held = False
-        """Nothing is taken meanwhile, all in one piece."""
-
-    def put(self, data: bytes | memoryview) -> None:
-        """Add `data` after what waits; it must not change until it was taken."""
-        self._parts.append(data)
-        self.size_bytes += len(data)
-
-    def put_all(self, parts: Sequence[bytes | memoryview], size_bytes: int) -> None:
-        """`put` of each of several, of so many bytes together."""
-        self._parts += parts
-        self.size_bytes += size_bytes
-
-    def take(self) -> bytes:
-        """All that waits, in one piece."""
-        if not (parts := self._parts) or self.is_held:
-            return b""
-        self._parts, self.size_bytes = [], 0
-        first = parts[0]
-        return first if len(parts) == 1 and isinstance(first, bytes) else b"".join(parts)
-
-    def take_parts(self) -> list[bytes | memoryview]:
-        """All that waits, as it was put."""
-        parts, self._parts = self._parts, []
-        self.size_bytes = 0
-        return parts
 
 
 class InputBuffer:

@@ -15,9 +15,9 @@ from logweir.limits import TURN_BYTES, TURN_SECONDS
 from logweir.replication.link import Link
 from logweir.replication.listener import Listener
 from logweir.replication.metrics import Metrics
+from logweir.replication.portkernel import Pace
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.session import Outbox
-from logweir.replication.turns import Pace
 from logweir.replication.urls import Url
 
 MANY_BYTES = 1 << 20

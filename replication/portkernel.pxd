@@ -1,0 +1,40 @@
+# The types of portkernel.py, for Cython. Nothing here is needed to run it as plain Python.
+cimport cython
+
+cdef class Outbox:
+    cdef list _parts
+    cdef public Py_ssize_t size_bytes
+    cdef public bint is_held
+
+    @cython.locals(parts=list)
+    cpdef take(self)
+
+cdef class Pace:
+    cdef public Py_ssize_t portion_bytes
+
+cdef class Port:
+    cdef public object budget, close_reason
+    cdef public Py_ssize_t received_bytes, sent_bytes, kept_bytes
+    cdef public double last_received
+    cdef object _clock
+    cdef public bint _has_room
+    cdef public object _transport, _conversation, _session, _receive, _into, _in_parts, _keeps
+    cdef public Pace _pace
+    cdef object _scratch, _portion
+    cdef Py_ssize_t _size
+
+    @cython.locals(began=double, is_timed=bint, pace=Pace)
+    cpdef buffer_updated(self, Py_ssize_t nbytes)
+
+    @cython.locals(now=double)
+    cpdef take(self, Py_ssize_t count, object what)
+
+    cpdef flush(self)
+
+    cpdef send(self, object data)
+
+    @cython.locals(size=Py_ssize_t)
+    cdef _send_parts(self, list parts)
+
+    @cython.locals(unsent=Py_ssize_t)
+    cdef _sent(self, object transport, Py_ssize_t size)

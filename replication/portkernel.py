@@ -1,0 +1,242 @@
+# cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: annotation_typing=False
+"""What every read of a connection passes, and every answer: a link's side towards its socket.
+
+A busy server spends more of its time between the socket and the request than on the request
+itself, so this much of `logweir.replication.link`, and what a session has to send, is compiled; how
+much is read at a time says `logweir.replication.turns`. This file is plain Python and runs as it
+is; Cython compiles the same file with the types that stand in `portkernel.pxd`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from logweir.limits import TURN_BYTES, TURN_SECONDS
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from logweir.replication.budget import Budget
+
+__all__ = ["Outbox", "Pace", "Port"]
+
+_FIRST_BYTES = 4096
+_LEAST_BYTES = 256
+_SCRATCH_BYTES = 256 * 1024
+_JOINED_BYTES = 64 * 1024  # less than this is joined: one buffer costs less than many
+
+
+class Outbox:
+    """Bytes that wait to be sent."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes | memoryview] = []
+        self.size_bytes = 0
+        self.is_held = False
+        """Nothing is taken meanwhile, all in one piece."""
+
+    def put(self, data: bytes | memoryview) -> None:
+        """Add `data` after what waits; it must not change until it was taken."""
+        self._parts.append(data)
+        self.size_bytes += len(data)
+
+    def put_all(self, parts: Sequence[bytes | memoryview], size_bytes: int) -> None:
+        """`put` of each of several, of so many bytes together."""
+        self._parts += parts
+        self.size_bytes += size_bytes
+
+    def take(self) -> bytes:
+        """All that waits, in one piece."""
+        parts = self._parts
+        if not parts or self.is_held:
+            return b""
+        self._parts, self.size_bytes = [], 0
+        first = parts[0]
+        return first if len(parts) == 1 and isinstance(first, bytes) else b"".join(parts)
+
+    def take_parts(self) -> list[bytes | memoryview]:
+        """All that waits, as it was put."""
+        parts, self._parts = self._parts, []
+        self.size_bytes = 0
+        return parts
+
+
+class _Scratch(threading.local):
+    """Where the connections of one thread receive; each takes out what came before the next one
+    does."""
+
+    def __init__(self) -> None:
+        self.room = memoryview(bytearray(_SCRATCH_BYTES))
+
+
+_scratch = _Scratch()
+
+
+class Pace:
+    """The portions of one connection. `portion_bytes`: of the next one."""
+
+    def __init__(self) -> None:
+        self.portion_bytes = _FIRST_BYTES
+
+    def took(self, count: int, seconds: float) -> None:
+        """A portion of `count` bytes took so long; of fewer than 256 that settles nothing."""
+        if seconds > TURN_SECONDS:
+            fitting = int(count * TURN_SECONDS / seconds)
+            self.portion_bytes = max(min(fitting, self.portion_bytes), _LEAST_BYTES)
+        elif count >= self.portion_bytes and 2 * seconds < TURN_SECONDS:
+            self.portion_bytes = min(2 * self.portion_bytes, TURN_BYTES)
+
+
+class Port:
+    """See the module's text. `clock`: of the session; `budget`: in which what it holds is counted.
+
+    A link sets what its attributes are about, once the connection stands, and takes it away when
+    that is gone.
+    """
+
+    def __init__(self, clock: Callable[[], float], budget: Budget | None) -> None:
+        self.budget = budget
+        self.close_reason = ""
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.last_received = 0.0
+        self.kept_bytes = 0
+        self._clock = clock
+        self._has_room = True
+        self._transport: asyncio.Transport | None = None
+        self._conversation: Any = None
+        self._session: Any = None
+        self._receive: Callable[[Any, float], Sequence[Any]] | None = None
+        self._into: Any = None  # the session, if it says where to receive
+        self._in_parts: Any = None  # the session, if its answers are large
+        self._keeps: Any = None  # what keeps beginnings of messages
+        self._pace = Pace()
+        self._scratch = _scratch.room
+        self._size = self._pace.portion_bytes  # of the portion that was asked for
+        self._portion = self._scratch[: self._size]
+
+    @property
+    def writable(self) -> bool:
+        """Whether more may be produced for this peer now."""
+        return self._has_room and not self.close_reason
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See `asyncio.BufferedProtocol`."""
+        if self._into is None:
+            return self._portion
+        room: memoryview = self._into.room()
+        self._size = min(len(room), self._pace.portion_bytes)
+        return room[: self._size]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See `asyncio.BufferedProtocol`."""
+        if nbytes >= self._size:
+            self.end_turn()  # there may be more
+        is_timed = nbytes >= _LEAST_BYTES
+        began = time.thread_time() if is_timed else 0.0
+        if self._into is None:
+            self.take(nbytes, self._portion[:nbytes].tobytes())
+        else:
+            self.take(nbytes, nbytes)
+        if is_timed:
+            pace = self._pace
+            pace.took(nbytes, time.thread_time() - began)
+            if self._into is None and pace.portion_bytes != self._size:
+                self._portion = self._scratch[: pace.portion_bytes]
+                self._size = len(self._portion)
+
+    def take(self, count: int, what: Any) -> None:
+        """`count` bytes came: act on the events that the session makes of them, or of their number
+        if it knows where they are."""
+        conversation, receive = self._conversation, self._receive
+        if conversation is None or receive is None or self.close_reason:
+            return
+        self.received_bytes += count
+        self.last_received = now = self._clock()
+        try:
+            events = receive(what, now)
+            if events:
+                conversation.handle(events)
+            self.flush()
+            keeps = self._keeps
+            if keeps is not None:
+                kept_bytes = keeps.kept_bytes
+                if kept_bytes != self.kept_bytes:
+                    assert self.budget is not None
+                    self.budget.keep(self, kept_bytes)  # type: ignore[arg-type]
+        except BaseException as error:  # as `guarded` does, which costs two calls
+            if not self._takes(error):
+                raise
+
+    def flush(self) -> None:
+        """Send what the session has to send, set its timer, close if it wants that."""
+        session = self._session
+        if session is None or self._transport is None:
+            return
+        if self._in_parts is not None:
+            self._send_parts(self._in_parts.parts_to_send())
+        else:
+            data = session.data_to_send()
+            if data:
+                self.send(data)
+        reason = session.close_reason
+        if reason:
+            self.close(reason)
+        else:
+            deadline = session.next_deadline()
+            if deadline is not None:
+                self._set_timer(deadline)
+
+    def send(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes as they are, if the session has nothing to send; nobody changes them."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(data)
+        self._sent(transport, len(data))
+
+    def _send_parts(self, parts: list[bytes | memoryview]) -> None:
+        size = 0
+        for part in parts:
+            size += len(part)
+        if size < _JOINED_BYTES:
+            if size:
+                self.send(b"".join(parts))
+            return
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.writelines(parts)
+        self._sent(transport, size)
+
+    def _sent(self, transport: asyncio.Transport, size: int) -> None:
+        self.sent_bytes += size
+        unsent = transport.get_write_buffer_size()
+        if unsent:
+            self._keep_back(size, unsent)
+
+    # --- what a link adds -------------------------------------------------------------------------
+
+    def close(self, reason: str) -> None:
+        """Send what is still to be sent, then close. `reason`: one sentence for the log."""
+        raise NotImplementedError
+
+    def end_turn(self) -> None:
+        """Read nothing more before the others have had their turn."""
+        raise NotImplementedError
+
+    def _takes(self, error: BaseException) -> bool:
+        """Whether an error ends this connection, and nothing else."""
+        raise NotImplementedError
+
+    def _set_timer(self, deadline: float) -> None:
+        """The session's deadline."""
+        raise NotImplementedError
+
+    def _keep_back(self, size_bytes: int, unsent: int) -> None:
+        """So many bytes were written, and so many wait in all."""
+        raise NotImplementedError
