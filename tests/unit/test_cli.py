@@ -332,6 +332,12 @@ def test_error_of_the_system_keeps_its_meaning(number: int, code: int) -> None:
     assert main.exit_code(error) == code
 
 
+def test_error_of_the_system_says_what_to_do() -> None:
+    """Where there is something to say."""
+    assert "free some room" in explain(OSError(errno.ENOSPC, "No space left"), "x").hint
+    assert explain(OSError("of no number"), "x").hint == ""
+
+
 def test_completion_knows_commands_and_options() -> None:
     """The shell's completion gets the names of commands, and a command's own options."""
     for words, expected in (("logweir in", "info"), ("logweir info --j", "--json")):

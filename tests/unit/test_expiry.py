@@ -125,6 +125,19 @@ def test_seconds_after_a_time(tmp_path: Path, clock: SimClock) -> None:
         assert log.delete_expired() == 0
 
 
+def test_seconds_after_a_time_with_parts(tmp_path: Path, clock: SimClock) -> None:
+    """What is not over yet stands before what is, and hides it from nobody."""
+    with logweir.open(tmp_path / "s", "write", clock=clock) as log:
+        log.create_space("s", [("id", "unsigned"), ("till", "double")])
+        log.create_index("s", "till", {"parts": ["till"], "unique": False})
+        log.set_expiry("s", "till", seconds=100)
+        log.inner.sweeper.close()
+        log.append("s", [(1, NOW - 150.5), (2, NOW - 50.5), (3, NOW + 50.5)])
+        clock.now = NOW + 0.25
+        assert log.delete_expired() == 1
+        assert ids(log.select("s")) == [2, 3]
+
+
 def test_the_thread_deletes_and_begins_again_with_the_store(tmp_path: Path) -> None:
     """Without anybody asking; also in a store that is opened again, and not after it was ended."""
     clock = SimClock(NOW)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from logweir.wal.meta import decode_meta
 from logweir.wal.mp import decode_uint
 
 ROWS = 115
+END = bytes.fromhex("d510aded")
 
 
 def length_fields(data: bytes) -> Iterator[tuple[int, int, int]]:
@@ -41,7 +43,9 @@ def test_every_flipped_bit_of_every_length_is_refused_and_named(
     good = path.read_bytes()
     if not closed:
         good = good[:-4]
-    flips = 0
+    places = [*(offset for offset, _, _ in length_fields(good)), len(good.removesuffix(END))]
+    blocks = {at: end - at for at, end in pairwise(places)}
+    flips = named = 0
     for offset, first, end in length_fields(good):
         for bit in range(8 * (end - first)):
             bad = bytearray(good)
@@ -52,7 +56,11 @@ def test_every_flipped_bit_of_every_length_is_refused_and_named(
                 plan(report)
             assert caught.value.path == str(path)
             assert caught.value.offset == offset
+            sizes = [one.size for file in report.files for one in file.damage if one.salvage[1]]
+            assert set(sizes) <= {blocks[offset]}
+            named += len(sizes)
             rows = sum(batch.last - batch.first for batch in replay(plan(report, force=True)))
             flips += 1
             assert rows == ROWS
     assert flips > 150
+    assert named

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import shutil
 import subprocess
+import sysconfig
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,8 +13,14 @@ from pathlib import Path
 import pytest
 from support.rooms import ROOMS
 
-from logweir.tools.mutate import Mutant, Tree, random_mutants, read_mutants, run_mutants, stale
+from logweir.tools.kernelmutants import declared, switched, switches
+from logweir.tools.mutantforks import changed_code
+from logweir.tools.mutantrecords import read_equivalents, stale_equivalent
+from logweir.tools.mutanttree import Lines, Tree
+from logweir.tools.mutate import Mutant, Run, read_mutants, stale
 from logweir.tools.randommutants import SOURCES, changes, room_of
+from logweir.wal import kernel
+from logweir.wal.built import RECORD
 
 ROOT = Path(__file__).resolve().parents[2]
 MUTANTS = read_mutants(ROOT / "tests" / "mutants")
@@ -76,12 +83,21 @@ def test_what_a_test_notices_is_killed_and_else_survives(tmp_path: Path) -> None
     """In a copy: the tree keeps its text. What does not fit is told, and run by nobody."""
     tree = toy(tmp_path / "tree", "half(3) == 1")
     unseen = replace(HALF, name="unseen", into="(value + 0) // 2")
+    at_import = replace(HALF, name="at import", text="def half(value):", into="def half(number):")
     old = replace(HALF, name="old", text="value // 3")
     said: list[str] = []
-    verdicts = run_mutants([HALF, unseen, old], tree, said.append, seconds=60)
-    assert [one.outcome for one in verdicts] == ["killed", "survived", "stale"]
-    assert "its text stands 0 times in half.py" in said[-1]
+    run = Run(tree, tmp_path / "scratch", said.append, tmp_path / "results/lines")
+    mutants = [HALF, unseen, at_import, old]
+    verdicts = run.judge(mutants)
+    assert [one.outcome for one in verdicts] == ["killed", "survived", "killed", "stale"]
+    assert verdicts[0].detail == "test_half.py::test_half"
+    assert verdicts[3].detail == "its text stands 0 times in half.py"
     assert "value // 2" in (tree / "half.py").read_text()
+
+    said.clear()
+    more = Run(tree, tmp_path / "again", said.append, tmp_path / "results/lines")
+    assert [one.outcome for one in more.judge(mutants)] == [one.outcome for one in verdicts]
+    assert [line.split()[0] for line in said] == ["survived"]  # what was killed is known
 
 
 def kernels(tree: Path) -> set[Path]:
@@ -96,10 +112,14 @@ def test_a_copy_of_the_tree_has_all_its_kernels(tmp_path: Path) -> None:
 
 
 def test_tests_that_fail_without_a_mutant_say_nothing_of_it(tmp_path: Path) -> None:
-    """Nothing is called killed then."""
+    """Nothing is called killed then; the tests behind them are asked."""
     tree = toy(tmp_path / "tree", "half(3) == 2")
-    with pytest.raises(ValueError, match="not all tests pass as the tree stands"):
-        run_mutants([HALF], tree, lambda text: None, seconds=60)
+    with open(tree / "test_half.py", "a") as file:
+        file.write("\ndef test_other():\n    assert half(4) == 2\n")
+    seen = replace(HALF, name="seen", into="value // 3")
+    verdicts = Run(tree, tmp_path / "scratch", lambda text: None).judge([HALF, seen])
+    assert [one.outcome for one in verdicts] == ["survived", "killed"]
+    assert verdicts[1].detail == "test_half.py::test_other"
 
 
 SUM = """
@@ -146,7 +166,8 @@ def test_each_room_has_sources() -> None:
 
 
 def test_mutants_that_nobody_chose_are_run_on_lines_that_tests_run(tmp_path: Path) -> None:
-    """The seed decides which; a test of one value notices half of them."""
+    """The seed decides which; a test of one value notices half of them. What is known to change
+    nothing is not drawn."""
     tree = toy(tmp_path / "tree", "half(3) == 1")
     for folder in ("wal", "tools"):
         (tree / folder).mkdir()
@@ -156,17 +177,159 @@ def test_mutants_that_nobody_chose_are_run_on_lines_that_tests_run(tmp_path: Pat
     (tree / "test_half.py").write_text(
         "from logweir.wal.half import half\n\ndef test_half():\n    assert half(9) == 4\n"
     )
-    shutil.copy(ROOT / "tools/linetrace.py", tree / "tools")
-    said: list[str] = []
-    verdicts = random_mutants(
-        "wal", tree, said.append, tests=["test_half.py"], count=2, seed=46, seconds=60
+    for name in ("linetrace", "mutantforks"):
+        shutil.copy(ROOT / f"tools/{name}.py", tree / "tools")
+    (tree / "tests").mkdir()
+    (tree / "tests/equivalents.toml").write_text(
+        '[[equivalent]]\nfile = "wal/half.py"\nline = "if value < 0:"\ntext = "0"\ninto = "1"\n'
+        'why = "half of 0 is 0"\n'
     )
+    run = Run(tree, tmp_path / "scratch", lambda text: None)
+    mutants = run.draw("wal", 20, 1, 60, ["test_half.py"])
+    verdicts = run.judge(mutants, 1)
     assert {(one.mutant.breaks, one.outcome) for one in verdicts} == {
         ("'value < 0' is '(value <= 0)'", "survived"),
+        ("'value < 0' is '(not (value < 0))'", "killed"),
         ("'value // 2' is '(value * 2)'", "killed"),
+        ("'2' is '3'", "killed"),
+        ("'return value // 2' is 'return None'", "killed"),
     }
     assert (tree / "wal/half.py").read_text() == text
+    assert run.draw("wal", 2, 1, 60, ["test_half.py"]) == mutants[:2]
     with pytest.raises(ValueError, match="no test ran a line of the room 'store'"):
-        random_mutants(
-            "store", tree, said.append, tests=["test_half.py"], count=1, seed=1, seconds=9
-        )
+        run.draw("store", 1, 1, 60, ["test_half.py"])
+
+
+KERNEL = """
+cdef int more(int value, int least) noexcept nogil:
+    cdef int found = <int> value + 1
+    if (value < least
+            and value != 0):  # small
+        found -= 1
+    told(found)
+    return found
+"""
+
+
+def test_places_of_a_kernel_are_conditions_answers_and_what_is_assigned() -> None:
+    """No types, no heads; each change is one word, or a condition denied, or a line left out."""
+    assert {(one.line, one.text, one.into) for one in switches(KERNEL)} == {
+        (3, "< int > value + 1", "< int > value - 1"),
+        (3, "< int > value + 1", "< int > value + 2"),
+        *(
+            (4, "( value < least and value != 0 )", into)
+            for into in (
+                "not ( ( value < least and value != 0 ) )",
+                "( value <= least and value != 0 )",
+                "( value < least or value != 0 )",
+                "( value < least and value == 0 )",
+                "( value < least and value != 1 )",
+            )
+        ),
+        (6, "found -= 1", "pass"),
+        (6, "1", "2"),
+        (7, "told ( found )", "pass"),
+    }
+
+
+PLAIN = """def clipped(value, least):
+    if value < least:
+        value = least
+    told.append(value)
+    return value + 0
+"""
+
+
+def test_a_kernel_with_all_its_mutants_does_as_before_until_one_is_put_in() -> None:
+    """And tells which were reached."""
+    chosen = switches(PLAIN)
+    source = switched(PLAIN, chosen)
+    assert len(source.split("\n")) == len(PLAIN.split("\n"))
+    told: list[int] = []
+    space: dict[str, object] = {"told": told}
+    exec(source + declared(len(chosen), is_python=True)[0], space)
+    clipped, put_in, reached = (space[name] for name in ("clipped", "_put_in", "_take_reached"))
+    assert clipped(5, 5) == 5  # type: ignore[operator]
+    assert reached() == list(range(len(chosen)))  # type: ignore[operator]
+    assert reached() == []  # type: ignore[operator]
+    found = {}
+    for number, one in enumerate(chosen):
+        put_in(number)  # type: ignore[operator]
+        told.clear()
+        found[one.into] = [clipped(value, 5) for value in (4, 5, 6)] + [len(told)]  # type: ignore[operator]
+    assert found == {
+        "not ( value < least )": [4, 5, 5, 3],
+        "value <= least": [5, 5, 6, 3],
+        "pass": [5, 5, 6, 0],
+        "value - 0": [5, 5, 6, 3],
+        "value + 1": [6, 6, 7, 3],
+    }
+
+
+@pytest.mark.skipif(not kernel.COMPILED, reason="nothing was compiled")
+def test_mutants_of_a_kernel_are_compiled_once_and_put_in_by_number(tmp_path: Path) -> None:
+    """What does not compile is left out: the sum of two pointers."""
+    tree = toy(tmp_path / "tree", "half(3) == 1")
+    (tree / "wal").mkdir()
+    (tree / "wal/__init__.py").touch()
+    (tree / "wal/halfkernel.pyx").write_text(
+        "def half(int value):\n"
+        "    cdef int* place = &value\n"
+        "    cdef Py_ssize_t size = place - place\n"
+        "    return value // 2 if size == 0 else 0\n"
+    )
+    (tree / f"wal/halfkernel{sysconfig.get_config_var('EXT_SUFFIX')}").touch()
+    (tree / RECORD).parent.mkdir()
+    (tree / RECORD).write_text('{"logweir.wal.halfkernel": ["wal/halfkernel.pyx", ""]}')
+    (tree / "test_half.py").write_text(
+        "from logweir.wal.halfkernel import half\n\ndef test_half():\n    assert half(3) == 1\n"
+    )
+    (tree / "tools").mkdir()
+    (tree / "tools/__init__.py").touch()
+    for name in ("linetrace", "mutantforks"):
+        shutil.copy(ROOT / f"tools/{name}.py", tree / "tools")
+    run = Run(tree, tmp_path / "scratch", lambda text: None)
+    verdicts = run.judge(run.draw("wal", 30, 1, 60, ["test_half.py"]), 1)
+    assert {(one.mutant.breaks.split(" is ")[1], one.outcome) for one in verdicts} == {
+        ("'value * 2 if size == 0 else 0'", "killed"),
+        ("'value // 3 if size == 0 else 0'", "survived"),
+        ("'value // 2 if size != 0 else 0'", "killed"),
+        ("'value // 2 if size == 1 else 0'", "killed"),
+        ("'value // 2 if size == 0 else 1'", "survived"),
+    }
+
+
+TWO = (
+    "class C:\n    def f(self):\n        return {}\n\n    def g(self):\n        return lambda: {}\n"
+)
+
+
+def test_functions_get_the_code_of_another_source() -> None:
+    """Those that differ, at whatever line; what is done at import cannot be changed any more."""
+    sound = compile(TWO.format(1, 2), "c.py", "exec")
+    broken = compile(TWO.format(1, 3), "c.py", "exec")
+    changed = changed_code(sound, broken)
+    assert changed is not None
+    assert sorted(one.co_name for one in changed) == ["<lambda>", "g"]
+    assert changed_code(sound, compile(TWO.format(1, 2) + "x = 1\n", "c.py", "exec")) is None
+    assert changed_code(sound, sound) == {}
+
+
+def test_equivalent_mutants_are_of_the_tree() -> None:
+    """Each with a reason."""
+    known = read_equivalents(ROOT)
+    assert [(one, why) for one in known if (why := stale_equivalent(one, ROOT))] == []
+    assert all(len(why) > 10 for why in known.values())
+
+
+def test_lines_of_tests_that_are_run_again_take_the_place_of_the_old() -> None:
+    """Others stay."""
+    old = Lines({"a.py": {1: ["t.py::a", "u.py::b"]}}, {"t.py::a": 1.0, "u.py::b": 0.5})
+    new = Lines({"a.py": {2: ["t.py::c"]}}, {"t.py::c": 1e9})
+    both = old.joined(new)
+    assert both == Lines(
+        {"a.py": {1: ["u.py::b"], 2: ["t.py::c"]}}, {"u.py::b": 0.5, "t.py::c": 1e9}
+    )
+    assert both.tests("a.py", 1, 10) == ("u.py::b",)
+    assert both.tests("a.py", 2, 10) == ()  # it failed
+    assert Lines.of(both.told()) == both

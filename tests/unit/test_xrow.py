@@ -133,12 +133,13 @@ def test_encoded_headers(row: Row, data: str | None) -> None:
     assert encode_rows([row, row]) == want * 2
 
 
-def test_header_of_many_keys() -> None:
+@pytest.mark.parametrize(("count", "begin"), [(15, "8f"), (16, "de 0010"), (17, "de 0011")])
+def test_header_of_many_keys(count: int, begin: str) -> None:
     """With more than 15 keys the header is a 16-bit map, and it reads back."""
-    unknown = tuple((key, b"\x07") for key in range(0x0A, 0x1A))
+    unknown = tuple((key, b"\x07") for key in range(0x0A, 0x0A + count - 1))
     row = Row(2, body=b"\x80", unknown=unknown)
     data = encode_row(row)
-    assert data[:3] == b"\xde\x00\x11"
+    assert data.startswith(bytes.fromhex(begin))
     assert decode_row(data) == (row, len(data))
     wide = b"\xdf\x00\x00\x00\x01\x00\x0c"
     assert decode_row(wide) == (Row(12), len(wide))
