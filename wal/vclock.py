@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Literal
 
 from logweir.errors import DecodeError
@@ -25,6 +26,7 @@ __all__ = ["VClock"]
 _TOKEN = re.compile(r"[ \t]*([{}:,]|[0-9]+)[ \t]*")
 _ONE = re.compile(r"\{([1-9]: [1-9][0-9]{0,17})?\}")
 _LSN_END = 2**63
+_IDS = range(VCLOCK_COMPONENTS)
 
 
 class VClock(Mapping[int, int]):
@@ -49,13 +51,8 @@ class VClock(Mapping[int, int]):
     @classmethod
     def of_lsns(cls, lsns: Sequence[int]) -> VClock:
         """Of all components, by replica id, as `lsns` gives them."""
-        return cls.known({replica_id: lsn for replica_id, lsn in enumerate(lsns) if lsn})
-
-    @classmethod
-    def known(cls, components: dict[int, int]) -> VClock:
-        """Of components in the order of their ids, none of them zero: nothing is checked."""
-        made = cls.__new__(cls)
-        made._lsns = components
+        made = cls.__new__(cls)  # each group makes one: nothing needs to be checked
+        made._lsns = dict(zip(compress(_IDS, lsns), filter(None, lsns), strict=False))
         return made
 
     @classmethod

@@ -63,7 +63,7 @@ class Rows:
     @property
     def vclock(self) -> VClock:
         """The state after all of them."""
-        return VClock.known({i: lsn for i, lsn in enumerate(self.lsns) if lsn})
+        return VClock.of_lsns(self.lsns)
 
     def end(self, rows: list[Draft]) -> None:
         """Take the rows of a transaction, at least one."""
