@@ -80,8 +80,10 @@ Install it (Debian, Ubuntu: apt install python3-venv) and run this again."
     "$python" -m venv "$LOGWEIR_VENV" || fail "$python -m venv failed"
 }
 
+# Python compiles a module when it is first imported: pip would compile all of Spark and its like, for
+# 45 seconds of processor time. By a variable, which the pip that it starts to build is given, too.
 pip_install() {
-    (cd -- "$LOGWEIR_ROOT" &&
+    (cd -- "$LOGWEIR_ROOT" && export PIP_COMPILE=0 &&
         "$LOGWEIR_VENV/bin/python" -m pip install -q --disable-pip-version-check "$@") \
         >"$LOGWEIR_LOG" 2>&1
 }

@@ -28,6 +28,7 @@ _CONTROLS: Final = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u
 _ODD: Final = re.compile(rf"(\x1b\[[0-9;]*m|[\t\n])|{_CONTROLS}")
 _ANY_CONTROL: Final = re.compile(_CONTROLS)
 PROGRESS_AFTER_SECONDS: Final = 0.7
+_ENDS: Final = (".", "!", "?", "…", ":")
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -103,7 +104,9 @@ class Output:
         """Report an error on stderr, in one line."""
         if self.debug:
             traceback.print_exc()
-        text = " ".join(text.split()) + (f" hint: {hint}" if hint else "")
+        text = " ".join(text.split())
+        if hint:
+            text += f"{'' if text.endswith(_ENDS) else '.'} hint: {hint}"
         sys.stderr.write(f"logweir: error: {_shown(text, sys.stderr)}\n")
 
     def flush(self) -> None:
