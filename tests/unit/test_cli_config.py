@@ -122,7 +122,7 @@ def test_bad_file_is_one_line(tmp_path: Path, words: tuple[str, ...]) -> None:
     file.write_text("listn = 1\n")
     done = run(*words, "--config", file)
     assert done.exit_code == 2
-    assert done.stderr.startswith(f"logweir: error: listn ({file}): there is no such option hint:")
+    assert done.stderr.startswith(f"logweir: error: listn ({file}): there is no such option. hint:")
     assert done.stderr.count("\n") == 1
 
 
