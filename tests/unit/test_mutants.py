@@ -63,9 +63,11 @@ HALF = Mutant("wal", "half", "half", "half.py", "value // 2", "value / 2", ("tes
 
 
 @pytest.fixture(autouse=True)
-def no_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of toys need none, and to load all of them takes longer than the tests."""
+def few_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests of toys need none but Hypothesis', which is given a seed; to load all of them takes
+    longer than the tests."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("PYTEST_PLUGINS", "_hypothesis_pytestplugin")
 
 
 def toy(folder: Path, check: str) -> Path:
