@@ -127,7 +127,7 @@ def test_compacting_at_a_vclock_equals_restore(
 def test_damage_is_typed_and_leaves_nothing(
     spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
-    """A flipped bit in a log is raised with file and offset; the target stays empty."""
+    """A flipped bit in a log is raised with file and offset; there is no target then."""
     log = max(folder.glob("*.xlog"))
     data = bytearray(log.read_bytes())
     data[len(data) // 2] ^= 4
@@ -136,7 +136,7 @@ def test_damage_is_typed_and_leaves_nothing(
         pipeline.compact(spark, folder, tmp_path / "new")
     assert caught.value.path == str(log)
     assert caught.value.offset
-    assert list((tmp_path / "new").iterdir()) == []
+    assert not (tmp_path / "new").exists()
 
 
 def test_missing_files_and_foreign_files_are_named(
