@@ -43,13 +43,6 @@ KERNELS = {
     "logweir.store.engine.statementkernel": "store/engine/statementkernel.pyx",
     "logweir.store.engine.draftkernel": "store/engine/draftkernel.pyx",
     "logweir.store.commit.rowkernel": "store/commit/rowkernel.pyx",
-    "logweir.store.state.viewers": "store/state/viewers.py",
-    "logweir.store.commit.rows": "store/commit/rows.py",
-    "logweir.store.commit.group": "store/commit/group.py",
-    "logweir.store.commit.failing": "store/commit/failing.py",
-    "logweir.store.commit.ahead": "store/commit/ahead.py",
-    "logweir.store.commit.queue": "store/commit/queue.py",
-    "logweir.store.commit.committer": "store/commit/committer.py",
     "logweir.store.engine.selectkernel": "store/engine/selectkernel.pyx",
     "logweir.store.state.pagekernel": "store/state/pagekernel.py",
     "logweir.pipeline.kernel": "pipeline/kernel.py",
@@ -110,7 +103,10 @@ def flags(name: str) -> dict[str, list[str]]:
     """What the compiler and the linker are told of a kernel."""
     told = {"extra_compile_args": ["-O3", "-g0"]}
     if sys.platform == "linux":
-        told["extra_link_args"] = ["-s"]  # symbols of names would be half of what is installed
+        # Symbols of names would be half of what is installed; nothing is unwound in C, and what is
+        # run may stand in a page with what is read.
+        told["extra_compile_args"] += ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
+        told["extra_link_args"] = ["-s", "-Wl,-z,noseparate-code"]
     if library := LINKED.get(name):
         found = shutil.which("pkg-config")
         for key, kind in (("extra_compile_args", "--cflags"), ("extra_link_args", "--libs")):
@@ -166,12 +162,25 @@ class Recording(build_ext):
             record.write_text(json.dumps(BUILT["digests"](Path(), KERNELS)))
 
 
-class WithoutSetup(build_py):
-    """The package's folder is the root, so this file would be taken for a module of it."""
+# What only works beside the tests, in a checkout.
+OF_CHECKOUTS = {
+    *("kernelmutants", "linetrace", "mutantforks", "mutantrecords", "mutanttree", "mutate"),
+    "randommutants",
+}
+
+
+class OfLibrary(build_py):
+    """Leaves out what is no part of what is installed. The package's folder is the root, so this
+    file would be taken for a module of it."""
 
     def find_package_modules(self, package, package_dir):  # type: ignore[no-untyped-def]
         modules = super().find_package_modules(package, package_dir)
-        return [one for one in modules if one[:2] != ("logweir", "setup")]
+        return [
+            one
+            for one in modules
+            if one[:2] != ("logweir", "setup")
+            and not (one[0] == "logweir.tools" and one[1] in OF_CHECKOUTS)
+        ]
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": Recording, "build_py": WithoutSetup})
+setup(ext_modules=extensions(), cmdclass={"build_ext": Recording, "build_py": OfLibrary})

@@ -110,7 +110,7 @@ def due(engine: Engine, space: SpaceDef, expiry: Expiry, now: float) -> Iterator
     """The tuples of a space that have expired, those that did last first. Raises `RequestError`
     where no index tells them."""
     index = due_index(space, expiry.field)
-    bound: Value = now - expiry.seconds
+    bound: Value = float(now - expiry.seconds)  # a clock may tell whole seconds
     if index.parts[0].type in _WHOLE:
         bound = math.floor(now) - expiry.seconds
         if bound < 0 and index.parts[0].type is FieldType.UNSIGNED:

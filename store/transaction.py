@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.commit.append import append_job, pack_run
 from logweir.store.commit.group import Group
+from logweir.store.commit.marks import Outcome
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
 from logweir.store.engine.select import Select, rows
@@ -83,7 +84,7 @@ class Transaction(Statements):
     def _leave(
         self,
         error: BaseException | None,
-        finished: Callable[[Group], None] | None = None,
+        finished: Callable[[Outcome], None] | None = None,
         *,
         keeps_turn: bool = False,
     ) -> bool:

@@ -1,4 +1,3 @@
-# cython: annotation_typing=False
 """`Committer`: the one owner of the commit.
 
 The order of groups: apply each to a layer of its own, and encode its blocks → write all that are
@@ -6,9 +5,6 @@ ready (`store.commit.ahead`) → sync → put the layers on the stack → answer
 takes what the stack says behind all that (`store.state.layers`). Whatever stops groups before the
 sync leaves nothing behind but bytes that recovery cuts off; what stops them after it leaves rows in
 the log that are applied at the next opening.
-
-This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
-in `committer.pxd`.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from logweir.errors import ErrorCode, LogweirError, RequestError, UsedAfterFork
+from logweir.errors import ErrorCode, LogweirError, RequestError, UsedAfterFork, WriterPoisoned
 from logweir.limits import SYNC_ASIDE_BYTES
 from logweir.recovery import RecoveryReport
 from logweir.store.commit.ahead import Ahead, changes
@@ -105,7 +101,7 @@ class Opened:
         self.lock.close()
 
 
-class Committer(Fails):
+class Committer(Fails, OfProcess):
     """Brings groups of changes into the log and before the readers of one `Log`.
 
     `lock`: held by whoever commits.
@@ -118,8 +114,10 @@ class Committer(Fails):
         durability: Durability,
         clock: Callable[[], float],
     ) -> None:
-        super().__init__(opened.path, opened.state, opened.writer)
+        self.path: Path = opened.path
         self.durability: Durability = durability
+        self.state: State = opened.state
+        self.writer: WalWriter = opened.writer
         self.anchor = opened.anchor
         """Where in logs or snapshots the state stood before this process wrote its first row."""
         self.schema: Schema = opened.schema
@@ -130,6 +128,8 @@ class Committer(Fails):
         )
         self.plans: Plans = opened.plans
         self.durable = opened.durable_end()
+        self.failure: LogweirError | None = None
+        self.unsynced: WriterPoisoned | None = None
         self.owner: int | None = None
         """The thread inside of `turn`."""
         self.is_closed = False
@@ -148,7 +148,7 @@ class Committer(Fails):
         self._wait_for_more = False  # whether anybody ever did
         self._view_guard = threading.Lock()
         self._background_sync = BackgroundSync(self._sync_in_background)
-        self.ahead = Ahead(self._view_guard, self)
+        self.ahead = Ahead(self._view_guard, self._publish, self._explained)
         self._logged = OnError(self._fail)  # around what comes behind a write
         self._unlogged = OnError(self._fail_unlogged)
         self.viewers = Viewers(self.state)
@@ -158,14 +158,16 @@ class Committer(Fails):
             self.state, self.viewers, self._view_guard, position, OnError(self._fail_taking)
         )
         self.reader = Reader(self.state, self.layers, self._view_guard, self.plans, self._published)
+        self._belong()
 
-    def left_behind(self) -> None:
-        """In a child of `fork`."""
+    def _what(self) -> str:
+        return f"the log {self.path}"
+
+    def _left_behind(self) -> None:
         self.is_closed, self.owner = True, None
-        self.failure = UsedAfterFork(f"the log {self.path}")
+        self.failure = UsedAfterFork(self._what())
         self.lock, self._view_guard = threading.Lock(), threading.Lock()
         self.ahead.left_behind(self._view_guard)
-        self.viewers.left_behind()
         self._growing = threading.RLock()
         self._grown = threading.Condition(self._growing)
 
@@ -179,8 +181,7 @@ class Committer(Fails):
     def check_readable(self) -> None:
         """Raise SESSION_CLOSED if it is closed; a log that failed can be read."""
         if self.is_closed:
-            if isinstance(self.failure, UsedAfterFork):
-                raise self.failure
+            self.check_process()
             raise RequestError(
                 ErrorCode.SESSION_CLOSED,
                 f"the log {self.path} is closed",
@@ -307,7 +308,7 @@ class Committer(Fails):
                 left = [job for job in left if job is not refused.job]
             except (LogweirError, StateError) as error:
                 for job in left:
-                    job.error = job.error or self.explained(error)
+                    job.error = job.error or self._explained(error)
                 return
 
     def _commit_once(self, jobs: Sequence[Job]) -> None:
@@ -321,7 +322,7 @@ class Committer(Fails):
                 self._apply(group, job, None if job is jobs[0] else group.mark())
             if group.undo.is_early:
                 self._hold(group, jobs)
-            self.ahead.commit(group)
+            self.ahead.commit(group, partial(self.ahead.end, group))
         finally:
             if group is not None:
                 group.txn.abort()
@@ -332,7 +333,7 @@ class Committer(Fails):
         try:
             job.result = job.apply(group)
         except Exception as error:
-            job.error = self.explained(error)
+            job.error = self._explained(error)
             try:
                 if mark is None:
                     raise Spoiled
@@ -352,8 +353,11 @@ class Committer(Fails):
                 job.error = None  # it was for what is not so
             raise
 
-    def publish(self, groups: tuple[Group, ...]) -> None:
-        """See `Fails.publish`."""
+    def _publish(self, groups: Sequence[Group]) -> None:
+        """The one way to durability: write, sync and publish groups that have ended.
+
+        Raises `WriteFailed` or `WriterPoisoned` with nothing applied.
+        """
         self.check_open()
         last = groups[-1]
         blocks: list[bytes | bytearray | Pieces] = []
@@ -482,7 +486,7 @@ class Committer(Fails):
             self.writer.rotate()
 
 
-class TakesJobs(OfProcess):
+class TakesJobs:
     """Changes that are waited for, or not."""
 
     committer: Committer
@@ -491,7 +495,7 @@ class TakesJobs(OfProcess):
     @property
     def is_busy(self) -> bool:
         """Whether a change is being made, or a transaction is open, so that one more waits."""
-        self.check_process()
+        self.queue.check_process()
         return self.queue.is_busy
 
     def submit(self, request: Request) -> Future[bytes | None]:

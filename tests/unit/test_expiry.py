@@ -136,6 +136,9 @@ def test_seconds_after_a_time_with_parts(tmp_path: Path, clock: SimClock) -> Non
         clock.now = NOW + 0.25
         assert log.delete_expired() == 1
         assert ids(log.select("s")) == [2, 3]
+        clock.now = NOW + 50  # in whole seconds, as the clock of a program may tell them
+        assert log.delete_expired() == 1
+        assert ids(log.select("s")) == [3]
 
 
 def test_the_thread_deletes_and_begins_again_with_the_store(tmp_path: Path) -> None:
