@@ -163,10 +163,8 @@ class Recording(build_ext):
 
 
 # What only works beside the tests, in a checkout.
-OF_CHECKOUTS = {
-    *("kernelmutants", "linetrace", "mutantforks", "mutantrecords", "mutanttree", "mutate"),
-    "randommutants",
-}
+OF_CHECKOUTS = {"kernelmutants", "linetrace", "mutantforks", "mutantrecords", "mutanttree"}
+OF_CHECKOUTS |= {"mutate", "randommutants"}
 
 
 class OfLibrary(build_py):

@@ -90,6 +90,8 @@ def connect(location: str, scheme: str) -> tuple[Any, str]:
         raise ConfigError(
             "path", f"{shown(location)!r}: {error}", origin=ORIGIN, hint=_HINT
         ) from error
+    except OSError as error:  # some connect at once
+        raise WalError(f"{error}.", path=shown(location), hint=_HINT) from error
     return fs.PyFileSystem(fs.FSSpecHandler(opened)), path
 
 

@@ -157,7 +157,8 @@ def _sweep(filesystem: FileSystem, target: Path) -> None:
         host, process, began = told.groups()
         is_gone = host == socket.gethostname() and not Path("/proc", process).exists()
         if is_gone or int(began) < time.time() - _DAY_SECONDS:
-            filesystem.remove_tree(target / name)
+            with contextlib.suppress(OSError):  # it may be another user's
+                filesystem.remove_tree(target / name)
 
 
 def _staged(spark: SparkSession, prepared: Prepared, stage: str, timestamp: float) -> list[Part]:

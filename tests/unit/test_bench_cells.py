@@ -179,6 +179,7 @@ def test_the_json_of_a_cell_is_documented() -> None:
         (["statements", "--rows", "0"], "--rows"),
         (["statements", "--rounds", "0"], "--rounds"),
         (["statements", "--cells", "server/nothing"], "--cells (argument): no cell's name fits"),
+        (["fair", "--cells", "server/nothing"], "--cells (argument): no flood's name fits"),
         (["statements", "--plot", "ratios.txt"], "is no picture's name"),
         (["statements", "--plot", "no/such/folder/ratios.png"], "there is no folder"),
         (["statements", "--page", "no-such-page.md"], "--page (argument): no-such-page.md cannot"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from support.folding import look_here, state_here
 import logweir
 from logweir import pipeline
 from logweir.errors import ConfigError, CorruptBlock, CorruptFile, WalError
+from logweir.pipeline.jobs import compact
 from logweir.pipeline.jobs.delta import DeltaPlace
 from logweir.pipeline.jobs.folding import prepare
 from logweir.pipeline.options import ScanOptions, SinkOptions, target_folder
@@ -26,8 +28,11 @@ from logweir.pipeline.plan import plan
 from logweir.pipeline.reading import scan
 from logweir.pipeline.storage import UrlFileSystem, open_storage
 from logweir.pipeline.tail import Tail
+from logweir.pipeline.targets import open_target
 from logweir.recovery import examine
+from logweir.recovery.faults import SimFileSystem
 from logweir.wal.directory import scan_directory
+from logweir.wal.filesystem import make_folders
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
 
@@ -280,3 +285,27 @@ def test_a_task_that_fails_leaves_no_file_of_a_table(tmp_path: Path) -> None:
     with pytest.raises(CorruptBlock):
         list(put(rows()))
     assert list((tmp_path / "to").iterdir()) == []
+
+
+def test_what_a_killed_driver_left_and_nobody_may_remove_stops_no_job(tmp_path: Path) -> None:
+    """As another user's does; what may be removed goes."""
+
+    class Guarded(SimFileSystem):
+        def remove_tree(self, path: Path) -> None:
+            if path.name.endswith("-aa"):
+                raise PermissionError(errno.EACCES, "not yours", str(path))
+            super().remove_tree(path)
+
+    disk = Guarded()
+    names = [f"{compact.STAGE}elsewhere-1-1700000000-{end}" for end in ("aa", "bb")]
+    for name in names:
+        make_folders(disk, tmp_path / name)
+    compact._sweep(disk, tmp_path)
+    assert disk.list_directory(tmp_path) == names[:1]
+
+
+def test_a_place_that_does_not_answer_is_named() -> None:
+    """Where the file system of the URL connects at once, as that of FTP."""
+    with pytest.raises(WalError, match=r"ftp://127\.0\.0\.1:1/backup") as caught:
+        open_target("to", "ftp://127.0.0.1:1/backup")
+    assert caught.value.hint

@@ -309,8 +309,9 @@ def _fair(out: Output, folder: Path, chosen: _Chosen) -> None:
         fair.run_waits(folder / "waits", patterns=patterns),
         fair.run_memory(folder / "memory", patterns=patterns),
     )
-    waits = []
+    waits, is_any = [], False
     for figure in figures:
+        is_any = True
         if out.as_json:
             out.json({"suite": "fair", **figure.to_json()})
         else:
@@ -318,6 +319,12 @@ def _fair(out: Output, folder: Path, chosen: _Chosen) -> None:
         out.flush()
         if isinstance(figure, fair.Waits):
             waits.append(figure)
+    if not is_any:
+        raise ConfigError(
+            "--cells",
+            f"no flood's name fits {patterns!r}",
+            hint="names are such as 'tarantool/PING' and 'memcached/GET'",
+        )
     if chosen.page is not None:
         fairpage.write_page(chosen.page, waits)
 
