@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import hmac
+import itertools
 import json
 import os
 import shutil
@@ -314,6 +315,7 @@ class RealWorker:
 
     def __init__(self, folder: Path, home: RealSynapse, port: int = 0, http_port: int = 0) -> None:
         self.folder = folder
+        self._asked = itertools.count()
         for file in (*home.folder.glob("hs.db*"), home.folder / "signing.key"):
             shutil.copy(file, folder)
         config = json.loads((home.folder / "hs.yaml").read_text())
@@ -361,8 +363,9 @@ class RealWorker:
         return self.log.read_text()
 
     def typing_users(self, room: str, token: str) -> list[str]:
-        """Who types in a room, as a client sees it that asks the worker."""
-        path = "/_matrix/client/r0/sync?timeout=0&set_presence=offline"
+        """Who types in a room, as a client sees it that asks the worker. Who asks the same is told
+        the same for two minutes: so each time it is asked to wait a millisecond longer."""
+        path = f"/_matrix/client/r0/sync?timeout={next(self._asked)}&set_presence=offline"
         request = urllib.request.Request(f"http://127.0.0.1:{self.client_port}{path}")
         request.add_header("Authorization", "Bearer " + token)
         with urllib.request.urlopen(request, None, 60) as answer:
