@@ -12,7 +12,6 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "wal": (
         *(
             "bad_places",
-            "old_head_before_long_write",
             "block*",
             "columns",
             "built",
