@@ -38,6 +38,7 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Final, Protocol
 
+from logweir.errors import DecodeError
 from logweir.wal.mp import pack, unpack
 
 __all__ = [
@@ -99,6 +100,9 @@ MARK_TOLD: Final = 2
 """Marks of an item, as meta commands of memcached's text protocol set them."""
 _MARKS: Final = MARK_STALE | MARK_TOLD
 
+_FIELDS: Final = 10
+"""Those that each item has: up to `meta`."""
+
 
 class VbucketState(IntEnum):
     """What a server does with a vbucket. Only in an active one clients may read and write."""
@@ -151,10 +155,13 @@ def pack_item(item: Item) -> bytes:
 
 
 def unpack_item(data: bytes) -> Item:
-    """The item of a tuple, whose format was checked when it was stored."""
-    fields: list[Any] = unpack(data)
-    item = Item(*fields[:10])
-    if len(fields) == 10:
+    """The item of a tuple. Raises `DecodeError` for one that a bucket's format does not let in, as
+    far as its number of fields tells; what their types are was checked when it was stored."""
+    fields: Any = unpack(data)
+    if type(fields) is not list or len(fields) < _FIELDS:
+        raise DecodeError(f"an item is an array of {_FIELDS} fields and more: {data[:40]!r}")
+    item = Item(*fields[:_FIELDS])
+    if len(fields) == _FIELDS:
         return item
     ttl = fields[10]
     marks = fields[11] if len(fields) > 11 else 0
