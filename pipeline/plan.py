@@ -23,22 +23,23 @@ checksum, which a stored value that holds a whole block would deceive; `none` do
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from logweir.errors import ConfigError, CorruptFile, WalError
 from logweir.limits import PIPELINE_OPENING_BYTES, PIPELINE_SPLIT_BYTES
 from logweir.pipeline.options import ORIGIN, ScanOptions
 from logweir.pipeline.storage import CutFile, open_storage, shown
 from logweir.recovery.chain import missing_end, own_mark
-from logweir.store.engine.settling import judged, may_wait
+from logweir.store.engine.settling import is_said, judged, logs_that_say, may_wait
 from logweir.wal.damage import Damage
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.endmark import EndMark, load_end_mark
-from logweir.wal.filesystem import FileSystem, explain
+from logweir.wal.filesystem import FileSystem, each, explain
 from logweir.wal.meta import FileKind
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.settled import ALL_SETTLED, Settled
@@ -266,28 +267,32 @@ def _sources(
     waits: bool,
     looks: bool,
 ) -> list[Source]:
-    following = dict(zip((log.path for log in index.xlogs), index.xlogs[1:], strict=False))
-    before = dict(zip((log.path for log in index.xlogs[1:]), index.xlogs, strict=False))
+    logs = index.xlogs
+    number = {id(log): at for at, log in enumerate(logs)}
     found: list[Source] = []
-    kept: list[tuple[LogFile, str]] = []
+    kept: list[tuple[LogFile, LogFile | None, str]] = []
     for file in wanted:
-        gap, begin = "", file.vclock
-        if (older := before.get(file.path)) is not None and (gap := _gap(file, older)):
-            begin = reached(older.path, folder.filesystem)  # rows that are missing may be wanted
-        if file.suffix != "xlog" or not _is_outside(begin, following.get(file.path), options):
-            kept.append((file, gap))
-    besides = frozenset[Path]() if looks else frozenset(file.path for file, _ in kept)
-    settled, looked = _settled(folder, index, wanted, options, waits, besides)
-    for file, gap in kept:
-        after = following.get(file.path)
+        gap, begin, after = "", file.vclock, None
+        if (at := number.get(id(file))) is not None:
+            after = logs[at + 1] if at + 1 < len(logs) else None
+            if at and (gap := _gap(file, logs[at - 1])):
+                begin = reached(logs[at - 1].path, folder.filesystem)  # what is missing counts
+        if file.suffix != "xlog" or not _is_outside(begin, after, options):
+            kept.append((file, after, gap))
+    besides = {file.path for file, _, _ in kept}
+    looks_now = options.settled and looks and not waits
+    says = {log.path for log in logs_that_say(index)} if looks_now else set()
+    look = partial(_looked_at, filesystem=folder.filesystem, says=says)
+    looked_at = list(each(folder.filesystem, look, [file.path for file, _, _ in kept]))
+    waits = waits or any(one.is_said for one in looked_at)
+    settled, looked = _settled(folder, index, wanted, options, waits, besides, looks)
+    for (file, after, gap), at_it in zip(kept, looked_at, strict=True):
         own = ALL_SETTLED
         if file.suffix == "xlog":
             if settled.limit is not None and not settled.limit.covers(file.vclock):
                 continue
             own = settled.within(file.vclock, after.vclock if after else None)
             after = after if own.limit is None else None
-        with WalReader(file.path, filesystem=folder.filesystem) as reader:
-            size, first_block = reader.data_end, reader.first_block
         found.append(
             Source(
                 location=folder.location,
@@ -296,8 +301,8 @@ def _sources(
                 kind=file.meta.kind,
                 vclock=file.vclock,
                 following=after.vclock if after else None,
-                size=size,
-                first_block=first_block,
+                size=at_it.size,
+                first_block=at_it.first_block,
                 gap=gap,
                 settled=own,
                 looked=looked,
@@ -306,21 +311,36 @@ def _sources(
     return found
 
 
+class _Looked(NamedTuple):
+    """What a look into a file found: see `Source`, and `settling.is_said`."""
+
+    size: int
+    first_block: int
+    is_said: bool
+
+
+def _looked_at(path: Path, filesystem: FileSystem, says: Container[Path]) -> _Looked:
+    with WalReader(path, filesystem=filesystem, skip_damage=True) as reader:
+        return _Looked(reader.data_end, reader.first_block, path in says and is_said(reader))
+
+
 def _settled(
     folder: _Folder,
     index: DirectoryIndex,
     wanted: list[LogFile],
     options: ScanOptions,
     waits: bool,
-    besides: frozenset[Path],
+    besides: set[Path],
+    looks: bool,
 ) -> tuple[Settled, bool]:
-    """What is settled of the logs of a folder, and whether that is known without `besides`."""
+    """What is settled of the logs of a folder, and whether that is known; `besides`: files that
+    `waits` tells of, if something `looks`."""
     logs = [file.vclock for file in wanted if file.suffix == "xlog"]
     path = folder.path.parent if folder.is_file else folder.path
     if not (options.settled and logs):
         return ALL_SETTLED, True
     if not (waits or may_wait(path, folder.filesystem, besides, index=index)):
-        return ALL_SETTLED, not besides
+        return ALL_SETTLED, looks or not besides
     tolerant = options.on_error != "fail"
     return judged(path, logs[0], folder.filesystem, tolerant=tolerant), True
 

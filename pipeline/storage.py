@@ -132,6 +132,8 @@ class UrlFileSystem:
     """A `pyarrow.fs.FileSystem` for readers and the index of folders; it writes nothing.
     `targets` has one that does."""
 
+    readers = 16  # an object store answers slowly, and many at a time
+
     def __init__(self, filesystem: Any) -> None:
         self._filesystem = filesystem
 

@@ -13,12 +13,13 @@ import re
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from logweir.errors import CorruptFile, PositionUnavailable, WalError
 from logweir.wal.damage import Damage, DamageKind
-from logweir.wal.filesystem import OS, FileSystem, explain
+from logweir.wal.filesystem import OS, FileSystem, each, explain
 from logweir.wal.meta import Meta
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.replacing import replaced
@@ -163,6 +164,7 @@ def scan_directory(path: Path, filesystem: FileSystem = OS) -> DirectoryIndex:
     except OSError as error:
         raise explain(error, str(path)) from error
     found: list[LogFile] = []
+    logs: list[re.Match[str]] = []
     gone = replaced(path, names, filesystem)
     for name in names:
         if name in gone:
@@ -171,8 +173,8 @@ def scan_directory(path: Path, filesystem: FileSystem = OS) -> DirectoryIndex:
         if match is None:
             index.others.append(name)
             continue
-        suffix: Suffix = match[2]  # type: ignore[assignment]
-        loaded = _load(path / name, suffix, int(match[1]), filesystem)
+        logs.append(match)
+    for loaded in each(filesystem, partial(_load, path, filesystem), logs):
         if isinstance(loaded, Damage):
             index.damage.append(loaded)
         elif loaded is not None:
@@ -187,9 +189,9 @@ def scan_directory(path: Path, filesystem: FileSystem = OS) -> DirectoryIndex:
     return index
 
 
-def _load(
-    path: Path, suffix: Suffix, signature: int, filesystem: FileSystem
-) -> LogFile | Damage | None:
+def _load(folder: Path, filesystem: FileSystem, name: re.Match[str]) -> LogFile | Damage | None:
+    path, signature = folder / name[0], int(name[1])
+    suffix: Suffix = name[2]  # type: ignore[assignment]
     try:
         with WalReader(path, filesystem=filesystem) as reader:
             meta, size = reader.meta, reader.size

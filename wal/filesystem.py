@@ -27,8 +27,9 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, TypeVar
 
 from logweir.errors import DirectoryLocked, WalError, WriteFailed
 from logweir.wal.process import OfProcess
@@ -41,12 +42,15 @@ __all__ = [
     "FolderGone",
     "OsFileSystem",
     "ReadFile",
+    "each",
     "explain",
     "give_up",
     "make_folders",
 ]
 
 Buffer = bytes | bytearray | memoryview
+T = TypeVar("T")
+R = TypeVar("R")
 
 FILE_MODE: Final = 0o640
 _FOLDER_MODE: Final = 0o750
@@ -156,6 +160,10 @@ class AppendFile(Protocol):
 class FileSystem(Protocol):
     """What the log needs of a disk. Paths are absolute or relative to the current folder."""
 
+    @property
+    def readers(self) -> int:
+        """How many files are best read at a time: more than one where each answer takes a while."""
+
     def open_read(self, path: Path) -> ReadFile: ...
 
     def create(self, path: Path) -> AppendFile:
@@ -197,6 +205,16 @@ class FileSystem(Protocol):
         folder are looked up in the folder that was locked, wherever its name leads since. It makes
         no file in a folder that is gone from its name: `FolderGone`.
         """
+
+
+def each(filesystem: FileSystem, read: Callable[[T], R], of: Sequence[T]) -> Iterator[R]:
+    """`read` of each, in their order; `filesystem.readers` of them at a time. Raises what the first
+    that fails raises; what was not begun then, or when nobody asks for more, is not."""
+    if filesystem.readers == 1:
+        yield from map(read, of)
+        return
+    with ThreadPoolExecutor(filesystem.readers, "logweir-read") as pool:
+        yield from pool.map(read, of)
 
 
 def make_folders(filesystem: FileSystem, path: Path) -> None:
@@ -344,6 +362,7 @@ _sync_data: Final[Callable[[int], None]] = os.fdatasync if _FULL_SYNC is None el
 class OsFileSystem:
     """The real disk."""
 
+    readers = 1
     _folder_path: Path | None = None
     """The folder that is held, by the name it had then."""
     _folder_name = ""

@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, Literal, cast
 
 from logweir.errors import DecodeError
@@ -75,6 +76,11 @@ class Meta:
         return ("\n".join(lines) + "\n\n").encode("utf-8", "surrogateescape")
 
 
+@lru_cache(16)  # the files of a folder name the same one
+def _uuid(text: str) -> uuid.UUID | None:
+    return None if _UUID.fullmatch(text) is None else uuid.UUID(text)
+
+
 def decode_meta(data: bytes) -> tuple[Meta, int]:
     """Read a header from the first bytes of a file.
 
@@ -108,9 +114,9 @@ def decode_meta(data: bytes) -> tuple[Meta, int]:
         if key == "Version":
             program = value
         elif key in ("Instance", "Server"):
-            if _UUID.fullmatch(value) is None:
+            instance = _uuid(value)
+            if instance is None:
                 raise DecodeError(f"{key} {value[:40]!r} is not a UUID", offset=at)
-            instance = uuid.UUID(value)
         elif key in ("VClock", "PrevVClock"):
             try:
                 clock = VClock.parse(value)

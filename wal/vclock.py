@@ -59,8 +59,9 @@ class VClock(Mapping[int, int]):
     def parse(cls, text: str) -> VClock:
         """Read the text form. Raises `DecodeError` that says what is wrong and at which letter."""
         if _ONE.fullmatch(text):  # as it is written, of one replica or none: not much to look at
-            key, _, value = text[1:-1].partition(": ")
-            return cls.of_lsns([0] * int(key) + [int(value)] if value else ())
+            made = cls.__new__(cls)
+            made._lsns = {int(text[1]): int(text[4:-1])} if len(text) > 2 else {}
+            return made
         tokens: list[tuple[str, int]] = []
         at = 0
         while at < len(text):

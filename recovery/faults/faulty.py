@@ -90,6 +90,11 @@ class FaultyFileSystem:
         self._fault = fault
         self._counted = 0
 
+    @property
+    def readers(self) -> int:
+        """As `FileSystem.readers`."""
+        return self.inner.readers
+
     def open_read(self, path: Path) -> ReadFile:
         """As `FileSystem.open_read`."""
         self.call("open_read", path)

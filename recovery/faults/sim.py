@@ -156,6 +156,8 @@ class SimFileSystem:
 
     # --- what `wal.filesystem.FileSystem` wants ---------------------------------------------------
 
+    readers = 1
+
     def open_read(self, path: Path) -> ReadFile:
         """As `FileSystem.open_read`."""
         return SimFile(self._shared, path, self._file(path))

@@ -14,6 +14,7 @@ import contextlib
 import threading
 from array import array
 from collections.abc import Callable, Container
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -25,8 +26,8 @@ from logweir.store.schema.schema import Schema
 from logweir.wal.block import FIXHEADER_BYTES, decompress
 from logweir.wal.columns import RowColumns
 from logweir.wal.damage import Damage
-from logweir.wal.directory import DirectoryIndex, scan_directory
-from logweir.wal.filesystem import FileSystem
+from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
+from logweir.wal.filesystem import FileSystem, each
 from logweir.wal.follow import Follower
 from logweir.wal.mp import unpack
 from logweir.wal.reader import Block, WalReader
@@ -34,7 +35,16 @@ from logweir.wal.settled import Settled, Span
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, RowType
 
-__all__ = ["SAYS", "Judge", "Settlement", "judge_at", "judged", "may_wait"]
+__all__ = [
+    "SAYS",
+    "Judge",
+    "Settlement",
+    "is_said",
+    "judge_at",
+    "judged",
+    "logs_that_say",
+    "may_wait",
+]
 
 SAYS: Final = b"is_sync"
 """Stands in every row that makes a space synchronous."""
@@ -80,8 +90,8 @@ class Judge:
                 self._queue.hold(entry if defines else entry.without_rows())
             else:
                 self.define(columns, first, last)
-            for each in range(first, last):
-                self._lsns[replicas[each]] = columns.lsn[each]
+            for row in range(first, last):
+                self._lsns[replicas[row]] = columns.lsn[row]
             first = last
 
     def _is_calm(self, columns: RowColumns) -> bool:
@@ -185,29 +195,39 @@ def may_wait(
                     return True
                 if item.columns.space_id[-1] > SystemSpace.SPACE:
                     break
-    logs = index.xlogs_after(index.snaps[-1].vclock) if index.snaps else index.xlogs
-    return any(_is_said(log.path, filesystem) for log in logs if log.path not in besides)
+    logs = [log.path for log in logs_that_say(index) if log.path not in besides]
+    return any(each(filesystem, partial(_is_said, filesystem=filesystem), logs))
+
+
+def logs_that_say(index: DirectoryIndex) -> list[LogFile]:
+    """The logs of a folder that `may_wait` looks at: those behind the newest snapshot."""
+    return index.xlogs_after(index.snaps[-1].vclock) if index.snaps else index.xlogs
 
 
 def _is_said(path: Path, filesystem: FileSystem) -> bool:
-    """Whether a block of a log may say it. Of blocks whose headers are in order only the bytes are
-    searched: whoever reads the rows looks at the rest; the reader has what comes behind them."""
     with WalReader(path, filesystem=filesystem, skip_damage=True) as reader:
-        at = reader.first_block
-        try:
-            for walked in reader.walked(at):
-                window = memoryview(walked.window)
-                if SAYS in walked.window:
+        return is_said(reader)
+
+
+def is_said(reader: WalReader) -> bool:
+    """Whether a block of a log may say it. Of blocks whose headers are in order only the bytes are
+    searched: whoever reads the rows looks at the rest; the reader, which skips damage, has what
+    comes behind them."""
+    at = reader.first_block
+    try:
+        for walked in reader.walked(at):
+            window = memoryview(walked.window)
+            if SAYS in walked.window:
+                return True
+            columns = (walked.column(number) for number in (0, 1, 3))
+            for offset, size, packed in zip(*columns, strict=True):
+                start = offset + FIXHEADER_BYTES
+                if packed and SAYS in decompress(window[start : start + size]):
                     return True
-                columns = (walked.column(number) for number in (0, 1, 3))
-                for offset, size, packed in zip(*columns, strict=True):
-                    start = offset + FIXHEADER_BYTES
-                    if packed and SAYS in decompress(window[start : start + size]):
-                        return True
-                at = walked.end
-        except (DecodeError, LimitExceeded):
-            pass  # the reader says which block it is, and goes on behind it
-        return any(SAYS in item.data for item in reader.blocks(at) if isinstance(item, Block))
+            at = walked.end
+    except (DecodeError, LimitExceeded):
+        pass  # the reader says which block it is, and goes on behind it
+    return any(SAYS in item.data for item in reader.blocks(at) if isinstance(item, Block))
 
 
 def _walk(

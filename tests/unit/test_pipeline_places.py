@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,7 +33,7 @@ from logweir.pipeline.targets import open_target
 from logweir.recovery import examine
 from logweir.recovery.faults import SimFileSystem
 from logweir.wal.directory import scan_directory
-from logweir.wal.filesystem import make_folders
+from logweir.wal.filesystem import ReadFile, make_folders
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
 
@@ -119,6 +120,38 @@ def test_a_part_of_an_arrow_file_system_is_read(tmp_path: Path) -> None:
         wanted = [bytes(one.columns.data) for one in near.blocks() if isinstance(one, Block)]
     assert found == wanted
     assert found
+
+
+def test_headers_of_a_store_of_objects_are_read_several_at_a_time(tmp_path: Path) -> None:
+    """Where each answer takes its time: four wait for one another here; all are planned, in order.
+    A file that cannot be opened is told of, as by a disk."""
+    from pyarrow import fs
+
+    folder = tmp_path / "log"
+    with logweir.open(folder, wal_max_size=2) as log:  # each change is in a file of its own
+        for number in range(4):
+            log.create_space(f"t{number}")
+    together = threading.Barrier(4, timeout=20)
+    broken: set[str] = set()
+
+    class Slow(UrlFileSystem):
+        def open_read(self, path: Path) -> ReadFile:
+            if path.suffix == ".xlog":
+                together.wait()
+            if path.name in broken:
+                raise OSError(errno.EIO, "the store is away", str(path))
+            return super().open_read(path)
+
+    near = scan_directory(folder)
+    assert len(near.xlogs) == 4
+    slow = Slow(fs.LocalFileSystem())
+    assert scan_directory(folder, slow).files == near.files
+    broken.add(near.xlogs[2].path.name)
+    far = scan_directory(folder, slow)
+    assert [one.path for one in far.xlogs] == [
+        one.path for one in near.xlogs if one.path.name not in broken
+    ]
+    assert [Path(one.file).name for one in far.damage] == sorted(broken)
 
 
 # --- writing --------------------------------------------------------------------------------------
