@@ -43,6 +43,13 @@ KERNELS = {
     "logweir.store.engine.statementkernel": "store/engine/statementkernel.pyx",
     "logweir.store.engine.draftkernel": "store/engine/draftkernel.pyx",
     "logweir.store.commit.rowkernel": "store/commit/rowkernel.pyx",
+    "logweir.store.state.viewers": "store/state/viewers.py",
+    "logweir.store.commit.rows": "store/commit/rows.py",
+    "logweir.store.commit.group": "store/commit/group.py",
+    "logweir.store.commit.failing": "store/commit/failing.py",
+    "logweir.store.commit.ahead": "store/commit/ahead.py",
+    "logweir.store.commit.queue": "store/commit/queue.py",
+    "logweir.store.commit.committer": "store/commit/committer.py",
     "logweir.store.engine.selectkernel": "store/engine/selectkernel.pyx",
     "logweir.store.state.pagekernel": "store/state/pagekernel.py",
     "logweir.pipeline.kernel": "pipeline/kernel.py",
@@ -101,7 +108,9 @@ LINKED = {
 
 def flags(name: str) -> dict[str, list[str]]:
     """What the compiler and the linker are told of a kernel."""
-    told = {"extra_compile_args": ["-O3", "-g0"]}
+    # The road of a commit is calls, not loops over bytes: -Os costs it 0.7 % of its instructions
+    # and saves four tenths of its size.
+    told = {"extra_compile_args": ["-O3" if name.endswith("kernel") else "-Os", "-g0"]}
     if sys.platform == "linux":
         # Symbols of names would be half of what is installed; nothing is unwound in C, and what is
         # run may stand in a page with what is read.
@@ -136,6 +145,7 @@ def extensions() -> list[Extension]:
                 if os.path.exists(source)
             ),
         ],
+        compiler_directives={"auto_pickle": False},  # it would be a tenth of what is calls
         include_path=[str(TYPES)],
         language_level=3,
         build_dir=BUILT["TRANSLATED"],

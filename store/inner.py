@@ -19,7 +19,6 @@ from logweir.store.choosing import Chooser
 from logweir.store.commit.append import append_job
 from logweir.store.commit.committer import Committer, Durability, Opened, TakesJobs
 from logweir.store.commit.group import Group
-from logweir.store.commit.marks import Outcome
 from logweir.store.commit.queue import CommitQueue
 from logweir.store.cursor import LogCursor
 from logweir.store.ending import Ending
@@ -74,15 +73,15 @@ class _Groups(OfProcess):
     @property
     def has_to_wait(self) -> bool:
         """Whether `begin_group` would wait, or the turn is to be had anew before it."""
+        self.check_process()
         committer = self.committer
-        committer.check_process()
         return (
             committer.ahead.is_in_the_way
             or committer.layers.is_full
             or committer.viewers.is_growing
         )
 
-    def end_group(self, group: Group, finished: Callable[[Outcome], None] | None = None) -> bool:
+    def end_group(self, group: Group, finished: Callable[[Group], None] | None = None) -> bool:
         """Let the next group be made on top of this one, inside of `turn`; False if it changed
         nothing. `finished`: see `store.commit.ahead.Ahead.end`."""
         self.check_process()
@@ -245,7 +244,7 @@ class _Views(OfProcess):
                     raise committer.failure
                 committer.wait_for_more(seen, stop)
                 if committer.is_closed:
-                    committer.check_process()
+                    self.check_process()
                     return
 
     def chooser(self, spaces: int | str | Sequence[int | str], key: Value) -> Chooser:
@@ -335,6 +334,8 @@ class Inner(TakesJobs, _Groups, _Views):
         return f"the log {self.path}"
 
     def _left_behind(self) -> None:
+        self.committer.left_behind()
+        self.queue.left_behind()
         keep_for_ever(self._lock_stack)  # to leave it would give the folder free
 
     def close(self) -> None:

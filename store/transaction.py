@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.commit.append import append_job, pack_run
 from logweir.store.commit.group import Group
-from logweir.store.commit.marks import Outcome
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
 from logweir.store.engine.select import Select, rows
@@ -84,7 +83,7 @@ class Transaction(Statements):
     def _leave(
         self,
         error: BaseException | None,
-        finished: Callable[[Outcome], None] | None = None,
+        finished: Callable[[Group], None] | None = None,
         *,
         keeps_turn: bool = False,
     ) -> bool:

@@ -9,8 +9,8 @@ LOGWEIR_ROOT="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)" 
 LOGWEIR_VENV="$LOGWEIR_ROOT/.venv"
 LOGWEIR_STAMP="$LOGWEIR_VENV/.logweir-setup"
 LOGWEIR_LOG="$LOGWEIR_VENV/setup.log"
-# Kernels are found by their names, which end so; rooms that begin with t have none, but tests of them.
-LOGWEIR_SOURCES="pyproject.toml setup.py [!t]*/*kernel.py [!t]*/*.px[di] [!t]*/*.pyx [!t]*/*/*kernel.py [!t]*/*/*.px[di] [!t]*/*/*.pyx replication/*/*/*kernel.py replication/*/*/*.px[di] replication/*/*/*.pyx"
+# Kernels are found by their names, which end so, or by their room; rooms that begin with t have none, but tests of them.
+LOGWEIR_SOURCES="pyproject.toml setup.py store/commit/*.py store/state/viewers.py [!t]*/*kernel.py [!t]*/*.px[di] [!t]*/*.pyx [!t]*/*/*kernel.py [!t]*/*/*.px[di] [!t]*/*/*.pyx replication/*/*/*kernel.py replication/*/*/*.px[di] replication/*/*/*.pyx"
 
 say() {
     printf '%s\n' "$*" >&2
@@ -91,6 +91,7 @@ pip_install() {
 compiled_kernels() {
     local so
     for so in "$LOGWEIR_ROOT"/*/*kernel.*.so "$LOGWEIR_ROOT"/*/*/*kernel.*.so \
+        "$LOGWEIR_ROOT"/store/*/*[!l].*.so \
         "$LOGWEIR_ROOT"/replication/*/*/*kernel.*.so; do
         if [ -f "$so" ]; then printf '%s\n' "$so"; fi
     done

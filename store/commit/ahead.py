@@ -1,9 +1,13 @@
+# cython: annotation_typing=False
 """`Ahead`: groups whose changes are made and that are not durable yet, in order.
 
 A transaction ends when its block does: its layer and its blocks are there, and the next one is made
 on top of it at once, while it is written and synced. Whoever waits for a group, and finds nobody
 writing, writes all that have ended, with one sync. What cannot be written is dropped, and with it
 all that was made on top.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
+in `ahead.pxd`.
 """
 
 from __future__ import annotations
@@ -14,8 +18,8 @@ from collections.abc import Callable, Sequence
 
 from logweir.errors import LogweirError
 from logweir.limits import GROUP_BYTES
+from logweir.store.commit.failing import Fails
 from logweir.store.commit.group import Group
-from logweir.store.commit.marks import Outcome
 from logweir.store.commit.queue import interrupted, lighten
 from logweir.store.commit.syncer import BackgroundSync
 from logweir.store.state.stackkernel import Layer, Stack
@@ -25,20 +29,14 @@ __all__ = ["Ahead"]
 
 
 class Ahead:
-    """The groups of one store. `guard`: held around what changes what readers see; `publish`:
-    writes, syncs and publishes groups, in one; `explained`: an error as the program is told it."""
+    """The groups of one store. `guard`: held around what changes what readers see; `committer`:
+    writes, syncs and publishes groups, in one."""
 
-    def __init__(
-        self,
-        guard: threading.Lock,
-        publish: Callable[[Sequence[Group]], None],
-        explained: Callable[[Exception], Exception],
-    ) -> None:
+    def __init__(self, guard: threading.Lock, committer: Fails) -> None:
         self.groups: tuple[Group, ...] = ()
         """The oldest first. Who adds one holds the lock of who commits."""
         self._guard = guard
-        self._publish = publish
-        self._explained = explained
+        self._committer = committer
         self._writing = threading.Lock()  # held by who writes them
         self._aside = BackgroundSync(self._drain_aside)
 
@@ -66,12 +64,16 @@ class Ahead:
             or any([group.changed_schema for group in groups])
         )
 
-    def commit(self, group: Group, end: Callable[[], object]) -> None:
-        """Call `end`, which may `end` the group, and see to it, whatever is raised, that none is in
-        line then for which nobody waits. Raises what that raises, and why the group was dropped."""
+    def commit(self, group: Group, end: Callable[[], object] | None = None) -> None:
+        """`end` the group, or call what may do so, and see to it, whatever is raised, that none is
+        in line then for which nobody waits. Raises what that raises, and why the group was
+        dropped."""
         try:
             try:
-                end()
+                if end is None:
+                    self.end(group)
+                else:
+                    end()
             finally:
                 self._wait(group)
         finally:
@@ -80,7 +82,7 @@ class Ahead:
         if group.error is not None:
             raise group.error
 
-    def end(self, group: Group, finished: Callable[[Outcome], None] | None = None) -> bool:
+    def end(self, group: Group, finished: Callable[[Group], None] | None = None) -> bool:
         """Let the next group be made on top of this one; False if it changed nothing. The caller
         holds the lock of who commits. Raises why a group below was dropped.
 
@@ -103,7 +105,7 @@ class Ahead:
                 self._aside.ask()
         return True
 
-    def wait(self, group: Outcome) -> None:
+    def wait(self, group: Group) -> None:
         """Wait until one that has ended is durable and published. Raises why it was dropped."""
         try:
             self._wait(group)
@@ -119,7 +121,7 @@ class Ahead:
             if group.below is not None:
                 self.wait(group.below)
 
-    def _wait(self, group: Outcome) -> None:
+    def _wait(self, group: Group) -> None:
         """The same, but for what is raised. Of one that has not ended there is nothing to await."""
         if not group.done and group in self.groups:
             with self._writing:
@@ -141,7 +143,7 @@ class Ahead:
         if not groups:
             return
         try:
-            self._publish(groups)
+            self._committer.publish(groups)
         except BaseException as error:
             told = self._drop(groups, error)
             if not isinstance(error, LogweirError | StateError):
@@ -161,12 +163,14 @@ class Ahead:
         """They could not be published, so neither can be what was made on top. Returns all."""
         if groups[-1].done:  # what stopped the thread came behind it
             return groups
-        error = self._explained(cause) if isinstance(cause, Exception) else interrupted(cause)
+        error = (
+            self._committer.explained(cause) if isinstance(cause, Exception) else interrupted(cause)
+        )
         if isinstance(error, LogweirError):
             lighten(error)
         with self._guard:
             above = self.groups[len(groups) :] if self.groups[:1] == groups[:1] else self.groups
-            dropped = (*groups, *above)
+            dropped = groups + above
             for group in dropped:
                 group.error, group.done = error, True
                 group.made, group.layer = (), None

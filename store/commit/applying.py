@@ -7,10 +7,12 @@ reference engine, one at a time, on the same layers.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from logweir.errors import ErrorCode, RequestError
+from logweir.limits import VCLOCK_COMPONENTS
 from logweir.store.commit.rows import COMPILED
 from logweir.store.engine import ddl
 from logweir.store.engine.engine import Engine
@@ -19,6 +21,9 @@ from logweir.store.engine.reads import compiled
 from logweir.store.engine.refusal import refusal
 from logweir.store.engine.request import Request
 from logweir.store.engine.sequence import learn_sequence
+from logweir.store.engine.synchro import DECISIONS
+from logweir.store.schema.definition import SYSTEM_ID_MAX
+from logweir.store.schema.schema import Schema
 from logweir.store.state.stackkernel import LayeredTxn
 from logweir.wal.columns import RowColumns
 from logweir.wal.xrow import FLAG_COMMIT, RowType, type_name
@@ -27,7 +32,16 @@ if TYPE_CHECKING or COMPILED:
     from logweir.store.commit.rowkernel import apply_rows as apply_columns
     from logweir.store.state.layerkernel import Space
 
-__all__ = ["APPLIED", "RefusedRow", "apply_row", "apply_rows", "check_new", "compiled_space"]
+__all__ = [
+    "APPLIED",
+    "RefusedRow",
+    "anonymous",
+    "apply_row",
+    "apply_rows",
+    "check_new",
+    "compiled_space",
+    "is_plain",
+]
 
 APPLIED: Final = frozenset(
     (RowType.INSERT, RowType.REPLACE, RowType.UPDATE, RowType.DELETE, RowType.UPSERT)
@@ -139,3 +153,27 @@ def apply_row(engine: Engine, columns: RowColumns, row: int) -> None:
     if space.is_system and ddl.defines(space.id):
         is_insert = kind == RowType.INSERT
         ddl.apply(engine, space.id, old, new, is_insert=is_insert, trusted=True)
+
+
+def is_plain(columns: RowColumns, last: int, schema: Schema, lsns: list[int]) -> bool:
+    """Whether nothing has to be asked of each transaction up to a row, where none waits: all are
+    new, none decides or waits, and definitions stay."""
+    spaces = set(columns.space_id[:last])
+    return not (
+        last != len(columns)
+        or min(spaces) <= SYSTEM_ID_MAX
+        or any(map(schema.is_synchronous, spaces))
+        or not DECISIONS.isdisjoint(columns.type)
+        or 0 in columns.replica_id
+        or max(columns.replica_id) >= VCLOCK_COMPONENTS
+        or columns.raise_lsns(array("Q", lsns)) is not None
+    )
+
+
+def anonymous() -> RequestError:
+    """Why rows of ours cannot be signed."""
+    return RequestError(
+        ErrorCode.READONLY,
+        "Can't modify data because this instance is in read-only mode.",
+        hint="it is an anonymous replica: only local and temporary spaces can be changed",
+    )

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """`Committer`: the one owner of the commit.
 
 The order of groups: apply each to a layer of its own, and encode its blocks → write all that are
@@ -5,6 +6,9 @@ ready (`store.commit.ahead`) → sync → put the layers on the stack → answer
 takes what the stack says behind all that (`store.state.layers`). Whatever stops groups before the
 sync leaves nothing behind but bytes that recovery cuts off; what stops them after it leaves rows in
 the log that are applied at the next opening.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
+in `committer.pxd`.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from logweir.errors import ErrorCode, LogweirError, RequestError, UsedAfterFork, WriterPoisoned
+from logweir.errors import ErrorCode, LogweirError, RequestError, UsedAfterFork
 from logweir.limits import SYNC_ASIDE_BYTES
 from logweir.recovery import RecoveryReport
 from logweir.store.commit.ahead import Ahead, changes
@@ -101,7 +105,7 @@ class Opened:
         self.lock.close()
 
 
-class Committer(Fails, OfProcess):
+class Committer(Fails):
     """Brings groups of changes into the log and before the readers of one `Log`.
 
     `lock`: held by whoever commits.
@@ -114,10 +118,8 @@ class Committer(Fails, OfProcess):
         durability: Durability,
         clock: Callable[[], float],
     ) -> None:
-        self.path: Path = opened.path
+        super().__init__(opened.path, opened.state, opened.writer)
         self.durability: Durability = durability
-        self.state: State = opened.state
-        self.writer: WalWriter = opened.writer
         self.anchor = opened.anchor
         """Where in logs or snapshots the state stood before this process wrote its first row."""
         self.schema: Schema = opened.schema
@@ -128,8 +130,6 @@ class Committer(Fails, OfProcess):
         )
         self.plans: Plans = opened.plans
         self.durable = opened.durable_end()
-        self.failure: LogweirError | None = None
-        self.unsynced: WriterPoisoned | None = None
         self.owner: int | None = None
         """The thread inside of `turn`."""
         self.is_closed = False
@@ -148,7 +148,7 @@ class Committer(Fails, OfProcess):
         self._wait_for_more = False  # whether anybody ever did
         self._view_guard = threading.Lock()
         self._background_sync = BackgroundSync(self._sync_in_background)
-        self.ahead = Ahead(self._view_guard, self._publish, self._explained)
+        self.ahead = Ahead(self._view_guard, self)
         self._logged = OnError(self._fail)  # around what comes behind a write
         self._unlogged = OnError(self._fail_unlogged)
         self.viewers = Viewers(self.state)
@@ -158,16 +158,14 @@ class Committer(Fails, OfProcess):
             self.state, self.viewers, self._view_guard, position, OnError(self._fail_taking)
         )
         self.reader = Reader(self.state, self.layers, self._view_guard, self.plans, self._published)
-        self._belong()
 
-    def _what(self) -> str:
-        return f"the log {self.path}"
-
-    def _left_behind(self) -> None:
+    def left_behind(self) -> None:
+        """In a child of `fork`."""
         self.is_closed, self.owner = True, None
-        self.failure = UsedAfterFork(self._what())
+        self.failure = UsedAfterFork(f"the log {self.path}")
         self.lock, self._view_guard = threading.Lock(), threading.Lock()
         self.ahead.left_behind(self._view_guard)
+        self.viewers.left_behind()
         self._growing = threading.RLock()
         self._grown = threading.Condition(self._growing)
 
@@ -181,7 +179,8 @@ class Committer(Fails, OfProcess):
     def check_readable(self) -> None:
         """Raise SESSION_CLOSED if it is closed; a log that failed can be read."""
         if self.is_closed:
-            self.check_process()
+            if isinstance(self.failure, UsedAfterFork):
+                raise self.failure
             raise RequestError(
                 ErrorCode.SESSION_CLOSED,
                 f"the log {self.path} is closed",
@@ -308,7 +307,7 @@ class Committer(Fails, OfProcess):
                 left = [job for job in left if job is not refused.job]
             except (LogweirError, StateError) as error:
                 for job in left:
-                    job.error = job.error or self._explained(error)
+                    job.error = job.error or self.explained(error)
                 return
 
     def _commit_once(self, jobs: Sequence[Job]) -> None:
@@ -322,7 +321,7 @@ class Committer(Fails, OfProcess):
                 self._apply(group, job, None if job is jobs[0] else group.mark())
             if group.undo.is_early:
                 self._hold(group, jobs)
-            self.ahead.commit(group, partial(self.ahead.end, group))
+            self.ahead.commit(group)
         finally:
             if group is not None:
                 group.txn.abort()
@@ -333,7 +332,7 @@ class Committer(Fails, OfProcess):
         try:
             job.result = job.apply(group)
         except Exception as error:
-            job.error = self._explained(error)
+            job.error = self.explained(error)
             try:
                 if mark is None:
                     raise Spoiled
@@ -353,11 +352,8 @@ class Committer(Fails, OfProcess):
                 job.error = None  # it was for what is not so
             raise
 
-    def _publish(self, groups: Sequence[Group]) -> None:
-        """The one way to durability: write, sync and publish groups that have ended.
-
-        Raises `WriteFailed` or `WriterPoisoned` with nothing applied.
-        """
+    def publish(self, groups: tuple[Group, ...]) -> None:
+        """See `Fails.publish`."""
         self.check_open()
         last = groups[-1]
         blocks: list[bytes | bytearray | Pieces] = []
@@ -486,7 +482,7 @@ class Committer(Fails, OfProcess):
             self.writer.rotate()
 
 
-class TakesJobs:
+class TakesJobs(OfProcess):
     """Changes that are waited for, or not."""
 
     committer: Committer
@@ -495,7 +491,7 @@ class TakesJobs:
     @property
     def is_busy(self) -> bool:
         """Whether a change is being made, or a transaction is open, so that one more waits."""
-        self.queue.check_process()
+        self.check_process()
         return self.queue.is_busy
 
     def submit(self, request: Request) -> Future[bytes | None]:

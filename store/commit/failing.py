@@ -1,9 +1,14 @@
-"""What errors of a commit mean for the store: which leave it as it was, and which stop it."""
+# cython: annotation_typing=False
+"""What errors of a commit mean for the store: which leave it as it was, and which stop it.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
+in `failing.pxd`.
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from logweir.errors import (
     LogStopped,
@@ -17,24 +22,35 @@ from logweir.errors import (
 from logweir.store.state.state import State, StateError, explained
 from logweir.wal.writer import WalWriter
 
+if TYPE_CHECKING:
+    from logweir.store.commit.group import Group
+
 __all__ = ["Fails"]
 
 
-class Fails(ABC):
+class Fails:
     """The part of `Committer` that is told of errors: see `store.commit.queue.OnError`.
 
     `failure`: what stopped it; `unsynced`: what a sync that nobody waits for raised.
     """
 
-    path: Path
-    failure: LogweirError | None
-    state: State
-    unsynced: WriterPoisoned | None
-    writer: WalWriter
+    def __init__(self, path: Path, state: State, writer: WalWriter) -> None:
+        self.path = path
+        self.state = state
+        self.writer = writer
+        self.failure: LogweirError | None = None
+        self.unsynced: WriterPoisoned | None = None
 
-    @abstractmethod
+    def publish(self, groups: tuple[Group, ...]) -> None:
+        """The one way to durability: write, sync and publish groups that have ended.
+
+        Raises `WriteFailed` or `WriterPoisoned` with nothing applied.
+        """
+        raise NotImplementedError
+
     def wake_followers(self) -> None:
         """Tell who waits for more rows."""
+        raise NotImplementedError
 
     def _fail(self, error: BaseException) -> None:
         """What came between the write and the end of a commit was stopped, maybe by an interrupt:
@@ -83,7 +99,8 @@ class Fails(ABC):
         self.wake_followers()
         return failure
 
-    def _explained(self, error: Exception) -> Exception:
+    def explained(self, error: Exception) -> Exception:
+        """As the program is told of it."""
         return explained(error, self.state.directory) if isinstance(error, StateError) else error
 
     def _sync_in_background(self) -> None:

@@ -1,25 +1,27 @@
+# cython: annotation_typing=False
 """One group: the changes that share one layer, one write and one sync.
 
 Statements go through the compiled executor (`statementkernel.pyx`), or, where that does not know
 them, one by one through the reference engine; both change the group's own layer. What is to be
 logged of them becomes rows (`store.commit.rows`); rows of temporary spaces are not logged. What
 waits for another instance's CONFIRM (`store.engine.synchro`) is logged, and applied on trial only,
-in a layer above; meanwhile nothing can be changed here.
+in a layer above; meanwhile nothing can be changed here. `group.pxd` has the types for Cython.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import NotImplementedType
 from typing import TYPE_CHECKING, Final
 
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.limits import SYNCHRO_QUEUE_BYTES, TRANSACTION_BYTES, VCLOCK_COMPONENTS
-from logweir.store.commit.applying import RefusedRow, apply_row, apply_rows, check_new
-from logweir.store.commit.marks import Large, Mark, Outcome, Spoiled
+from logweir.store.commit import applying
+from logweir.store.commit.applying import RefusedRow, anonymous, apply_row
+from logweir.store.commit.marks import Large, Mark, Spoiled
 from logweir.store.commit.rows import COMPILED, Rows
 from logweir.store.engine import ddl, reads
 from logweir.store.engine.batches import Answers
@@ -35,7 +37,7 @@ from logweir.store.schema.definition import SYSTEM_ID_MAX, SpaceDef, SystemSpace
 from logweir.store.schema.schema import Schema, check_cluster_row
 from logweir.store.schema.values import LargeTuple
 from logweir.store.state.references import values_of
-from logweir.store.state.stackkernel import LayeredTxn
+from logweir.store.state.stackkernel import Layer, LayeredTxn
 from logweir.wal.block import Pieces
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import Value, unpack
@@ -49,12 +51,18 @@ __all__ = ["Group"]
 
 _BY_KEY: Final = (RowType.UPDATE, RowType.DELETE)
 _NOTHING: Final = (0, 0, 0)
+_NONE_WAITS: Final = SynchroQueue()  # of all groups in front of which none does
 
 
-class Group(Outcome):
+class Group:
     """Changes on their way. `replica_id`: ours; `now`: seconds since the epoch, of all its rows;
     `waiting`: the transactions that wait for their CONFIRM, in front of it; `executor`: one of the
-    store, for who commits."""
+    store, for who commits.
+
+    What becomes of it: see `store.commit.ahead`. `below`: the newest one that it is made on and
+    that was not durable; once it has ended `layer` and `made` are its changes and its blocks, of
+    `made_bytes`. `done`: it is durable and published, or dropped because of `error`; `finished` is
+    called then, in the thread that wrote it."""
 
     def __init__(
         self,
@@ -66,12 +74,19 @@ class Group(Outcome):
         vclock: VClock,
         replica_id: int,
         now: float,
-        waiting: Iterable[Entry] = (),
+        waiting: Sequence[Entry] = (),
     ) -> None:
+        self.below: Group | None = None
+        self.layer: Layer | None = None
+        self.made: Sequence[bytes | bytearray | Pieces] = ()
+        self.made_bytes = 0
+        self.done = False
+        self.error: BaseException | None = None
+        self.finished: Callable[[Group], None] | None = None
         self.txn = txn
         self.undo = txn.undo
         self.engine = Engine(txn, schema, plans)
-        self.waiting = SynchroQueue(waiting)
+        self.waiting = SynchroQueue(waiting) if waiting else _NONE_WAITS
         self._trial: Engine | None = None
         self.replica_id = replica_id
         self.now = now
@@ -84,6 +99,12 @@ class Group(Outcome):
         self._placed: Schema | None = None
         self._numbered = 0
         self._large: list[Large] = []
+
+    def finish(self) -> None:
+        """Tell who waits. Twice does no harm."""
+        finished, self.finished = self.finished, None
+        if finished is not None:
+            finished(self)
 
     @property
     def touched(self) -> bool:
@@ -275,7 +296,8 @@ class Group(Outcome):
         if columns[number * COLUMNS] == RowType.SELECT:
             return selected(self.engine, data, columns, number, ids)
         request = request_of(data, columns, number, ids)
-        expect, field, value, as_replace = columns[number * COLUMNS + LAST + 1 :][:4]
+        at = number * COLUMNS + LAST + 1
+        expect, field, value, as_replace = list(columns[at : at + 4])
         if expect:
             found = found_by(self.engine, self.schema.space(request.space_id), request)
             if expect == COMPUTED and computer is not None:
@@ -365,7 +387,7 @@ class Group(Outcome):
                 details={"replica_id": self.waiting.owner, "transactions": len(self.waiting)},
             )
         if not (self.replica_id or space.is_local or space.is_temporary):
-            raise _anonymous()
+            raise anonymous()
 
     def _number(self, count: int) -> None:
         """So many rows have got their lsns: what was done until now cannot be undone alone."""
@@ -412,7 +434,7 @@ class Group(Outcome):
         transactions that were, all but the first that cannot be applied and those behind it.
         Nothing of them can be rolled back later.
         """
-        if self._is_plain(columns, ends[-1]):
+        if not self.waiting and applying.is_plain(columns, ends[-1], self.schema, self._rows.lsns):
             refused = self._apply_all(columns, 0, ends[-1])
             if refused is None:
                 count, last = len(ends), ends[-1]
@@ -434,21 +456,6 @@ class Group(Outcome):
             first = last
         return len(ends)
 
-    def _is_plain(self, columns: RowColumns, last: int) -> bool:
-        """Whether nothing has to be asked of each transaction up to a row: all are new here, none
-        decides or waits, and definitions stay."""
-        spaces = set(columns.space_id[:last])
-        return not (
-            self.waiting
-            or last != len(columns)
-            or min(spaces) <= SYSTEM_ID_MAX
-            or any(map(self.schema.is_synchronous, spaces))
-            or not DECISIONS.isdisjoint(columns.type)
-            or 0 in columns.replica_id
-            or max(columns.replica_id) >= VCLOCK_COMPONENTS
-            or columns.raise_lsns(array("Q", self._rows.lsns)) is not None
-        )
-
     def add_transaction(self, columns: RowColumns, first: int, last: int) -> bool:
         """`add_replicated` of one transaction, rows first … last - 1. False, and nothing done,
         where its rows are here already. Raises `RequestError`; then the group is to be rolled back
@@ -459,7 +466,7 @@ class Group(Outcome):
             raise RequestError(ErrorCode.INVALID_MSGPACK, text)
         if lsn <= self._rows.lsns[replica_id]:
             return False
-        check_new(columns, first, last, self._rows.lsns)
+        applying.check_new(columns, first, last, self._rows.lsns)
         if columns.type[last - 1] in DECISIONS:
             self._decide(Decision.of(columns, last - 1))
         elif self.waiting or any(map(self.schema.is_synchronous, columns.space_id[first:last])):
@@ -477,7 +484,7 @@ class Group(Outcome):
     def _apply_all(self, columns: RowColumns, first: int, last: int) -> RefusedRow | None:
         """Apply rows, up to one that is refused."""
         refer = partial(self._apply, columns)
-        return apply_rows(self._executor, self.engine, columns, first, last, refer=refer)
+        return applying.apply_rows(self._executor, self.engine, columns, first, last, refer=refer)
 
     def _apply(self, columns: RowColumns, row: int) -> None:
         space_id = columns.space_id[row]
@@ -501,12 +508,14 @@ class Group(Outcome):
                 self._try(trial, rows, 0, len(rows))
         self._try(trial, columns, first, last)
         self._placed = None  # nothing can be changed here until that is decided
+        if self.waiting is _NONE_WAITS:
+            self.waiting = SynchroQueue()
         self.waiting.hold(entry)
 
     def _try(self, trial: Engine, columns: RowColumns, first: int, last: int) -> None:
         """Apply rows on trial. Raises `RequestError` for one that is refused."""
         refer = partial(apply_row, trial, columns)
-        refused = apply_rows(self._executor, trial, columns, first, last, refer=refer)
+        refused = applying.apply_rows(self._executor, trial, columns, first, last, refer=refer)
         if refused is not None:
             self._trial = None
             raise refused.error
@@ -536,7 +545,7 @@ class Group(Outcome):
         Returns how many transactions waited."""
         count = len(self.waiting)
         if count and not self.replica_id:
-            raise _anonymous()
+            raise anonymous()
         if count:
             owner = self.waiting.owner
             lsns = [entry.lsn for entry in self.waiting if entry.replica_id == owner]
@@ -589,11 +598,3 @@ class Group(Outcome):
         """The row bytes of all transactions ended so far, a block each."""
         self._trial = None
         return self._rows.blocks()
-
-
-def _anonymous() -> RequestError:
-    return RequestError(
-        ErrorCode.READONLY,
-        "Can't modify data because this instance is in read-only mode.",
-        hint="it is an anonymous replica: only local and temporary spaces can be changed",
-    )

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Group commit: whatever is ready when the log is free shares one sync.
 
 A change is a `Job`. `CommitQueue.run` puts it in line; the thread that finds nobody committing
@@ -5,6 +6,9 @@ becomes the leader: it takes everything in line as one group, hands it to the co
 until its own job is done. Jobs that arrive while a group is being written and synced are the next
 group; there are no timers. `submit` is for callers that must not wait (event loops): a thread of
 the queue leads for them.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
+in `queue.pxd`.
 """
 
 from __future__ import annotations
@@ -13,21 +17,18 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from traceback import clear_frames
 from types import TracebackType
 from typing import Any, Final
 
 from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import GROUP_BYTES
-from logweir.wal.process import OfProcess
 
 __all__ = ["CommitQueue", "Job", "OnError", "Refused", "interrupted", "lighten"]
 
 _JOBS_MAX: Final = 100_000
 
 
-@dataclass(slots=True, eq=False)
 class Job:
     """One change that waits for its group.
 
@@ -37,14 +38,22 @@ class Job:
     `finished` is called, in the leader's thread, after the change is durable or refused.
     """
 
-    apply: Callable[[Any], Any]
-    size: int = 0
-    result: Any = None
-    error: BaseException | None = None
-    finished: Callable[[Job], None] | None = None
-    done: bool = False
-    waiter: threading.Event | None = field(default=None)
-    is_long: bool = False
+    def __init__(
+        self,
+        apply: Callable[[Any], Any],
+        size: int = 0,
+        *,
+        finished: Callable[[Job], None] | None = None,
+        is_long: bool = False,
+    ) -> None:
+        self.apply = apply
+        self.size = size
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.finished = finished
+        self.done = False
+        self.waiter: threading.Event | None = None
+        self.is_long = is_long
 
     def finish(self) -> None:
         """Tell whoever waits."""
@@ -57,7 +66,7 @@ class Job:
             self.waiter.set()
 
 
-class CommitQueue(OfProcess):
+class CommitQueue:
     """The line in front of the log. `commit`: applies, logs and answers one group of jobs; must not
     raise: what goes wrong is the jobs' error."""
 
@@ -74,12 +83,9 @@ class CommitQueue(OfProcess):
         self._wake = threading.Condition(self._guard)
         self._thread: threading.Thread | None = None
         self._closing = False
-        self._belong()
 
-    def _what(self) -> str:
-        return "the log"
-
-    def _left_behind(self) -> None:
+    def left_behind(self) -> None:
+        """In a child of `fork`."""
         self._guard, self._lock = threading.Lock(), threading.Lock()
         self._wake = threading.Condition(self._guard)
         self._line, self._leader, self._thread = deque(), None, None
@@ -273,8 +279,6 @@ class Refused(Exception):
 class OnError:
     """A context whose errors `tell` is told, which may raise another one instead. It can be entered
     again and again: each group does so several times."""
-
-    __slots__ = ("_tell",)
 
     def __init__(self, tell: Callable[[BaseException], None]) -> None:
         self._tell = tell

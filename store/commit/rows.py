@@ -1,9 +1,13 @@
+# cython: annotation_typing=False
 """The rows of a group: they get their lsns here, and become blocks.
 
 Each transaction is closed as Tarantool does (`wal.xrow`): rows of local spaces count in component 0
 of the vclock; a transaction whose last row is local gets a closing NOP, so that a follower, who
 does not see the local row, sees its end. A transaction of ours that changes a synchronous space is
 confirmed by a row behind it, in the same block: our quorum is this instance.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
+in `rows.pxd`.
 """
 
 from __future__ import annotations

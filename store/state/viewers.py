@@ -1,8 +1,12 @@
+# cython: annotation_typing=False
 """The views of a store that are open, and the growing of its state, which waits until none is.
 
 Views are counted as a set, so that whatever stops a reader at whatever line (Ctrl-C, the signal of
 a timeout), taking its view out once more than it was put in does no harm; and the set does not keep
 them, so that what was stopped before anybody had it counts no longer.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
+in `viewers.pxd`.
 """
 
 from __future__ import annotations
@@ -15,7 +19,6 @@ from typing import Final, TypeAlias
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.state.state import State
-from logweir.wal.process import OfProcess
 
 __all__ = ["Look", "View", "Viewers"]
 
@@ -34,8 +37,6 @@ class Look:
     """One view, from when it is made until `end`, or until nobody has it any more: whoever was
     stopped before he could end it. `mine`: the views of its thread."""
 
-    __slots__ = ("__weakref__", "_mine", "_view", "_viewers")
-
     def __init__(self, viewers: Viewers, mine: set[View]) -> None:
         self._viewers, self._mine = viewers, mine
         self._view = viewers.add(self, mine)
@@ -49,7 +50,7 @@ View: TypeAlias = weakref.ref[Look]
 """What stands for a view while it may be there."""
 
 
-class Viewers(OfProcess):
+class Viewers:
     """Who looks at `state`. For all threads of a store."""
 
     def __init__(self, state: State) -> None:
@@ -60,14 +61,14 @@ class Viewers(OfProcess):
         self._views: set[View] = set()
         self._stuck: set[View] = set()  # of threads that wait for a change
         self._here = _Here()
-        self._is_growing = self._is_closed = False
+        self._is_growing = self._is_closed = self._is_left = False
         self._on_grow: list[Callable[[], object]] = []
-        self._belong()
 
-    def _left_behind(self) -> None:
+    def left_behind(self) -> None:
+        """In a child of `fork`."""
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._is_closed = True
+        self._is_closed = self._is_left = True
 
     @property
     def has_mine(self) -> bool:
@@ -106,7 +107,7 @@ class Viewers(OfProcess):
         mine.discard(view)
         self._stuck.discard(view)
         self._views.discard(view)
-        if not (self._views or self.is_foreign):
+        if not (self._views or self._is_left):
             with self._lock:
                 if not self._views and self._state.files.has_retired:
                     self._state.files.close_retired()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -228,6 +231,15 @@ def test_what_failed_behind_an_interrupted_close_is_told_by_the_next(tmp_path: P
         log.close()
     log.close()
     opened(tmp_path / "store").close()
+
+
+def test_the_same_of_each_line_of_a_commit() -> None:
+    """Compiled, no line of it is a place; so all this once more with its files as Python."""
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "support.interpreted", __file__]
+    command += ["-p", "no:cacheprovider", "-p", "no:xdist", "-k", "interrupted"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def here(log: logweir.Log) -> str:

@@ -49,6 +49,18 @@ class NoBase:
         return None
 
 
+class _Counting(Group):
+    """Counts what the reference engine does."""
+
+    def __init__(self, owner: Compiled, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._owner = owner
+
+    def _referred(self, *args: Any) -> Any:
+        self._owner.referred += 1
+        return super()._referred(*args)
+
+
 class Compiled:
     """The compiled engine on layers of some spaces.
 
@@ -69,7 +81,8 @@ class Compiled:
         self._begin()
 
     def _begin(self) -> None:
-        self.group = Group(
+        self.group = _Counting(
+            self,
             self.txn,
             self.schema,
             self.plans,
@@ -78,13 +91,6 @@ class Compiled:
             replica_id=1,
             now=0.0,
         )
-        refer = self.group._referred
-
-        def counted(*args: Any) -> Any:
-            self.referred += 1
-            return refer(*args)
-
-        self.group._referred = counted  # type: ignore[method-assign]
 
     def add_layer(self) -> None:
         """Seal the open layer."""

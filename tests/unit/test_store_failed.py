@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from support.waiting import until
 
 import logweir
 from logweir.errors import LogStopped, StateFailed, WriterPoisoned
@@ -108,16 +109,8 @@ def test_a_failed_sync_in_the_background_is_told(
     log._committer._background_sync.close()
     log._committer.writer.sync()
     disk.fault = Fault(1, {"sync"}, errno.EIO)
-    failed = threading.Event()
-    stop = log._committer.stop
-
-    def stopped(failure: logweir.LogweirError) -> logweir.LogweirError:
-        failed.set()
-        return stop(failure)
-
-    log._committer.stop = stopped  # type: ignore[method-assign]
     log.insert("kv", (100, "written"))
-    assert failed.wait(60)
+    until(lambda: log.failure is not None)
     status = log.status()
     assert status["state"] == "failed"
     assert "Input/output error" in status["error"]

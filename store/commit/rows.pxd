@@ -1,0 +1,16 @@
+# The types of rows.py, for Cython. Nothing here is needed to run it as plain Python.
+cimport cython
+
+@cython.freelist(8)
+cdef class Rows:
+    cdef public Py_ssize_t replica_id
+    cdef public double now
+    cdef public list lsns
+    cdef object _now_bits, _tsn
+    cdef list _open, _blocks
+    cdef Py_ssize_t _open_bytes
+
+    cpdef object end(self, list rows)
+    cpdef object decide(self, object kind, object owner, object lsn)
+    cpdef list blocks(self)
+    cdef object _seal(self)
