@@ -57,6 +57,40 @@ def reading(client: Client) -> Iterator[list[str]]:
     assert not thread.is_alive()
 
 
+def test_a_question_is_answered_when_its_task_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one look at all connections later: beside a flood each takes the flood's turns."""
+    rounds: list[int] = []
+    ask, send = Conversation._ask, Conversation._send
+
+    def tick() -> None:
+        rounds[-1] += 1
+        if len(rounds) == 1:
+            asyncio.get_running_loop().call_soon(tick)
+
+    def asked(self: Conversation, event: Any) -> None:
+        rounds.append(0)
+        asyncio.get_running_loop().call_soon(tick)
+        ask(self, event)
+
+    def sent(self: Conversation, lines: bytes, count: int) -> None:
+        if len(rounds) == 1:
+            rounds.append(0)
+        send(self, lines, count)
+
+    with Serving(tmp_path, listen=[parse_listen_url("synapse://:0")]) as serving:
+        space(serving.log, "t", 3)
+        with Client(serving.port) as client:
+            client.send("REPLICATE t NOW")
+            assert client.line().startswith("POSITION t ")  # its task waits for news now
+            monkeypatch.setattr(Conversation, "_ask", asked)
+            monkeypatch.setattr(Conversation, "_send", sent)
+            client.send("REPLICATE t NOW")
+            assert client.line().startswith("POSITION t ")
+    assert rounds[0] == 1
+
+
 def test_flood_of_questions_is_one_question_and_stops_nobody(tmp_path: Path) -> None:
     """20 000 times the same stream from a quick reader: others are answered meanwhile, and what is
     sent is bounded by what it takes, not by how often it asked."""

@@ -332,22 +332,22 @@ class Conversation:
         reader = hub.reader(log.applied, step_bytes=SYNAPSE_STEP_BYTES)
         try:
             while self.link.is_open:
-                await self._drained(reader)
+                if not self.link.writable:
+                    await self._drained(reader)
                 self._news.clear()
                 if self._asked and self._is_d1:
                     stream = next(iter(self._asked))
                     await self._subscribe(stream, self._asked.pop(stream))
-                    continue
-                window = reader.take()
-                if window is not None:
+                elif (window := reader.take()) is not None:
                     self._send_live(window)
                     self.position = window.end
                     del window  # it may be long until the next
-                    await asyncio.sleep(0)
+                else:
+                    if self._asked:
+                        self._send_positions(reader.vclock)  # else the commit to come is waited for
+                    await self._news.wait()
                     continue
-                if self._asked:
-                    self._send_positions(reader.vclock)  # else the commit to come is waited for
-                await self._news.wait()
+                await self._drained(reader)
         except PositionUnavailable as error:
             self._refuse(f"Failed to keep up: {error.message}")
         finally:
