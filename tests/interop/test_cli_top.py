@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
 from rich.console import Console
+from rich.screen import Screen
 
 import logweir
 from interop.rawclient import RawClient
 from interop.test_iproto_cli import CODE, serving, told
 from logweir.replication.service.rates import rates_of
-from logweir.tools.cli.top import _view
+from logweir.tools.cli.top import _Fitted, _view
 
 
 def test_two_looks_tell_what_happened_between_them(tmp_path: Path) -> None:
@@ -133,3 +137,37 @@ def test_texts_of_a_server_are_shown_and_not_obeyed() -> None:
     assert "gone\\u001b[2J" in text
     assert "2.5 rows" in text
     assert "\x1b" not in text
+
+
+def many(count: int) -> dict[str, Any]:
+    """What a server with so many upstreams tells; the last of them has stopped."""
+    sources = [
+        {"url": f"tank://broker:1/{number}", "state": "syncing", "lag_seconds": 0.5}
+        | {"last_error": None}
+        for number in range(count - 1)
+    ]
+    ill = {"url": f"tank://{'x' * 60}:1", "state": "stopped", "lag_seconds": 1.0}
+    sources.append(ill | {"last_error": "refused"})
+    server = {"url": "u", "instance": "i", "vclock": {1: 5}, "state": "running"}
+    return {**server, "sources": sources}
+
+
+@pytest.mark.parametrize(("width", "height", "unseen"), [(80, 24, 13), (200, 50, 0)])
+def test_a_screen_begins_with_what_is_ill_and_tells_what_it_cuts(
+    width: int, height: int, unseen: int
+) -> None:
+    """A stopped upstream stands first, in red, its address whole; nothing is cut in silence."""
+    console = Console(width=width, height=height, force_terminal=True, color_system="standard")
+    with console.capture() as capture:
+        console.print(Screen(_Fitted(_view(many(30), {}, ""))))
+    told = capture.get()
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", told).splitlines()
+    assert len(lines) == height
+    assert all(len(line) <= width for line in lines)
+    begin = next(number for number, line in enumerate(lines) if line.startswith("upstream"))
+    assert "stopped" in lines[begin + 1]
+    assert "".join(lines[begin + 1 : begin + 4]).count("x") >= 60
+    assert "\x1b[1;31mtank://xxx" in told
+    cut = [line.strip() for line in lines if "lines more" in line]
+    assert cut == ([f"… {unseen} lines more: enlarge the terminal"] if unseen else [])
+    assert ("tank://broker:1/28" in "".join(lines)) is (not unseen)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -225,3 +226,11 @@ def test_status_in_the_shell(serving: Serving) -> None:
     code, _, err = told("status", url, "--checksums")
     assert code == 2
     assert "tank does not tell them" in err
+
+
+def test_seconds_are_told_to_the_millisecond(serving: Serving) -> None:
+    """To people, in fields and in tables; programs get the number as it is."""
+    lines = told("status", address(serving, "tarantool"))[1].splitlines()
+    uptime = next(line.split()[1] for line in lines if line.startswith("uptime_seconds"))
+    assert re.fullmatch(r"\d+\.\d{3}", uptime)
+    assert isinstance(asked(address(serving, "tarantool"))["uptime_seconds"], float)

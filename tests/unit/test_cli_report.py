@@ -240,3 +240,15 @@ def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     rows = [[(RowType.INSERT, body((Key.SPACE_ID, 600 + n), (Key.TUPLE, [1])))] for n in range(5)]
     told = report_of(rows, tmp_path)
     assert (len(told["changes"]), told["other_changes"]["rows"]) == (2, 3)
+
+
+def test_a_page_tells_the_end_of_a_file_first_and_of_an_empty_store_that_it_is_empty(
+    tmp_path: Path,
+) -> None:
+    """Columns behind it may be outside of the window; no heading stands without a word."""
+    logweir.open(tmp_path / "store").close()
+    report(tmp_path / "store", "-o", str(tmp_path / "x.html"))
+    words = [one for one in Page((tmp_path / "x.html").read_text()).words if one.strip()]
+    begin = words.index("Files")
+    assert words[begin + 1 : begin + 4] == ["file", "end", "size"]
+    assert words[words.index("Keys that change most often") + 1] == "There is no change to count."

@@ -142,18 +142,18 @@ def _files(files: Sequence[Told]) -> str:
     rows = [
         (
             f'<span class="code whole">{_text(Path(one["path"]).name)}</span>',
+            '<div class="end">'
+            + ('<span class="bad">damaged inside</span>, ' if _is_damaged(one) else "")
+            + f"{ENDS[FileEnd(one['end'])]}</div>",
             human_bytes(one["size_bytes"]),
             human_bytes(one["raw_bytes"]),
             f"{one['rows']:,}",
             f"{one['transactions']:,}" if one["kind"] == "XLOG" else "",
             *(f'<span class="whole">{_text(one[of] or "")}</span>' for of in _TIMES),
-            '<div class="end">'
-            + ('<span class="bad">damaged inside</span>, ' if _is_damaged(one) else "")
-            + f"{ENDS[FileEnd(one['end'])]}</div>",
         )
         for one in files
     ]
-    names = ("file", "size", "unpacked", "rows", "transactions", "from", "until", "end")
+    names = ("file", "end", "size", "unpacked", "rows", "transactions", "from", "until")
     return "<h2>Files</h2>" + _table(names, rows, ("size", "unpacked", "rows", "transactions"))
 
 
@@ -297,4 +297,6 @@ def _keys(told: Told) -> str:
         parts.append(f'<p class="soft">Left out: {left} whose key is long or not in its tuple.</p>')
     if told["why_not"]:
         parts.append(f'<p class="soft">Not counted: {_text(told["why_not"])}</p>')
+    if len(parts) == 1:
+        parts.append('<p class="soft">There is no change to count.</p>')
     return "\n".join(parts)

@@ -68,13 +68,18 @@ def _show(out: Output, status: dict[str, Any]) -> None:
         *("log_keepers", "gaps", "errors", "checksums"),
         *("positions", "buckets", "statistics"),
     )
-    out.fields((name, value) for name, value in status.items() if name not in lists)
+    out.fields((name, _shown(value)) for name, value in status.items() if name not in lists)
     for name in lists:
         rows = status.get(name)
         if rows:
             out.line("")
             columns = tuple(rows[0])
-            out.table(columns, [tuple(row.values()) for row in rows])
+            out.table(columns, [tuple(map(_shown, row.values())) for row in rows])
+
+
+def _shown(value: object) -> object:
+    """`value` as people read it: a number of seconds to the millisecond."""
+    return f"{value:.3f}" if isinstance(value, float) else value
 
 
 def _folder(out: Output, path: Path) -> int:

@@ -20,7 +20,7 @@ from logweir.tools.cli.output import Output, human_bytes, human_seconds, visible
 from logweir.wal.vclock import VClock
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Console, ConsoleOptions, Group, RenderResult
     from rich.table import Table
 
 Told = Mapping[str, Any]
@@ -64,7 +64,7 @@ def command(
             if live is None:
                 console.print(_view(*look))
             else:
-                live.update(_view(*look), refresh=True)
+                live.update(_Fitted(_view(*look)), refresh=True)
     return 0
 
 
@@ -94,6 +94,28 @@ def _looks(
 
 
 # --- for people -----------------------------------------------------------------------------------
+
+
+class _Fitted:
+    """As much of a view as a screen has lines for; its last line tells how many are not seen."""
+
+    def __init__(self, view: Group) -> None:
+        self._view = view
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.segment import Segment
+        from rich.text import Text
+
+        lines = console.render_lines(self._view, options.update(height=None), pad=False)
+        while lines and not any(segment.text.strip() for segment in lines[-1]):
+            lines.pop()
+        room = options.height or console.height
+        unseen = len(lines) - room + 1 if len(lines) > room else 0
+        for line in lines[: room - 1] if unseen else lines:
+            yield from line
+            yield Segment.line()
+        if unseen:
+            yield Text(f"… {unseen:,} lines more: enlarge the terminal", style="bold", end="")
 
 
 def _view(status: Told, rates: Mapping[str, float], error: str) -> Group:
@@ -131,10 +153,12 @@ def _view(status: Told, rates: Mapping[str, float], error: str) -> Group:
             f"{rates[one['url']]:,.1f}" if one["url"] in rates else "",
             one["last_error"] or "",
         )
-        for one in status.get("sources", ())
+        for one in sorted(status.get("sources", ()), key=_is_well)
     ]
     if sources:
-        parts.append(_table(("upstream", "state", "lag s", "rows/s", "last error"), sources))
+        ill = sum(not _is_well(one) for one in status["sources"])
+        columns = ("upstream", "state", "lag s", "rows/s", "last error")
+        parts.append(_table(columns, sources, ill=ill))
     followers = [
         (one["instance"], one["peer"], f"{one['lag_rows']:,} rows", VClock(one["acknowledged"]))
         for one in status.get("replicas", ())
@@ -166,6 +190,11 @@ def _view(status: Told, rates: Mapping[str, float], error: str) -> Group:
     return Group(*(one for part in parts for one in (part, Text())))
 
 
+def _is_well(source: Told) -> bool:
+    """Whether nobody needs to look at an upstream: those that are ill stand first."""
+    return not source["last_error"] and source["state"] != "stopped"
+
+
 def _last(status: Told) -> Sequence[Mapping[str, Any]]:
     return list(status.get("errors", ()))[:_ERRORS]
 
@@ -186,13 +215,17 @@ _HELD: Final = ("unfinished_frames_bytes", "requests_bytes", "answers_bytes")
 _NUMBERS: Final = frozenset(("lag s", "rows/s", "lag", "bytes"))
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, ill: int = 0) -> Table:
+    """Texts that are too long go on in the next line, whole. `ill`: so many rows stand out, from
+    the first."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(columns))
     for name in columns:
-        table.add_column(name, justify="right" if name in _NUMBERS else "left")
-    for row in rows:
-        table.add_row(*(Text(visible(str(one))) for one in row))
+        right = name in _NUMBERS
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for number, row in enumerate(rows):
+        style = "bold red" if number < ill else None
+        table.add_row(*(Text(visible(str(one))) for one in row), style=style)
     return table
