@@ -404,9 +404,8 @@ class PositionUnavailable(LogweirError):
     def __init__(self, wanted: object, oldest: object, newest: object, *, hint: str = "") -> None:
         what = "time" if isinstance(wanted, float) else "position"
         told, begin, end = (_moment(one) for one in (wanted, oldest, newest))
-        super().__init__(
-            f"{what} {told} is not in the log, which holds {begin} to {end}.", hint=hint
-        )
+        held = begin if begin == end == "nothing" else f"{begin} to {end}"
+        super().__init__(f"{what} {told} is not in the log, which holds {held}.", hint=hint)
         self.wanted = wanted
         self.oldest = oldest
         self.newest = newest

@@ -222,6 +222,8 @@ def unavailable(report: RecoveryReport, wanted: VClock | float | None) -> Positi
         # Clocks go back: neither need be that of the first or the last row.
         oldest, newest = min(times, default="nothing"), max(times, default="nothing")
     hint = "name a position in between, or look for an older copy of the folder"
+    if newest == "nothing":
+        hint = "no row of this folder has a time: restore without one, or to a vclock"
     return PositionUnavailable(wanted, oldest, newest, hint=hint)
 
 

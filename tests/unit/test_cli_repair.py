@@ -217,3 +217,12 @@ def test_times_that_are_not_there_are_told_as_times(tmp_path: Path) -> None:
     result = run("restore", tmp_path / "store", "--to", tmp_path / "new", "--at-time", "1")
     assert "time 1970-01-01T00:00:01Z is not in the log" in result.stderr
     assert "holds 2030-03-17T17:46:40Z to 2033-05-18T03:33:20Z" in result.stderr
+
+
+def test_a_store_without_rows_has_no_times_to_restore_to(tmp_path: Path) -> None:
+    """It says so, and names no two times to choose between."""
+    logweir.open(tmp_path / "store").close()
+    result = run("restore", tmp_path / "store", "--to", tmp_path / "new", "--at-time", "5")
+    assert result.exit_code == 1
+    assert "is not in the log, which holds nothing. hint: no row of this folder" in result.stderr
+    assert not (tmp_path / "new").exists()
