@@ -18,15 +18,18 @@ from contextlib import closing
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from logweir.errors import ConfigError
-from logweir.wal.newfile import check_output, new_output
+from logweir.pipeline.storage import shown
+from logweir.pipeline.targets import open_target
+from logweir.wal.filesystem import AppendFile
+from logweir.wal.newfile import check_output, create_file, new_output
 from logweir.wal.render import dumps
 
-__all__ = ["ENDINGS", "write_file"]
+__all__ = ["ENDINGS", "WrittenFile", "write_file"]
 
 
 class _Writer(Protocol):
@@ -100,26 +103,61 @@ ENDINGS: Final[dict[str, Callable[[pa.NativeFile, pa.Schema], _Writer]]] = {
 _GROUP_ROWS: Final = 131_072
 
 
-def write_file(to: Path, batches: pa.RecordBatchReader) -> int:
-    """Write batches into the new file `to`, in the format that its ending names.
+class _Sink:
+    """A file of a `FileSystem`, as pyarrow writes into one."""
 
-    Returns how many rows there are. A crash leaves no file of that name. Raises `ConfigError` for
-    another ending or a name that is taken, `WalError` for what the system says, and what the
-    batches raise; then nothing is left.
+    closed = False
+
+    def __init__(self, file: AppendFile) -> None:
+        self._file = file
+
+    def write(self, data: pa.Buffer | bytes) -> int:
+        self._file.write([data])
+        return memoryview(data).nbytes
+
+    def tell(self) -> int:
+        return self._file.size()
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass  # whoever made the file closes it
+
+
+class WrittenFile(NamedTuple):
+    """What was written. `name`: without keys; `rows`; `size`: bytes."""
+
+    name: str
+    rows: int
+    size: int
+
+
+def write_file(to: str | Path, batches: pa.RecordBatchReader) -> WrittenFile:
+    """Write batches into the new file `to`, a path or a URL, in the format that its ending names.
+
+    A crash leaves no file of that name. Raises `ConfigError` for another ending, a name that is
+    taken or a URL that no file system is known for, `WalError` for what the system says, and what
+    the batches raise; then nothing is left.
     """
-    if to.suffix not in ENDINGS:
-        raise ConfigError("--output", f"{to.name!r} ends in none of {', '.join(ENDINGS)}.")
-    check_output(to)
+    name = shown(str(to))
+    ending = Path(name).suffix
+    if ending not in ENDINGS:
+        raise ConfigError("--output", f"{name!r} ends in none of {', '.join(ENDINGS)}.")
+    filesystem, path = open_target("--output", to)
+    check_output(path, filesystem, name)
     rows = 0
-    with (
-        new_output(to) as temporary,
-        pa.OSFile(str(temporary), "wb") as sink,
-        closing(ENDINGS[to.suffix](sink, batches.schema)) as writer,
-    ):
-        for table in _gathered(batches):
-            writer.write(table)
-            rows += table.num_rows
-    return rows
+    with new_output(path, filesystem, name) as temporary:
+        with (
+            closing(create_file(filesystem, temporary)) as file,
+            pa.PythonFile(_Sink(file), "w") as sink,
+            closing(ENDINGS[ending](sink, batches.schema)) as writer,
+        ):
+            for table in _gathered(batches):
+                writer.write(table)
+                rows += table.num_rows
+        size = file.size()
+    return WrittenFile(name, rows, size)
 
 
 def _gathered(batches: pa.RecordBatchReader) -> Iterator[pa.Table]:

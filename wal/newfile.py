@@ -38,28 +38,36 @@ def replace_file(filesystem: FileSystem, path: Path, data: bytes, point: str = "
     filesystem.sync_directory(path.parent)
 
 
-def check_output(to: Path) -> None:
-    """Raise `ConfigError` if something has the name that a user gave for a new file."""
-    if os.path.lexists(to):
-        raise ConfigError("--output", f"{to} is there already.", hint="name a new file")
+def check_output(to: Path, filesystem: FileSystem = OS, shown: str = "") -> None:
+    """Raise `ConfigError` if something has the name that a user gave for a new file, `WalError` if
+    nobody can look. `shown`: its name in errors, if that is not its path."""
+    name = shown or str(to)
+    try:
+        taken = to.name in filesystem.list_directory(to.parent)
+    except (FileNotFoundError, NotADirectoryError):
+        taken = False  # what makes the file tells what is wrong
+    except OSError as error:
+        raise explain(error, name) from error
+    if taken:
+        raise ConfigError("--output", f"{name} is there already.", hint="name a new file")
 
 
 @contextmanager
-def new_output(to: Path) -> Iterator[Path]:
+def new_output(to: Path, filesystem: FileSystem = OS, shown: str = "") -> Iterator[Path]:
     """The temporary path at which the new file `to`, which a user asked for, is to be written. It
     has its name, and is durable, when the context ends well; else, and after a crash, no file has.
 
-    Raises `WalError` for what the system says.
+    `shown`: as `check_output`. Raises `WalError` for what the system says.
     """
     temporary = to.with_name(f".{to.name}.{os.getpid()}.new")
     try:
         yield temporary
-        with open(temporary, "rb") as written:
-            os.fsync(written.fileno())
-        OS.rename(temporary, to)
-        OS.sync_directory(to.resolve().parent)
+        filesystem.sync_file(temporary)
+        failpoint("output.before_rename")
+        filesystem.rename(temporary, to)
+        filesystem.sync_directory(to.parent)
     except OSError as error:
-        raise explain(error, str(to)) from error
+        raise explain(error, shown or str(to)) from error
     finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
+        with suppress(OSError):
+            filesystem.remove(temporary)  # nothing if it was renamed

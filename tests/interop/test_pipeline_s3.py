@@ -23,6 +23,7 @@ from logweir.pipeline.jobs.checks import check_blocks
 from logweir.pipeline.jobs.compact import publish
 from logweir.pipeline.jobs.delta import DeltaPlace
 from logweir.pipeline.jobs.folding import prepare
+from logweir.pipeline.onefile import ENDINGS, write_file
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import plan
 from logweir.pipeline.storage import open_storage
@@ -212,3 +213,64 @@ def test_a_snapshot_in_an_object_store_is_there_whole_or_not_at_all(
     assert filesystem.list_directory(target) == [here.path.name, "stage"]
     with closing(filesystem.open_read(done.path)) as file:
         assert file.read(file.size(), 0) == here.path.read_bytes()
+
+
+ONE_FILE = """
+import os
+import signal
+import sys
+
+from logweir import pipeline
+from logweir.pipeline.onefile import write_file
+from logweir.wal.failpoint import arm_from_environment
+import pyarrow as pa
+
+arm_from_environment()
+every = pipeline.batches(sys.argv[1])
+
+def batches():
+    yield from every
+    if sys.argv[3] == "rows":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+write_file(sys.argv[2], pa.RecordBatchReader.from_batches(every.schema, batches()))
+"""
+
+
+@pytest.mark.parametrize("ending", sorted(ENDINGS))
+def test_a_file_in_an_object_store_is_that_of_a_folder(
+    port: int, tmp_path: Path, ending: str
+) -> None:
+    """Killed while rows are written and in front of its name: no file. Made again in the same
+    place, it is the local one byte for byte; a second one of that name is refused."""
+    folder, url = sample(CRASHED).folder, s3_url(port, f"files{ending[1:]}/one{ending}")
+    filesystem, path = open_target("to", url)
+    for killed in ("rows", "name"):
+        words = [sys.executable, "-P", "-c", ONE_FILE, str(folder), url, killed]
+        points = "output.before_rename=kill" if killed == "name" else ""
+        environ = {**os.environ, "LOGWEIR_FAILPOINTS": points}
+        assert subprocess.run(words, env=environ, check=False).returncode == -9
+        with pytest.raises(FileNotFoundError):
+            filesystem.open_read(path).close()
+    done = write_file(url, pipeline.batches(folder))
+    here = write_file(tmp_path / f"one{ending}", pipeline.batches(folder))
+    assert (done.rows, done.size) == (here.rows, here.size)
+    assert done.rows == pipeline.batches(folder).read_all().num_rows > 0
+    assert done.name == f"s3://bucket/files{ending[1:]}/one{ending}"
+    with closing(filesystem.open_read(path)) as file:
+        assert file.read(file.size(), 0) == Path(here.name).read_bytes()
+    with pytest.raises(ConfigError, match=rf"{done.name} is there already\."):
+        write_file(url, pipeline.batches(folder))
+
+
+def test_a_place_that_takes_no_file_is_named_without_keys(port: int) -> None:
+    """No such bucket, no such file system, and one that nobody serves."""
+    folder, url = sample(CRASHED).folder, s3_url(port, "one.csv")
+    for where, named in (
+        (url.replace("bucket", "nowhere"), "s3://nowhere/one.csv"),
+        ("unheard://key:hidden-secret@host/one.csv", "unheard://"),
+        (f"ftp://key:hidden-secret@127.0.0.1:{port}/one.csv", "ftp://127.0.0.1"),
+    ):
+        with pytest.raises(LogweirError, match=named) as found:
+            write_file(where, pipeline.batches(folder))
+        assert "hidden-secret" not in str(found.value)

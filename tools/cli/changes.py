@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -17,12 +16,12 @@ def command(
     directory: FolderArgument,
     space: Annotated[str, typer.Option(help="The space: its name or id.")],
     output: Annotated[
-        Path,
+        str,
         typer.Option(
             "--output",
             "-o",
             metavar="FILE",
-            help="The new file; it ends in .parquet, .csv, .jsonl or .arrow.",
+            help="The new file, or its URL; it ends in .parquet, .csv, .jsonl or .arrow.",
         ),
     ],
     columns: Annotated[
@@ -57,10 +56,9 @@ def command(
         for name, option, text in (("vclock_from", "--from", start), ("vclock_to", "--to", stop))
     }
     found = pipeline.batches(directory, space=space, columns=columns, integers=integers, **bounds)
-    rows = write_file(output, found)
-    size = output.stat().st_size
+    done = write_file(output, found)
     if out.as_json:
-        out.json({"to": str(output), "rows": rows, "size": size})
+        out.json({"to": done.name, "rows": done.rows, "size": done.size})
     else:
-        out.line(f"{output}: {rows} rows, {human_bytes(size)}")
+        out.line(f"{done.name}: {done.rows} rows, {human_bytes(done.size)}")
     return 0
