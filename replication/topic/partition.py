@@ -3,7 +3,7 @@ appended."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -126,11 +126,9 @@ class ClientTopics(TopicReader, Protocol):
         """What has to be awaited before `request` can be answered at once; None: nothing."""
         ...
 
-    def create_from(
-        self, request: Create, done: Callable[[CreateError], None], owner: int | None = None
-    ) -> None:
-        """Make a topic; `done` gets the outcome once durable. `owner`: the user whose it is, admin
-        if it is None."""
+    def create_from(self, request: Create, owner: int | None = None) -> Awaitable[CreateError]:
+        """Make a topic; the outcome is there once it is durable. `owner`: the user whose it is,
+        admin if it is None."""
         ...
 
 

@@ -149,8 +149,8 @@ class StoredTopics:
         self._in_turn = self._arrived_here = False
         self._writing = Writing(log)
         self._consumers = ConsumerPlaces(log, leases or Leases(), self._count)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closed = False
+        self._tasks: set[asyncio.Task[CreateError]] = set()
+        self._creating, self._closed = asyncio.Lock(), False
         self._views = OpenViews(log)
         self._forget_commits = log.on_commit(self._on_commit)
         self._upkeep = Upkeep(log, upkeep_seconds, self._topics_now, self.extent, self._shortened)
@@ -463,9 +463,7 @@ class StoredTopics:
         last = run.add(name, appends, end, last, outcomes)
         self._writing.wrote(space_id, partition, last, len(run.tuples) - before)
 
-    def create_from(
-        self, request: Create, done: Callable[[CreateError], None], owner: int | None = None
-    ) -> None:
+    def create_from(self, request: Create, owner: int | None = None) -> Awaitable[CreateError]:
         def make() -> CreateError:
             try:
                 create_topic(
@@ -484,14 +482,16 @@ class StoredTopics:
                 return CreateError.FAILED
             return CreateError.CREATED
 
-        async def work() -> None:
-            outcome = await asyncio.to_thread(make)
-            self._topics = topics_of(self._log)
-            done(outcome)
+        async def work() -> CreateError:
+            async with self._creating:  # threads that all compute would keep the loop waiting
+                outcome = await asyncio.to_thread(make)
+                self._topics = topics_of(self._log)
+            return outcome
 
         task = self._loop.create_task(work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return asyncio.shield(task)  # who asked may go
 
     # --- from the committing thread into the loop -------------------------------------------------
 

@@ -161,12 +161,10 @@ class MemoryStore(MemoryTopics):
         else:
             self.held.append(finish)
 
-    def create_from(
-        self, request: Create, done: Callable[[CreateError], None], owner: int | None = None
-    ) -> None:
+    async def create_from(self, request: Create, owner: int | None = None) -> CreateError:
         del owner
         self.create(request.topic, request.partitions, request.config)
-        done(CreateError.CREATED)
+        return CreateError.CREATED
 
 
 class Broker:

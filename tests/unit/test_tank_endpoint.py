@@ -28,9 +28,14 @@ from logweir.replication.tank.client import Client
 from logweir.replication.tank.serve.endpoint import TankService
 from logweir.replication.tank.wire.codec import PING, decode_answer, encode_request
 from logweir.replication.tank.wire.messages import (
+    Create,
+    CreateAnswer,
+    CreateError,
     Fetch,
     FetchAnswer,
     FetchPart,
+    Partitions,
+    PartitionsAnswer,
     Publish,
     PublishPart,
     PublishResult,
@@ -86,6 +91,43 @@ def part(number: int = 1, size: int = 5) -> PublishPart:
     """One message for t/0."""
     bundle = encode_bundle([Message(number, 1, None, bytes(size))], compress=False)
     return PublishPart("t", 0, bundle)
+
+
+def test_what_is_asked_behind_a_creation_waits_for_it() -> None:
+    """On its connection, one creation at a time; others are answered meanwhile."""
+    go = asyncio.Event()
+
+    class Slow(MemoryStore):
+        asked = 0
+
+        async def create_from(self, request: Create, owner: int | None = None) -> CreateError:
+            self.asked += 1
+            await go.wait()
+            return await super().create_from(request, owner)
+
+    async def test() -> None:
+        topics = Slow()
+        topics.create("t", 2)
+        async with served(topics) as (url, _):
+            reader, writer = await raw(url)
+            wanted = [Create(1, "new", 3), Partitions(2, "new"), Create(3, "newer", 1)]
+            writer.write(b"".join(map(encode_request, wanted)))
+            await until(lambda: topics.asked == 1)
+            other_reader, other = await raw(url)
+            other.write(encode_request(Partitions(1, "t")))
+            answer = await frame(other_reader)
+            assert isinstance(answer, PartitionsAnswer)
+            assert len(answer.partitions) == 2
+            assert topics.asked == 1
+            go.set()
+            assert await frame(reader) == CreateAnswer(1, "new", CreateError.CREATED)
+            answer = await frame(reader)
+            assert isinstance(answer, PartitionsAnswer)
+            assert len(answer.partitions) == 3
+            assert await frame(reader) == CreateAnswer(3, "newer", CreateError.CREATED)
+            await hang_up(writer, other)
+
+    run(test)
 
 
 def test_client_publishes_and_consumes() -> None:

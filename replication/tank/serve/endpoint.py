@@ -24,7 +24,6 @@ from logweir.replication.tank.push import WaitIndex
 from logweir.replication.tank.server_session import ServerSession, Waiting
 from logweir.replication.tank.wire.messages import (
     Create,
-    CreateError,
     Publish,
     PublishResult,
     Request,
@@ -212,6 +211,8 @@ class _Conversation:
             line.popleft()
             self._take(item)
             self._prepared = None
+            if self._pumping:
+                return
             if line:
                 self._link.flush()
 
@@ -237,14 +238,14 @@ class _Conversation:
         self._link.flush()
 
     def _take(self, item: Request | Waiting) -> None:
-        session, topics = self._session, self._topics
+        session = self._session
         match item:
             case Waiting():
                 self._noted.discard(item)
                 session.published(item)
             case Create():
                 if session.creation(item) is not None:
-                    topics.create_from(item, lambda error: self._created(item, error))
+                    self._later(self._create(item))
             case _:
                 session.answer(item, self._link.time())
 
@@ -270,6 +271,6 @@ class _Conversation:
 
         self._service.topics.append(appends, done)
 
-    def _created(self, request: Create, error: CreateError) -> None:
-        self._session.created(request, error)
-        self._link.flush()
+    async def _create(self, request: Create) -> None:
+        """Make a topic; what its client asks for next waits for it."""
+        self._session.created(request, await self._topics.create_from(request))

@@ -20,7 +20,7 @@ allowed": what is refused gets the outcome that clients know.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 
 from logweir.replication.service.rights import Choice, Privilege, Rights
@@ -108,9 +108,7 @@ class ShownTopics:
             return None
         return self._topics.prepare(request)
 
-    def create_from(
-        self, request: Create, done: Callable[[CreateError], None], owner: int | None = None
-    ) -> None:
+    def create_from(self, request: Create, owner: int | None = None) -> Awaitable[CreateError]:
         """See `ClientTopics`. `owner`: not asked for; it is the client's user."""
         del owner
-        self._topics.create_from(request, done, self._rights.owner_id)
+        return self._topics.create_from(request, self._rights.owner_id)
