@@ -23,16 +23,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, MAGIC_PLAIN, MAGIC_ZSTD, FixHeader
+from logweir.wal.block import (
+    EOF_MARKER,
+    FIXHEADER_BYTES,
+    MAGIC_PLAIN,
+    MAGIC_ZSTD,
+    BlockKind,
+    FixHeader,
+    encode_fixheader,
+)
 from logweir.wal.blockfile import Block, BlockFile, Problem
 from logweir.wal.crc32c import checksum
 from logweir.wal.damage import Damage, DamageKind
 from logweir.wal.filler import FILLER_BYTES, encode_filler, may_end_filler
-from logweir.wal.mp import encode_uint
+from logweir.wal.mp import decode_uint, encode_uint
 
 __all__ = ["classify", "salvaged", "trailing"]
 
 _SECTOR_BYTES: Final = 512
+_ZSTD_FRAME: Final = bytes.fromhex("28b52ffd")
 
 
 def classify(
@@ -81,7 +90,7 @@ def _only_length_is_wrong(file: BlockFile, at: int, stop: int, problem: Problem)
         return False
     if stop - start >= 8 and may_end_filler(bytes(file.bytes_at(start, 8))):
         return False  # what is left of a filler, behind a part of another header
-    if _has_old_head(file, at):
+    if _has_old_head(file, at, stop):
         return False  # or the reverse
     crc = checksum(file.bytes_at(start, stop - start))
     if problem.header is not None and problem.header.crc == crc:
@@ -115,7 +124,7 @@ def _is_unsynced(file: BlockFile, at: int, following: int | None, end: int | Non
         return False
     stop = following if following is not None else end if end is not None else file.size
     is_last = following is None and end is None
-    if not _has_old_head(file, at) and not _has_missing_piece(file, at, stop, last=is_last):
+    if not _has_old_head(file, at, stop) and not _has_missing_piece(file, at, stop, last=is_last):
         return False
     while following is not None:
         found = file.block_at(following)
@@ -152,26 +161,63 @@ def _is_rest_of_head(file: BlockFile, at: int, start: int) -> bool:
     return at < start < end and may_end_filler(bytes(file.bytes_at(start, end - start)))
 
 
-def _has_old_head(file: BlockFile, at: int) -> bool:
-    """Whether the first sector of what begins at `at` may be as it was when a filler began there:
-    then the file's data ended there, so that filler goes further than what is there now."""
-    border = (at // _SECTOR_BYTES + 1) * _SECTOR_BYTES
-    head = bytes(file.bytes_at(at, FILLER_BYTES))[: border - at]
+def _has_old_head(file: BlockFile, at: int, stop: int) -> bool:
+    """Whether the first sector of what begins at `at` may be as it was when a filler began there,
+    and those behind it, up to `stop`, hold what arrived of a write over it.
+
+    A wrong bit in the head of a block can look so, too; but then the rest of it is there.
+    """
     if file.is_filler_at(at):
         return True
-    if border >= at + FILLER_BYTES or not head.startswith(MAGIC_ZSTD):
+    count = _SECTOR_BYTES - at % _SECTOR_BYTES
+    head = bytes(file.bytes_at(at, FILLER_BYTES))
+    old = head[:count]
+    if count >= FILLER_BYTES or not old.startswith(MAGIC_ZSTD):
         return False
-    width = {0xCC: 1, 0xCD: 2, 0xCE: 4}.get(head[4]) if len(head) > 4 else 4
-    if width is None:
-        longest = head[4]
-    else:
-        longest = int.from_bytes(head[5 : 5 + width].ljust(width, b"\xff"), "big")
-    zeros = longest - FILLER_BYTES + FIXHEADER_BYTES
-    has_checksum = len(head) > 7 + (width or 0)  # a part of it: then it is no other block's head
-    if has_checksum and zeros >= 0 and encode_filler(zeros).startswith(head):
-        return True  # a write that went past its zeros may have been written over it
-    last, _ = file.ending()
-    return at + FIXHEADER_BYTES + longest >= last
+    heads = _heads(file, at, stop)
+    bits = [_bits_apart(head, right) for right in heads]
+    if bits and min(bits) <= 1:
+        return False
+    length = encode_uint(max(stop - at - FIXHEADER_BYTES, 0))
+    arrived = [right for right in heads if right[count:] == head[count:FIXHEADER_BYTES]]
+    is_right = (arrived[0] if arrived else MAGIC_ZSTD + length).startswith(head[: 4 + len(length)])
+    room = max(file.size - at - FILLER_BYTES, 0)
+    if stop < file.size and encode_filler(room).startswith(old):
+        return not is_right  # it went as far as the filler that is there now
+    found = decode_uint(old, 4)
+    if found is not None:
+        zeros = found[0] - FILLER_BYTES + FIXHEADER_BYTES
+        if zeros < 0 or not encode_filler(zeros).startswith(old):
+            return False
+        if count > found[1] + 2:  # a part of its checksum: it is no other block's
+            return bool(arrived) or not is_right
+    # One that the write went past: the block is whole, or the file ends where a sector does.
+    is_cut = stop == file.size and stop % _SECTOR_BYTES == 0
+    return not is_right and (bool(arrived) or is_cut)
+
+
+def _bits_apart(one: bytes, other: bytes) -> int:
+    """How many bits differ, as far as both go."""
+    return sum((a ^ b).bit_count() for a, b in zip(one, other, strict=False))
+
+
+def _heads(file: BlockFile, at: int, stop: int) -> list[bytes]:
+    """The header of one block from `at` to `stop`, for each width of what it says was not synced:
+    that is taken from what is there."""
+    start = at + FIXHEADER_BYTES
+    if not 0 < stop - start <= file.limit_bytes:
+        return []
+    head = bytes(file.bytes_at(at, FIXHEADER_BYTES))
+    payload = file.bytes_at(start, stop - start)
+    first = 4 + len(encode_uint(stop - start))
+    kind: BlockKind = "zstd" if payload[:4] == _ZSTD_FRAME else "plain"
+    found = []
+    for unsynced in (0, 0xFF, 0xFFFF, 2**32 - 1):
+        right = encode_fixheader(kind, stop - start, checksum(payload), unsynced)
+        last = first + len(encode_uint(unsynced))
+        right[first:last] = head[first:last]
+        found.append(bytes(right))
+    return found
 
 
 def salvaged(file: BlockFile, damage: Damage) -> Block | None:
