@@ -172,9 +172,9 @@ class Recording(build_ext):
             record.write_text(json.dumps(BUILT["digests"](Path(), KERNELS)))
 
 
-# What only works beside the tests, in a checkout.
+# What only works in a checkout, beside the tests and the documentation.
 OF_CHECKOUTS = {"kernelmutants", "linetrace", "mutantforks", "mutantrecords", "mutanttree"}
-OF_CHECKOUTS |= {"mutate", "randommutants"}
+OF_CHECKOUTS |= {"mutate", "randommutants", "apipage", "docs", "manpage", "vectors"}
 
 
 class OfLibrary(build_py):

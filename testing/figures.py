@@ -42,7 +42,7 @@ from logweir.tools.crash.engines import ENGINES
 from logweir.tools.crash.keeping import CrashTest, Tally
 from logweir.tools.crash.programs import Commands
 from logweir.tools.crash.suite import KINDS, Bounds, crash
-from logweir.tools.docs import find_root
+from logweir.tools.page import find_root
 
 __all__ = ["COMMAND", "TABLES", "Amount", "Row", "Table", "main", "program"]
 

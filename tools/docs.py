@@ -27,20 +27,13 @@ from logweir import errors
 from logweir.tools.apipage import api_page
 from logweir.tools.cli import main as cli
 from logweir.tools.manpage import exit_codes, man_page
+from logweir.tools.page import find_root
 from logweir.tools.vectors import vectors_file
 from logweir.wal.damage import DamageKind, FileEnd
 
-__all__ = ["check", "cli_page", "find_root"]
+__all__ = ["check", "cli_page"]
 
 CHANGE_KINDS: Final = ("added", "changed", "fixed", "removed", "security")
-
-
-def find_root() -> Path:
-    """The folder of the project's sources, which holds docs/ and README.md."""
-    root = Path(cli.__file__).resolve().parents[2]
-    if not (root / "docs").is_dir():
-        raise SystemExit(f"{root} has no docs: run this from the project's sources")
-    return root
 
 
 def cli_page() -> str:

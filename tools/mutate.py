@@ -44,11 +44,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from logweir.tools.docs import find_root
 from logweir.tools.kernelmutants import Switch, switches
 from logweir.tools.mutantforks import KILLED, NOT_HERE, NOT_RUN, SURVIVED, Job
 from logweir.tools.mutantrecords import Equivalent, Results, read_equivalents
 from logweir.tools.mutanttree import Lines, Tree
+from logweir.tools.page import find_root
 from logweir.tools.randommutants import SOURCES, draw, lot, room_of
 
 __all__ = ["Mutant", "Run", "Verdict", "read_mutants", "stale"]

@@ -7,7 +7,15 @@ from pathlib import Path
 
 from logweir.errors import ConfigError
 
-__all__ = ["check_page", "read_section", "write_page"]
+__all__ = ["check_page", "find_root", "read_section", "write_page"]
+
+
+def find_root() -> Path:
+    """The folder of the project's sources, which holds docs/ and README.md."""
+    root = Path(__file__).resolve().parents[1]
+    if not (root / "docs").is_dir():
+        raise SystemExit(f"{root} has no docs: run this from the project's sources")
+    return root
 
 
 def _marks(command: str) -> tuple[str, str]:

@@ -267,7 +267,8 @@ def test_a_flipped_bit_in_a_packed_block_that_begins_near_a_border_is_damage(
             tmp_path / f"{place}", place, compress_threshold_bytes=1000, write_ahead_bytes=ahead
         )
         path = writer.path
-        assert path is not None and writer.size == place
+        assert path is not None
+        assert writer.size == place
         add(writer, 3, random.Random(3).randbytes(600).hex())
         end = writer.size
         writer.abandon()
