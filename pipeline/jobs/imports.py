@@ -79,7 +79,8 @@ def import_rows(
 
     `sources`: files or folders; `format`: parquet, csv (with header), json (lines); `primary`:
     fields of the primary key of a space that is made, else the first column. Column names are the
-    names of fields; `_rest`, as `export` writes it, goes back to where it came from.
+    names of fields; `_rest`, as `export` writes it, goes back to where it came from, and so does
+    the base64 that stands for a varbinary field in CSV and JSON.
     Raises `ConfigError`, `DecodeError` for a value that a field cannot hold, `RequestError`,
     `WalError`.
     """
@@ -94,23 +95,29 @@ def import_rows(
             frame = spark.read.csv(texts, header=True, escape='"')
         else:
             frame = spark.read.json(texts)
-        return import_frame(frame, to, space, primary=primary)
+        return import_frame(frame, to, space, primary=primary, is_base64=format != "parquet")
 
 
 def import_frame(
-    frame: DataFrame, to: str | Path, space: str, *, primary: Sequence[str] | None = None
+    frame: DataFrame,
+    to: str | Path,
+    space: str,
+    *,
+    primary: Sequence[str] | None = None,
+    is_base64: bool = False,
 ) -> Imported:
-    """Take a DataFrame. Arguments and errors as `import_rows`."""
+    """Take a DataFrame. `is_base64`: what text for a varbinary field is, else its UTF-8 is taken.
+    The other arguments, and errors, as `import_rows`."""
     target = target_folder("to", to)
     if any(target.glob("*.snap")) or any(target.glob("*.xlog")):
         with open_log(target, create=False) as log:
-            return _import(log, frame, space, primary)
+            return _import(log, frame, space, primary, is_base64)
     if target.exists() and any(target.iterdir()):
         raise ConfigError("to", f"{target} is neither a store nor empty.", hint="name a new folder")
     stage = target.with_name(f"{STAGE}{target.name}-{uuid.uuid4().hex}")
     try:
         with open_log(stage, create=True) as log:
-            done = _import(log, frame, space, primary)
+            done = _import(log, frame, space, primary, is_base64)
         with contextlib.suppress(FileNotFoundError):
             target.rmdir()
         OS.rename(stage, target)
@@ -122,7 +129,9 @@ def import_frame(
     return Imported(target, done.space, done.rows, done.created)
 
 
-def _import(log: Log, frame: DataFrame, space: str, primary: Sequence[str] | None) -> Imported:
+def _import(
+    log: Log, frame: DataFrame, space: str, primary: Sequence[str] | None, is_base64: bool
+) -> Imported:
     known = log.schema.get(space)
     if known is None:
         _create(log, frame, space, primary)
@@ -132,7 +141,7 @@ def _import(log: Log, frame: DataFrame, space: str, primary: Sequence[str] | Non
     rows = 0
 
     def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from pack_batches(found, batches)
+        yield from pack_batches(found, batches, is_base64)
 
     packed = frame.mapInArrow(carrying(convert), _PACKED_DDL)
     for row in packed.toLocalIterator(prefetchPartitions=True):
@@ -183,13 +192,15 @@ def _create(log: Log, frame: DataFrame, space: str, primary: Sequence[str] | Non
     log.create_space(space, format=fields, primary=key)
 
 
-def pack_batches(space: SpaceDef, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def pack_batches(
+    space: SpaceDef, batches: Iterable[pa.RecordBatch], is_base64: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Batches of columns as packed tuples: rows INT, tuples BINARY."""
     columns = TypedColumns(space)
     pack_one = packer()
     for batch in batches:
         if batch.num_rows:
-            rows = columns.from_columns(batch)
+            rows = columns.from_columns(batch, is_base64=is_base64)
             data = b"".join(pack_one(row) for row in rows)
             yield pa.RecordBatch.from_arrays(
                 [pa.array([len(rows)], pa.int32()), pa.array([data], pa.binary())],

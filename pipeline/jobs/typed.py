@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from base64 import b64decode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
@@ -175,8 +176,9 @@ class TypedColumns:
 
     # --- columns → tuples -------------------------------------------------------------------------
 
-    def from_columns(self, batch: pa.RecordBatch) -> list[list[Value]]:
+    def from_columns(self, batch: pa.RecordBatch, *, is_base64: bool = False) -> list[list[Value]]:
         """The tuples of a batch whose columns are named as ours; absent ones are nil.
+        `is_base64`: what text for a varbinary field is, else its bytes are taken.
 
         Columns may be of other types than ours where a value can be made of theirs: a JSON column
         takes plain numbers, a string column text. Trailing nils are left out as far as the format
@@ -201,7 +203,7 @@ class TypedColumns:
                 if place < 0:
                     others = {} if cell is None else json.loads(cell)
                 elif cell is not None:
-                    values[place] = self._value(self.columns[place], cell)
+                    values[place] = self._value(self.columns[place], cell, is_base64)
             for number, value in sorted((int(key), value) for key, value in others.items()):
                 values.extend([None] * (number + 1 - len(values)))
                 values[number] = from_json(value)
@@ -219,7 +221,7 @@ class TypedColumns:
         parts = self.space.primary.parts if self.space.primary is not None else ()
         return max([0, *numbers, *(part.field_no + 1 for part in parts)])
 
-    def _value(self, column: _Column, cell: Any) -> Value:
+    def _value(self, column: _Column, cell: Any, is_base64: bool) -> Value:
         kind = column.type
         try:
             if kind in (FieldType.UNSIGNED, FieldType.INTEGER):
@@ -231,7 +233,9 @@ class TypedColumns:
             if kind is FieldType.UUID:
                 return cell if isinstance(cell, uuid.UUID) else uuid.UUID(str(cell))
             if kind is FieldType.VARBINARY:
-                return cell if isinstance(cell, bytes) else str(cell).encode()
+                if isinstance(cell, bytes):
+                    return cell
+                return b64decode(cell, validate=True) if is_base64 else str(cell).encode()
             if kind is FieldType.STRING:
                 return cell if isinstance(cell, str) else str(cell)
             if kind is FieldType.BOOLEAN:

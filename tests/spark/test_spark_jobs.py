@@ -23,6 +23,7 @@ from logweir.errors import (
     ConfigError,
     CorruptBlock,
     CorruptFile,
+    DecodeError,
     LogweirError,
     PositionUnavailable,
     RequestError,
@@ -380,6 +381,30 @@ def test_an_export_imports_as_the_same_tuples(
         assert [row[0] for row in log.select("taken")] == [row[0] for row in goods]
     with pytest.raises(ConfigError, match="no field"):
         pipeline.import_rows(spark, tmp_path / "out", target, "_schema")
+
+
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_binary_fields_come_back_from_base64(
+    spark: SparkSession, tmp_path: Path, format: str
+) -> None:
+    """What Spark writes of bytes into text; text that is none of it is refused, with its column."""
+    fields = [("id", "unsigned"), ("data", "varbinary")]
+    store, out, copy = tmp_path / "store", tmp_path / "out", tmp_path / "copy"
+    for path in (store, copy):
+        with logweir.open(path, **OPTIONS) as log:
+            log.create_space("pieces", format=fields)
+    with logweir.open(store, **OPTIONS) as log:
+        pieces = [(number, bytes([0xFF, 0, number])) for number in range(5)]
+        for one in pieces:
+            log.insert("pieces", one)
+    pipeline.export(spark, store, out, what="state", space="pieces", format=format)
+    pipeline.import_rows(spark, out, copy, "pieces", format=format)
+    with logweir.open(copy, create=False, **OPTIONS) as log:
+        assert [tuple(row) for row in log.select("pieces")] == pieces
+    wrong = tmp_path / f"wrong.{format}"
+    wrong.write_text("id,data\n9,no*base64\n" if format == "csv" else '{"id": 9, "data": "*"}\n')
+    with pytest.raises(DecodeError, match=r"'data' has .* no varbinary"):
+        pipeline.import_rows(spark, wrong, copy, "pieces", format=format)
 
 
 @pytest.mark.parametrize("format", ["parquet", "delta"])
