@@ -8,6 +8,7 @@ import resource
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from support.loops import run, until
@@ -15,6 +16,7 @@ from support.loops import run, until
 from interop.tankmodel import MemoryStore, captures, frames
 from logweir.errors import (
     ConfigError,
+    LimitExceeded,
     PeerRefused,
     PositionUnavailable,
     RemoteProtocolError,
@@ -126,6 +128,94 @@ def test_what_is_asked_behind_a_creation_waits_for_it() -> None:
             assert len(answer.partitions) == 3
             assert await frame(reader) == CreateAnswer(3, "newer", CreateError.CREATED)
             await hang_up(writer, other)
+
+    run(test)
+
+
+def test_a_client_that_leaves_while_its_topic_is_made_leaves_nothing_behind() -> None:
+    """What it asked for behind that is not begun; others are answered, before and after."""
+    go = asyncio.Event()
+
+    class Slow(MemoryStore):
+        asked = 0
+
+        async def create_from(self, request: Create, owner: int | None = None) -> CreateError:
+            self.asked += 1
+            await go.wait()
+            return await super().create_from(request, owner)
+
+    async def test() -> None:
+        topics = Slow()
+        topics.create("t", 2)
+        async with served(topics) as (url, service):
+            _, writer = await raw(url)
+            wait = Fetch(1, (("t", (FetchPart("t", 0, 0, 100),)),), max_wait_ms=60_000)
+            wanted = [wait, Create(2, "new", 3), Create(3, "newer", 1)]
+            writer.write(b"".join(map(encode_request, wanted)))
+            await until(lambda: topics.asked == 1)
+            (conversation,) = service._conversations.values()
+            link = conversation._link
+            assert len(service.waiters) == 1
+            async with Client(url) as other:
+                assert len(await other.partitions("t")) == 2
+                await hang_up(writer)
+                await link.gone
+                await until(lambda: not link._tasks)
+                assert service._conversations.keys() != {conversation.session}
+                assert conversation.session not in service._conversations
+                assert conversation.session not in service._silent
+                assert len(service.waiters) == 0
+                go.set()
+                await other.create_topic("theirs")
+                assert [name for name, _, _ in await other.topics()] == ["t", "theirs"]
+            assert topics.asked == 2
+
+    run(test)
+
+
+def test_a_creation_that_is_broken_off_does_not_end_what_its_connection_asks() -> None:
+    """It gets no answer; what comes later does."""
+
+    class Broken(MemoryStore):
+        given: asyncio.Future[CreateError]
+
+        def create_from(self, request: Create, owner: int | None = None) -> Any:
+            self.given = asyncio.get_running_loop().create_future()
+            return self.given
+
+    async def test() -> None:
+        topics = Broken()
+        topics.create("t", 2)
+        async with served(topics) as (url, _):
+            reader, writer = await raw(url)
+            writer.write(encode_request(Create(1, "new", 3)))
+            await until(lambda: hasattr(topics, "given"))
+            topics.given.cancel()
+            await asyncio.sleep(0)
+            writer.write(encode_request(Partitions(2, "t")))
+            async with asyncio.timeout(10):
+                answer = await frame(reader)
+            assert isinstance(answer, PartitionsAnswer)
+            assert answer.request_id == 2
+            await hang_up(writer)
+
+    run(test)
+
+
+def test_a_call_with_more_bundles_than_a_request_takes_is_refused_in_words() -> None:
+    """Of one topic, or of more topics; the connection goes on, and what fits is stored."""
+
+    async def test() -> None:
+        async with served(store()) as (url, _), Client(url) as client:
+            with pytest.raises(LimitExceeded, match="bundles of topic 't' in one") as told:
+                await client.publish([part()] * 256)
+            assert (told.value.limit, told.value.got) == (255, 256)
+            assert told.value.hint
+            with pytest.raises(LimitExceeded, match="topics in one request"):
+                await client.publish([part()._replace(topic=f"t{n}") for n in range(256)])
+            stored = await client.publish([part()] * 255)
+            assert stored == [PublishResult.STORED] * 255
+            assert (await client.partitions("t"))[0].last == 255
 
     run(test)
 

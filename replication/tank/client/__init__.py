@@ -118,7 +118,8 @@ class Client(Reconnecting[Connection]):
     ) -> Sequence[PublishResult]:
         """Publish ready bundles in one request; the result of each, in order.
 
-        Raises `Unreachable` if the connection broke: then nothing is known.
+        Raises `Unreachable` if the connection broke: then nothing is known; `LimitExceeded` for
+        more than 255 topics, or bundles of one: then nothing was sent.
         """
         groups: dict[str, list[int]] = {}
         for index, part in enumerate(parts):

@@ -232,8 +232,10 @@ class _Conversation:
         self._link.spawn(self._serve_later(awaited))
 
     async def _serve_later(self, awaited: Awaitable[object]) -> None:
-        await awaited
-        self._pumping = False
+        try:
+            await awaited
+        finally:
+            self._pumping = False
         self._serve()
         self._link.flush()
 

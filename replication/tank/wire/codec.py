@@ -132,6 +132,15 @@ def _text(value: str) -> bytes:
     return bytes((len(data),)) + data
 
 
+def _many(count: int, what: str) -> int:
+    """A count of one byte."""
+    if count > 0xFF:
+        raise LimitExceeded(
+            f"the number of {what} in one request", 0xFF, count, hint="spread them over several"
+        )
+    return count
+
+
 def _frame(kind: MessageType, payload: bytes) -> bytes:
     if len(payload) > TANK_FRAME_BYTES:
         raise LimitExceeded("TANK_FRAME_BYTES", TANK_FRAME_BYTES, len(payload))
@@ -215,10 +224,10 @@ def _encode_publish(request: Publish) -> bytes:
     out += _text(request.client)
     out.append(request.acks)
     out += U32_LOW.pack(request.ack_timeout_ms)
-    out.append(len(request.topics))
+    out.append(_many(len(request.topics), "topics"))
     for name, parts in request.topics:
         out += _text(name)
-        out.append(len(parts))
+        out.append(_many(len(parts), f"bundles of topic {name!r}"))
         for part in parts:
             out += U16_LOW.pack(part.partition)
             out += encode_varint(len(part.bundle))
@@ -234,10 +243,10 @@ def _encode_fetch(request: Fetch) -> bytes:
     out += U64_LOW.pack(request.max_wait_ms) + U32_LOW.pack(request.min_bytes)
     if request.version >= _VERSION_WITH_FLAGS:
         out.append(request.flags)
-    out.append(len(request.topics))
+    out.append(_many(len(request.topics), "topics"))
     for name, parts in request.topics:
         out += _text(name)
-        out.append(len(parts))
+        out.append(_many(len(parts), f"partitions of topic {name!r}"))
         for part in parts:
             out += _FETCH_PART.pack(part.partition, part.start, part.size_bytes)
     return bytes(out)
