@@ -24,7 +24,7 @@ from logweir.wal.render import value_json
 from logweir.wal.spacenames import SpaceNames
 from logweir.wal.xrow import Key, RowType
 
-__all__ = ["Entry", "annotate_file", "format_entry", "printable"]
+__all__ = ["Entry", "annotate_file", "format_entry"]
 
 _BYTES_PER_LINE: Final = 12
 _SHOWN_BYTES: Final = 48  # of one value, unless all are asked for
@@ -45,25 +45,18 @@ class Entry:
     packed: bool = False
 
 
-def printable(text: str) -> str:
-    """Text without letters that a terminal would obey."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
-
-
-def format_entry(entry: Entry, *, whole: bool = False) -> str:
+def format_entry(entry: Entry, *, whole: bool = False) -> list[str]:
     """One entry as lines of text: offset, bytes in hexadecimal, meaning. `whole`: all its bytes."""
     shown = entry.data if whole else entry.data[:_SHOWN_BYTES]
     lines = []
     for at in range(0, max(len(shown), 1), _BYTES_PER_LINE):
         piece = shown[at : at + _BYTES_PER_LINE].hex(" ")
         place = f"{'+' if entry.packed else ''}{entry.offset + at:08x}"
-        text = "  " * entry.depth + printable(entry.meaning) if at == 0 else ""
+        text = "  " * entry.depth + entry.meaning if at == 0 else ""
         lines.append(f"{place:>9}  {piece:<{3 * _BYTES_PER_LINE - 1}}  {text}".rstrip())
     if len(shown) < entry.size:
         lines.append(f"{'':>9}  … {entry.size - len(shown)} bytes more")
-    return "\n".join(lines)
+    return lines
 
 
 def annotate_file(

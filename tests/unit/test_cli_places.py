@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.logs import SPACE_ROW, insert, write_log, write_snapshot
+from support.logs import SPACE_ROW, delete, insert, write_log, write_snapshot
 
 import logweir
 from logweir.tools.cli.output import Output
@@ -118,3 +119,38 @@ def test_columns_of_wide_letters_stand_one_below_the_other(
         "e\u0301       22",
         "a      333",
     ]
+
+
+ODD = "a\x1b[31mb\x9b2Jc\u202ed\ne\tf"
+NAMED = [512, 1, ODD, "memtx", 0, {}, [{"name": "id", "type": "string"}]]
+KEYED = [512, 0, "pk", "tree", {"unique": True}, [[0, "string"]]]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["cat", "DIR", "--format", style] for style in ("jsonl", "table", "yaml", "hex")),
+        *(["info", "DIR"], ["info", "DIR", "--json"], ["report", "DIR", "--json"]),
+        *(["verify", "DIR"], ["diff", "OTHER", "DIR"], ["diff", "OTHER", "DIR", "--json"]),
+        *(["history", "DIR", "512", json.dumps([ODD])], ["select", "DIR", "512"]),
+        *(["export", "DIR", "512"], ["space", "list", "DIR"], ["get", "DIR", "512", "no"]),
+        *(["user", "list", "DIR"], ["user", "drop", "DIR", ODD], ["topic", "list", "DIR"]),
+        *(["space", "drop", "OTHER", ODD], ["cat", "DIR", "--space", ODD + "?"]),
+    ],
+    ids=lambda words: " ".join(words[:4]).replace(ODD, "ODD"),
+)
+def test_text_of_data_is_escaped_in_pipes_too(command: list[str], tmp_path: Path) -> None:
+    """What it may hold neither ends a line of output nor steers the terminal that is shown it."""
+    for name in ("DIR", "OTHER"):
+        (tmp_path / name).mkdir()
+        write_snapshot(tmp_path / name, {272: [], 280: [NAMED], 288: [KEYED]})
+    write_log(
+        tmp_path / "DIR", [[insert(512, [ODD, ODD])], [delete(512, [ODD])], [insert(512, [ODD])]]
+    )
+    folders = ("DIR", "OTHER")
+    done = run(*(str(tmp_path / one) if one in folders else one for one in command))
+    printed = done.stdout + done.stderr
+    assert printed
+    assert all(letter.isprintable() or letter == "\n" for letter in printed), printed
+    for line in done.stdout.splitlines() if "--json" in command else ():
+        json.loads(line)

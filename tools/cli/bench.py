@@ -244,7 +244,8 @@ def _memcached(out: Output, folder: Path, rounds: int) -> None:
     title = {"items": memcached.ITEMS, "value_bytes": memcached.VALUE_BYTES, "connections": 1}
     _show(out, "dump", title, "items/s", figures.dump)
     told = ", ".join(f"{case} {value:.2f}" for case, value in figures.cpu_us.items())
-    out.line(f"dump, CPU of the server, us/item: {told}\n")
+    out.line(f"dump, CPU of the server, us/item: {told}")
+    out.line("")
     shown = ", ".join(f"{key} {value:.2f}" for key, value in figures.latency_ms.items())
     out.line(f"live change to packet, ms, {memcached.CHANGES} changes, durability fsync: {shown}")
     shown = ", ".join(
@@ -389,7 +390,8 @@ def _statements(out: Output, folder: Path, chosen: _Chosen) -> None:
             out.json(figure.to_json())
         else:
             if figure.peer not in peers:
-                out.line(f"\nnext to {figure.peer}; {chosen.rounds} rounds\n{report.HEADER}")
+                for line in ("", f"next to {figure.peer}; {chosen.rounds} rounds", report.HEADER):
+                    out.line(line)
             out.line(report.line_of(figure))
         peers.add(figure.peer)
         figures.append(figure)
@@ -399,7 +401,8 @@ def _statements(out: Output, folder: Path, chosen: _Chosen) -> None:
         told = [{"cell": name, "ratio": ratio} for name, ratio in worst]
         out.json({"suite": "statements", "machine": report.machine(), "worst": told})
     elif worst:
-        out.line("\nworst cells, the worst last:")
+        out.line("")
+        out.line("worst cells, the worst last:")
         out.table(
             ("cell", "ratio"), [(name, f"{ratio:.2f}") for name, ratio in worst], right=("ratio",)
         )

@@ -23,8 +23,8 @@ from logweir.recovery.chain import (
     own_mark,
 )
 from logweir.tools.cli.common import existing, show_damage, utc_text
-from logweir.tools.cli.output import Output
-from logweir.tools.hexdump import annotate_file, format_entry, printable
+from logweir.tools.cli.output import Output, visible
+from logweir.tools.hexdump import annotate_file, format_entry
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind
 from logweir.wal.directory import DirectoryIndex, LogFile, no_store, scan_directory
 from logweir.wal.endmark import EndMark, load_end_mark
@@ -257,7 +257,8 @@ class _Run:
             if isinstance(entry, Damage):
                 self.report(entry, is_bad=is_bad_tail(entry, meta))
             else:
-                self.out.line(format_entry(entry, whole=self.raw))
+                for line in format_entry(entry, whole=self.raw):
+                    self.out.line(line)
         self.names.update(names.values())
         return reached, end
 
@@ -391,7 +392,7 @@ def _table_rows(out: Output) -> _Emit:
         data = _data(block, number)
         width = shutil.get_terminal_size().columns if is_terminal else _LINE_WIDTH
         color = _COLORS.get(row.type, "")  # type: ignore[call-overload]
-        place = f" {printable(name):<16}"
+        place = f" {visible(name):<16}"
         room = width - len(head) - 8 - len(place) - 1
         head += out.styled(f"{row.type_name:<8}", color) + place
         if width < _ONE_LINE_WIDTH:
@@ -424,4 +425,4 @@ def _data(block: Block, number: int) -> str:
         columns.ops_bytes(number),
     )
     text = "  ".join(value_json(part) for part in parts if part is not None)
-    return printable(text[:_LINE_WIDTH])
+    return visible(text[:_LINE_WIDTH])

@@ -25,7 +25,7 @@ BOLD_RED: Final = "1;31"
 """How a terminal is told to show what is wrong."""
 
 _CONTROLS: Final = r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
-_ODD: Final = re.compile(rf"(\x1b\[[0-9;]*m|[\t\n])|{_CONTROLS}")
+_OWN_COLOURS: Final = re.compile(rf"(\x1b\[(?:[012]|1;31|3[1-6])m)|{_CONTROLS}")
 _ANY_CONTROL: Final = re.compile(_CONTROLS)
 PROGRESS_AFTER_SECONDS: Final = 0.7
 _ENDS: Final = (".", "!", "?", "…", ":")
@@ -47,7 +47,8 @@ class Output:
         return sys.stdout.isatty() and not self.as_json
 
     def line(self, text: str) -> None:
-        """Print one line to stdout; on a terminal without what that would obey, but colours."""
+        """Print one line to stdout, which may lead anywhere: what a terminal would obey in it, and
+        what would end the line, is escaped."""
         sys.stdout.write(_shown(text, sys.stdout) + "\n")
 
     def styled(self, text: str, codes: str) -> str:
@@ -81,7 +82,7 @@ class Output:
         lines = [[self.styled(name, BOLD) for name in columns]]
         for row in rows:
             texts = ("" if value is None else str(value) for value in row)
-            lines.append([_shown(text, sys.stdout).replace("\n", " ") for text in texts])
+            lines.append([_shown(text, sys.stdout) for text in texts])
         widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
         for line in lines:
             cells = [
@@ -138,11 +139,13 @@ class Output:
 
 
 def _shown(text: str, stream: TextIO) -> str:
-    """Text from anywhere for a stream: a terminal is told nothing that it would obey, as control
-    characters and marks of the direction of writing, but colours. As JSON escapes them."""
+    """Text from anywhere as one line for a stream: `visible`, but for the colours of `styled` on a
+    terminal."""
+    if text.isprintable():
+        return text  # of what is escaped nothing is
     if not stream.isatty():
-        return text
-    return _ODD.sub(lambda found: found[1] or _escape(found), text)
+        return _ANY_CONTROL.sub(_escape, text)
+    return _OWN_COLOURS.sub(lambda found: found[1] or _escape(found), text)
 
 
 def visible(text: str) -> str:
