@@ -159,6 +159,17 @@ class UrlFileSystem:
             raise as_os_error(error, path) from error
         return sorted(info.base_name for info in found)
 
+    def has_name(self, path: Path) -> bool:
+        """Whether something has the name."""
+        from pyarrow import fs
+
+        try:
+            return bool(
+                self._filesystem.get_file_info(path.as_posix()).type != fs.FileType.NotFound
+            )
+        except OSError as error:
+            raise as_os_error(error, path) from error
+
     def create(self, path: Path) -> AppendFile:
         """Refused."""
         raise self._read_only(path)
@@ -241,3 +252,7 @@ class CutFileSystem(UrlFileSystem):
         """The names in a folder, sorted."""
         names: list[str] = self._filesystem.list_directory(path)
         return names
+
+    def has_name(self, path: Path) -> bool:
+        """Whether something has the name."""
+        return bool(self._filesystem.has_name(path))

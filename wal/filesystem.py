@@ -189,6 +189,10 @@ class FileSystem(Protocol):
     def list_directory(self, path: Path) -> list[str]:
         """The names in a folder, sorted."""
 
+    def has_name(self, path: Path) -> bool:
+        """Whether something has the name, as the disk compares names: it may take those of other
+        letters for the same. The folder need not be listable."""
+
     def sync_file(self, path: Path) -> None:
         """Return when what is in the file is on stable storage, whoever wrote it."""
 
@@ -408,6 +412,14 @@ class OsFileSystem:
     def list_directory(self, path: Path) -> list[str]:
         with self._directory(path) as fd:
             return sorted(os.listdir(fd))
+
+    def has_name(self, path: Path) -> bool:
+        name, folder = self._at(path)
+        try:
+            os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def sync_file(self, path: Path) -> None:
         name, folder = self._at(path)

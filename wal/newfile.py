@@ -43,9 +43,7 @@ def check_output(to: Path, filesystem: FileSystem = OS, shown: str = "") -> None
     nobody can look. `shown`: its name in errors, if that is not its path."""
     name = shown or str(to)
     try:
-        taken = to.name in filesystem.list_directory(to.parent)
-    except (FileNotFoundError, NotADirectoryError):
-        taken = False  # what makes the file tells what is wrong
+        taken = filesystem.has_name(to)  # of a folder that is not there: who makes the file tells
     except OSError as error:
         raise explain(error, name) from error
     if taken:
@@ -65,7 +63,12 @@ def new_output(to: Path, filesystem: FileSystem = OS, shown: str = "") -> Iterat
         filesystem.sync_file(temporary)
         failpoint("output.before_rename")
         filesystem.rename(temporary, to)
-        filesystem.sync_directory(to.parent)
+        try:
+            filesystem.sync_directory(to.parent)
+        except PermissionError:
+            # A folder that may be written and not read cannot be opened to be synced; disks that
+            # keep a journal write the name with the file.
+            filesystem.sync_file(to)
     except OSError as error:
         raise explain(error, shown or str(to)) from error
     finally:

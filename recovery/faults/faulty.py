@@ -140,6 +140,11 @@ class FaultyFileSystem:
         self.call("list_directory", path)
         return self.inner.list_directory(path)
 
+    def has_name(self, path: Path) -> bool:
+        """As `FileSystem.has_name`."""
+        self.call("list_directory", path)
+        return self.inner.has_name(path)
+
     def sync_file(self, path: Path) -> None:
         """As `FileSystem.sync_file`."""
         self.call("sync_file", path)

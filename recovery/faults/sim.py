@@ -230,6 +230,11 @@ class SimFileSystem:
         with self.mutex:
             return sorted(self._folder(path).seen)
 
+    def has_name(self, path: Path) -> bool:
+        """As `FileSystem.has_name`."""
+        with self.mutex:
+            return path.name in self._folder(path.parent).seen
+
     def sync_file(self, path: Path) -> None:
         """As `FileSystem.sync_file`."""
         with contextlib.closing(SimFile(self._shared, path, self._file(path))) as file:

@@ -15,11 +15,13 @@ import pytest
 from support.logs import INSTANCE, SPACE_ROW, insert, transaction, write_snapshot
 from support.places import few_files, mounted, remount_read_only
 
-from logweir.errors import RecoveryRefused, WalError, WriteFailed
+import logweir
+from logweir.errors import ConfigError, RecoveryRefused, WalError, WriteFailed
 from logweir.recovery import RecoveryReport, examine, plan, repair, replay
 from logweir.recovery.faults import SimFileSystem
 from logweir.wal.damage import DamageKind
-from logweir.wal.filesystem import OS
+from logweir.wal.filesystem import OS, OsFileSystem
+from logweir.wal.newfile import check_output
 from logweir.wal.reader import WalReader
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
@@ -369,3 +371,57 @@ def folder_script(disk, root: Path, attempt) -> None:  # type: ignore[no-untyped
         attempt(disk.remove_tree, other)
         attempt(held.create, other / "late")
     attempt(disk.list_directory, root)
+
+
+@pytest.mark.parametrize("name", ["report", "changes"])
+def test_a_file_is_made_in_a_folder_that_may_not_be_listed(name: str, tmp_path: Path) -> None:
+    """Such as one where others drop what they have; a name that is taken is refused there, too."""
+    store, place = tmp_path / "store", tmp_path / "place"
+    with logweir.open(store) as log:
+        log.create_space("s", [("id", "unsigned")])
+        log.insert("s", [1])
+    place.mkdir()
+    place.chmod(0o333)
+    ending, words = {"report": ("html", ()), "changes": ("csv", ("--space", "s"))}[name]
+    arguments = [name, str(store), *words, "-o", str(place / f"a.{ending}")]
+    code = (
+        "import os, sys\n"
+        "from typer.testing import CliRunner\n"
+        "from logweir.pipeline import onefile\n"
+        "from logweir.tools.cli import main\n"
+        "main.load_command(sys.argv[1])\n"
+        "CliRunner().invoke(main.app, [*sys.argv[1:-1], os.devnull + '/no'])\n"  # imports all
+        "if os.geteuid() == 0:\n    os.seteuid(65534)\n"
+        "assert not os.access(os.path.dirname(sys.argv[-1]), os.R_OK, effective_ids=True)\n"
+        "for expected in (0, 2):\n"
+        "    done = CliRunner().invoke(main.app, sys.argv[1:])\n"
+        "    assert done.exit_code == expected, done.output\n"
+        "assert 'is there already' in done.output"
+    )
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o755)
+    for one in (store, *store.rglob("*")):
+        one.chmod(0o777)
+    program = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    place.chmod(0o755)
+    assert [one.name for one in place.iterdir()] == [f"a.{ending}"]
+
+
+class Folding(OsFileSystem):
+    """A disk that takes letters of both cases for the same, and keeps the name that was given
+    first."""
+
+    def _at(self, path: Path) -> tuple[Path, int | None]:
+        found = (one for one in path.parent.iterdir() if one.name.lower() == path.name.lower())
+        return super()._at(next(found, path))
+
+
+def test_a_name_that_the_disk_takes_for_anothers_is_taken(tmp_path: Path) -> None:
+    """The other's file is not replaced."""
+    check_output(tmp_path / "Report.html", Folding())
+    (tmp_path / "report.HTML").write_text("mine")
+    with pytest.raises(ConfigError, match="is there already"):
+        check_output(tmp_path / "Report.html", Folding())
+    check_output(tmp_path / "Report.html")  # this disk tells them apart
