@@ -44,6 +44,7 @@ from logweir.recovery.report import (
 from logweir.recovery.rewrite import copy_file, names_in, new_target, rewrite, salvage_snapshot
 from logweir.wal.columns import RowColumns
 from logweir.wal.damage import Damage
+from logweir.wal.directory import no_store
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.reader import WalReader
 from logweir.wal.vclock import VClock
@@ -130,6 +131,8 @@ def repair(
     """
     directory, to = Path(directory), Path(to)
     report = examine(directory, filesystem=filesystem, progress=progress, headerless=True)
+    if report.is_empty:
+        raise no_store(directory)
     snapshot = _snapshot(report)
     assert snapshot.meta is not None
     instance = report.instance or snapshot.meta.instance

@@ -37,6 +37,7 @@ from logweir.recovery.rewrite import (
     while_files_go,
 )
 from logweir.wal.damage import DamageKind
+from logweir.wal.directory import no_store
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.lease import leased
 from logweir.wal.vclock import VClock
@@ -112,6 +113,8 @@ def _restored(
     progress: Progress | None,
 ) -> RestoreResult:
     report = examine(directory, filesystem=filesystem, progress=progress)
+    if report.is_empty:
+        raise no_store(directory)
     source, _ = plan_until(report, until)
     snapshot = source.snapshot
     assert snapshot is not None

@@ -16,6 +16,7 @@ from logweir.recovery.policy import plan
 from logweir.recovery.replay import replay, snapshot_blocks
 from logweir.replication.stream.positions import GAP_SPACE, POSITION_SPACE, Gap
 from logweir.wal.columns import RowColumns
+from logweir.wal.directory import no_store
 from logweir.wal.spacenames import SpaceNames
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -49,7 +50,10 @@ class Recorded:
 
 def read_folder(directory: Path) -> Recorded:
     """Read a store's folder. Raises `WalError`, `RecoveryRefused` if its log is damaged."""
-    decided = plan(examine(directory))
+    report = examine(directory)
+    if report.is_empty:
+        raise no_store(directory)
+    decided = plan(report)
     reading = _Reading()
     vclock = decided.start
     for block in snapshot_blocks(decided):

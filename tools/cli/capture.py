@@ -13,6 +13,7 @@ import typer
 
 import logweir
 from logweir.errors import ConfigError, DecodeError, Unreachable
+from logweir.tools.cli.common import store_at
 from logweir.tools.cli.notify import notify
 from logweir.tools.cli.output import Output
 from logweir.wal.mp import Value
@@ -95,6 +96,8 @@ def command(
         assert store is not None
         if "://" not in where and Path(where).resolve() == store.resolve():
             raise ConfigError("--store", "is the folder that is read: its own changes would come")
+        if "://" not in where:
+            store_at(Path(where))  # before a store is made to keep the place in it
         with logweir.open(store) as log:
             given = work(StoreKept(log, name, images=images))
     notify("STOPPING=1")

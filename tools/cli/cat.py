@@ -22,7 +22,7 @@ from logweir.recovery.chain import (
     missing_end,
     own_mark,
 )
-from logweir.tools.cli.common import existing, show_damage, utc_text
+from logweir.tools.cli.common import existing, show_damage, store_at, utc_text
 from logweir.tools.cli.output import Output, visible
 from logweir.tools.hexdump import annotate_file, format_entry
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind
@@ -280,7 +280,7 @@ class _Run:
         """The log of one folder, from the start of the selection, until stopped."""
         if len(paths) != 1 or self.style is Format.HEX:
             raise typer.BadParameter("takes one folder, and rows as rows", param_hint="--follow")
-        path = paths[0]
+        path = store_at(paths[0])
         folder = path if path.is_dir() else path.parent
         index = scan_directory(folder)
         if path.is_dir():

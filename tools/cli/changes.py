@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from logweir.errors import ConfigError
-from logweir.tools.cli.common import FolderArgument, existing, given_vclock
+from logweir.tools.cli.common import FolderArgument, given_vclock, store_at
 from logweir.tools.cli.output import Output, human_bytes
 
 
@@ -43,7 +43,7 @@ def command(
     The columns are op, replica_id, lsn and time, the space's fields, and what these do not hold.
     `logweir pipeline export` does the same on Spark, and exports states.
     """
-    existing(directory)
+    store_at(directory)
     try:
         from logweir import pipeline
         from logweir.pipeline.onefile import write_file

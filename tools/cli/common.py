@@ -14,6 +14,7 @@ from logweir.errors import ConfigError, DecodeError
 from logweir.limits import TOPIC_TUPLE_BYTES, TUPLE_BYTES
 from logweir.tools.cli.output import Output
 from logweir.wal.damage import TAIL_KINDS, Damage
+from logweir.wal.directory import no_store, scan_directory
 from logweir.wal.vclock import VClock
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "given_vclock",
     "log_bytes",
     "show_damage",
+    "store_at",
     "utc_text",
 ]
 
@@ -56,6 +58,16 @@ TupleBytes = Annotated[
 def existing(path: Path) -> Path:
     """`path`, if something is there. Raises `OSError` as the system does."""
     os.stat(path)
+    return path
+
+
+def store_at(path: Path) -> Path:
+    """`path`, a file or a folder that holds a log or a snapshot. Raises `OSError` as the system
+    does, `WalError` where a folder has neither."""
+    if existing(path).is_dir():
+        index = scan_directory(path)
+        if not index.files and not index.damage:
+            raise no_store(path)
     return path
 
 

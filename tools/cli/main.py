@@ -4,7 +4,7 @@
 code   meaning
 =====  ============================================================================
 0      done, nothing to complain about
-1      done, and a problem was found, or the change could not be made
+1      a problem was found, a change could not be made, or a folder holds no store
 2      wrong usage: unknown option, missing file, a value that cannot be
 3      data on disk is damaged
 4      something could not be reached: a peer, a locked folder, a file without rights

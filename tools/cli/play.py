@@ -10,7 +10,7 @@ import typer
 from logweir.errors import ConfigError
 from logweir.replication import loop
 from logweir.replication.iproto.client.play import play
-from logweir.tools.cli.common import PathArgument, existing
+from logweir.tools.cli.common import PathArgument, store_at
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
 from logweir.wal.directory import scan_directory
@@ -34,7 +34,7 @@ def command(
     if target.scheme != "tarantool":
         raise ConfigError("URL", f"rows cannot be played into {target.scheme}", origin="argument")
     paths = [path]
-    if existing(path).is_dir():
+    if store_at(path).is_dir():
         paths = [file.path for file in scan_directory(path).xlogs]
     total = sum(_size(one) for one in paths)
     with out.progress("Playing", total) as progress:

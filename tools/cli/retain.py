@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from logweir.errors import ConfigError
-from logweir.tools.cli.common import existing
+from logweir.tools.cli.common import store_at
 from logweir.tools.cli.operating import StoreArgument, operate, server_at
 from logweir.tools.cli.output import Output, human_bytes
 
@@ -30,7 +30,7 @@ def command(
     from logweir.replication.administration import followers_of
 
     if server_at(where) is None:
-        found = followers_of(existing(Path(where)))
+        found = followers_of(store_at(Path(where)))
     else:
         with operate(where) as ask:
             found = ask("followers")

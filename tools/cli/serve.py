@@ -215,6 +215,10 @@ def command(
             archive, archive_every, archive_keep_for or None, archive_keep_snapshots or None
         )
         archiving.check()
+    if functions:
+        from logweir.replication.iproto.serve.functions import load_functions
+
+        load_functions(functions)  # before a store is made
     start_log(out, log_level, log_format, log_file)
     files = serving.raise_file_limit(connections + OTHER_FILES)
     if files < connections + OTHER_FILES:

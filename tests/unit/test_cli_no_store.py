@@ -1,0 +1,77 @@
+"""What each command says of a folder that holds no store: in the same words, and nothing is made."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from logweir.tools.cli import main
+
+COMMANDS = [
+    *("space list DIR", "get DIR s 1", "select DIR s", "select DIR s --as-of 1:5", "export DIR s"),
+    *("history DIR s 1", "insert DIR s [1]", "replace DIR s [1]", "upsert DIR s [1] [['=',1,1]]"),
+    *("update DIR s 1 [['=',1,1]]", "delete DIR s 1", "import DIR s", "info DIR", "verify DIR"),
+    *("report DIR --json", "report DIR -o NEW.html", "cat DIR", "cat --follow DIR"),
+    *("verify DIR --state", "repair DIR --to NEW", "trim DIR", "backup DIR --to NEW"),
+    *("archive DIR --to NEW", "restore DIR --to NEW", "snapshot DIR", "diff DIR DIR"),
+    *("play DIR tarantool://127.0.0.1:1", "status DIR", "retain list DIR", "gaps DIR"),
+    *("retain release DIR x", "gaps DIR --forget", "forget DIR @u:s", "user list DIR"),
+    *("topic list DIR", "topic config DIR t", "tap names DIR", "changes DIR --space s -o NEW.csv"),
+    *(
+        "capture DIR --exec json:dumps --once --store NEW",
+        "capture DIR --exec json:dumps --token NEW",
+    ),
+]
+OTHERS = {
+    **{name: "makes a store" for name in ("init", "serve", "follow")},
+    **{name: "of a server" for name in ("top",)},
+    "config": "of settings",
+    "doctor": "tells whether a store could be there",
+    "pipeline": "needs Spark: the same error, of places that may be URLs",
+    **{name: "makes its own folders" for name in ("crashtest", "bench")},
+}
+
+
+def test_every_command_is_tried() -> None:
+    """Or there is a reason why not."""
+    tried = {text.split()[0] for text in COMMANDS}
+    assert tried | OTHERS.keys() == main.COMMANDS.keys()
+    assert not tried & OTHERS.keys()
+
+
+@pytest.mark.parametrize("text", COMMANDS)
+def test_a_folder_that_holds_no_store(text: str, tmp_path: Path) -> None:
+    """Empty, or with files of others: exit code 1, for a timer whose disk is not mounted."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    words = text.replace("DIR", str(folder)).replace("NEW", str(tmp_path / "new")).split()
+    words = [word.replace("'", '"') for word in words]
+    for names in ([], ["notes.txt"]):
+        for name in names:
+            (folder / name).write_text("x")
+        result = CliRunner().invoke(main.app, words)
+        assert result.exit_code == 1, result.output
+        assert result.stdout == ""
+        assert result.stderr == (
+            f"logweir: error: {folder}: there is no snapshot and no log in the folder. hint: look "
+            "at the path, or make a store there with `logweir init`\n"
+        )
+        assert [one.name for one in folder.iterdir()] == names
+        assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_module_that_is_none_leaves_no_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor one that cannot be imported: it is looked at before a folder is made."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    (tmp_path / "broken_functions.py").write_text("1 / 0")
+    for module in ("no_such_module", "broken_functions", "../x"):
+        words = ["serve", str(tmp_path / "new"), "--functions", module]
+        result = CliRunner().invoke(main.app, [*words, "--listen", "tarantool://127.0.0.1:0"])
+        assert result.exit_code == 2, result.output
+        assert "cannot be imported" in result.stderr
+        assert not (tmp_path / "new").exists()
