@@ -34,9 +34,10 @@ Each says in one sentence what happened, where, and in `hint` what to do next.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,13 +70,43 @@ __all__ = [
     "WriteFailed",
     "WriterPoisoned",
     "WrongHistory",
+    "without_secrets",
 ]
+
+_ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/{1,2})([^/\s]\S*)")
+_VALUES: Final = re.compile(
+    r"(?i)((?:^|[&;])(?!password_file=)[\w.-]*"
+    r"(?:secret|token|passw|pwd|access_?key|account_?key|api_?key|credential|signature|\bsig(?==))"
+    r"[^=&;]*=)[^&;]*?(?=['\"]?[,:.)\]]*$|[&;])"
+)
+
+
+def without_secrets(text: str) -> str:
+    """Text as it may be shown: of addresses in it without what stands in front of an `@` where a
+    password is among that, and without values of options that are called like secrets.
+
+    Where nobody can tell how far a password goes, as with a `?` in it, nothing behind the scheme
+    is left. A password with a `/` in it is one, though by RFC 3986 the host ended there.
+    """
+    return _ADDRESS.sub(_cut, text) if ":/" in text else text
+
+
+def _cut(address: re.Match[str]) -> str:
+    head, mark, options = address[2].partition("?")
+    before = head.find(":")
+    if before >= 0 and "@" in address[2][before:]:
+        if "@" in options:
+            return f"{address[1]}…"
+        head = "…@" + head.rpartition("@")[2]
+    return address[1] + head + mark + _VALUES.sub(r"\1…", options)
 
 
 class LogweirError(Exception):
-    """The root of the tree. `message`: one sentence; `hint`: what to do next, or ""."""
+    """The root of the tree. `message`: one sentence, which shows no password of an address;
+    `hint`: what to do next, or ""."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
+        message = without_secrets(message)
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -102,6 +133,7 @@ class WalError(LogweirError):
         self, message: str, *, path: str = "", offset: int | None = None, hint: str = ""
     ) -> None:
         where = ""
+        path, message = without_secrets(path), without_secrets(message)
         if path:
             where = path if offset is None else f"{path} at byte {offset}"
             where += ": "

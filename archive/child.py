@@ -24,7 +24,7 @@ from logweir.archive.catalog import Keep
 from logweir.archive.objects import open_objects
 from logweir.errors import LogweirError
 from logweir.limits import ARCHIVE_WAIT_SECONDS
-from logweir.pipeline.storage import shown
+from logweir.pipeline.options import shown
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import ArchiveFigures
 from logweir.store.log import Log

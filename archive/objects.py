@@ -18,7 +18,8 @@ from typing import Any, Final, Protocol
 
 from logweir.errors import ConfigError, CorruptFile, WalError
 from logweir.limits import READ_WINDOW_BYTES
-from logweir.pipeline.storage import UrlFileSystem, connect, shown
+from logweir.pipeline.options import scheme_of, shown
+from logweir.pipeline.storage import UrlFileSystem, connect
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain, make_folders
 from logweir.wal.newfile import create_file
@@ -54,11 +55,11 @@ def open_objects(location: str) -> Objects:
 
     Raises `ConfigError` if no place of that kind is known, `WalError` if it cannot be opened.
     """
-    scheme = urllib.parse.urlsplit(location).scheme if "://" in location else ""
+    scheme = scheme_of(location)
     if scheme in ("", "file"):
         path = urllib.parse.unquote(urllib.parse.urlsplit(location).path) if scheme else location
         if not path:
-            raise ConfigError("place", f"{location!r} names no folder")
+            raise ConfigError("place", f"{shown(location)!r} names no folder")
         return FolderObjects(Path(os.path.abspath(path)))
     try:
         filesystem, path = connect(location, scheme)

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 
 from logweir.errors import ConfigError
-from logweir.pipeline.storage import shown
+from logweir.pipeline.options import shown
 from logweir.pipeline.targets import open_target
 from logweir.wal.filesystem import AppendFile
 from logweir.wal.newfile import check_output, create_file, new_output

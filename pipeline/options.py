@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-from logweir.errors import ConfigError, DecodeError
+from logweir.errors import ConfigError, DecodeError, without_secrets
 from logweir.limits import (
     PIPELINE_BATCH_BYTES,
     PIPELINE_BATCH_ROWS,
@@ -40,6 +40,8 @@ __all__ = [
     "parse_boolean",
     "parse_count",
     "parse_vclock",
+    "scheme_of",
+    "shown",
     "target_folder",
 ]
 
@@ -398,16 +400,15 @@ def target_folder(key: str, to: str | os.PathLike[str]) -> Path:
     text = os.fspath(to)
     if not is_url(text):
         return Path(os.path.abspath(text))
-    parts = urllib.parse.urlsplit(text)
-    if parts.scheme != "file":
+    if (scheme := scheme_of(text)) != "file":
         raise _refuse(
             key,
-            f"{text!r} is no local folder: what is written here is locked, or renamed as a whole, "
-            f"which {parts.scheme}:// does not promise.",
+            f"{shown(text)!r} is no local folder: what is written here is locked, or renamed as a "
+            f"whole, which {scheme}:// does not promise.",
             "name a folder that the driver and all workers see, then copy what is in it; snapshots "
             "(compact) and tables of format delta (export, cdc) may go to an object store",
         )
-    return Path(urllib.parse.unquote(parts.path))
+    return Path(urllib.parse.unquote(urllib.parse.urlsplit(text).path))
 
 
 def is_topic(url: str) -> bool:
@@ -420,6 +421,24 @@ def is_spooled(url: str) -> bool:
     return url.partition("://")[0] in SPOOLED
 
 
+def scheme_of(path: str) -> str:
+    """Which file system a URL (`s3://…`) names; "" of the path of a local file."""
+    found = _SCHEME.match(path)
+    return found[1].lower() if found else ""
+
+
 def is_url(path: str) -> bool:
     """Whether a path names a file system (`s3://…`) and not a local file."""
-    return "://" in path and urllib.parse.urlsplit(path).scheme != ""
+    return scheme_of(path) != ""
+
+
+def shown(location: str) -> str:
+    """A place as it may be shown: without what stands in front of an `@`, and without options."""
+    if not is_url(location):
+        return location
+    scheme, _, rest = without_secrets(location).partition("://")
+    host, slash, path = rest.partition("?")[0].partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")

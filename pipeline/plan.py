@@ -32,8 +32,8 @@ from typing import NamedTuple, TypeVar
 
 from logweir.errors import ConfigError, CorruptFile, WalError
 from logweir.limits import PIPELINE_OPENING_BYTES, PIPELINE_SPLIT_BYTES
-from logweir.pipeline.options import ORIGIN, ScanOptions
-from logweir.pipeline.storage import CutFile, open_storage, shown
+from logweir.pipeline.options import ORIGIN, ScanOptions, shown
+from logweir.pipeline.storage import CutFile, open_storage
 from logweir.recovery.chain import missing_end, own_mark
 from logweir.store.engine.settling import is_said, judged, logs_that_say, may_wait
 from logweir.wal.damage import Damage

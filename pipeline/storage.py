@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from logweir.errors import ConfigError, WalError
-from logweir.pipeline.options import ORIGIN, is_url
+from logweir.pipeline.options import ORIGIN, scheme_of, shown
 from logweir.wal.filesystem import OS, AppendFile, FileSystem, ReadFile
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "connect",
     "inside",
     "open_storage",
-    "shown",
 ]
 
 _HINT: Final = "look at the address, and at what its file system asks for (keys, region, host)"
@@ -36,32 +35,24 @@ def open_storage(location: str) -> tuple[FileSystem, Path]:
     Raises `ConfigError` where no file system of that kind is known, `WalError` where it cannot be
     opened.
     """
-    if not is_url(location):
+    scheme = scheme_of(location)
+    if not scheme:
         return OS, Path(location)
-    parts = urllib.parse.urlsplit(location)
-    if parts.scheme == "file":
-        return OS, Path(urllib.parse.unquote(parts.path))
-    filesystem, path = connect(location, parts.scheme)
+    if scheme == "file":
+        return OS, Path(urllib.parse.unquote(urllib.parse.urlsplit(location).path))
+    filesystem, path = connect(location, scheme)
     return UrlFileSystem(filesystem), Path(path)
-
-
-def shown(location: str) -> str:
-    """A place as it may be shown: without what stands in front of an `@`, and without options."""
-    if not is_url(location):
-        return location
-    parts = urllib.parse.urlsplit(location)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def inside(location: str, name: str) -> str:
     """The location of a file of the folder `location`: in front of the options of a URL."""
-    head, mark, options = location.partition("?") if is_url(location) else (location, "", "")
+    head, mark, options = location.partition("?") if scheme_of(location) else (location, "", "")
     return f"{head.rstrip('/')}/{name}{mark}{options}"
 
 
 def connect(location: str, scheme: str) -> tuple[Any, str]:
     """The `pyarrow.fs.FileSystem` that a URL names, and the path in it. Raises as `open_storage`,
-    and `ImportError` without pyarrow."""
+    and `ImportError` without pyarrow. No error has as its cause one that shows the whole URL."""
     from pyarrow import ArrowInvalid, fs
 
     try:
@@ -69,12 +60,9 @@ def connect(location: str, scheme: str) -> tuple[Any, str]:
         return filesystem, path
     except ArrowInvalid as error:
         if "Unrecognized filesystem" not in str(error):
-            raise ConfigError(
-                "path", f"{shown(location)!r}: {error}", origin=ORIGIN, hint=_HINT
-            ) from error
-        unknown = error
+            raise _unreadable(location, error) from None
     except OSError as error:
-        raise WalError(f"{error}.", path=shown(location), hint=_HINT) from error
+        raise WalError(f"{_told(location, error)}.", path=shown(location), hint=_HINT) from None
     try:
         import fsspec
     except ImportError:
@@ -83,16 +71,25 @@ def connect(location: str, scheme: str) -> tuple[Any, str]:
             f"no file system is known for {scheme}://",
             origin=ORIGIN,
             hint="pyarrow has s3, gs, abfs, hdfs and file; install fsspec for others",
-        ) from unknown
+        ) from None
     try:
         opened, path = fsspec.core.url_to_fs(location)
     except (ValueError, ImportError) as error:
-        raise ConfigError(
-            "path", f"{shown(location)!r}: {error}", origin=ORIGIN, hint=_HINT
-        ) from error
+        raise _unreadable(location, error) from None
     except OSError as error:  # some connect at once
-        raise WalError(f"{error}.", path=shown(location), hint=_HINT) from error
+        raise WalError(f"{_told(location, error)}.", path=shown(location), hint=_HINT) from None
     return fs.PyFileSystem(fs.FSSpecHandler(opened)), path
+
+
+def _told(location: str, error: Exception) -> str:
+    """What a file system says of an address, which it may quote."""
+    return str(error).replace(location, shown(location))
+
+
+def _unreadable(location: str, error: Exception) -> ConfigError:
+    text = f"{shown(location)!r}: {_told(location, error)}"
+    hint = _HINT + "; in a key or secret, / is %2F, @ is %40 and ? is %3F"
+    return ConfigError("path", text, origin=ORIGIN, hint=hint)
 
 
 def as_os_error(error: Exception, path: Path) -> OSError:

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Final
 
 from logweir.errors import PositionUnavailable, WalError
-from logweir.pipeline.options import ScanOptions
+from logweir.pipeline.options import ScanOptions, shown
 from logweir.pipeline.plan import Range, Source, Split, lost_behind
-from logweir.pipeline.storage import open_storage, shown
+from logweir.pipeline.storage import open_storage
 from logweir.store.engine.settling import judge_at
 from logweir.wal.directory import scan_directory
 from logweir.wal.endmark import load_end_mark

@@ -10,13 +10,12 @@ durable. Nothing there can be locked, or be appended to.
 from __future__ import annotations
 
 import contextlib
-import urllib.parse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from logweir.errors import ConfigError
-from logweir.pipeline.options import is_url, target_folder
+from logweir.pipeline.options import scheme_of, target_folder
 from logweir.pipeline.storage import UrlFileSystem, as_os_error, connect
 from logweir.wal.filesystem import OS, AppendFile, Buffer, FileSystem
 
@@ -29,7 +28,7 @@ def open_target(key: str, to: str | Path) -> tuple[FileSystem, Path]:
     Raises `ConfigError` where no file system of that kind is known, `WalError` where it cannot be
     opened.
     """
-    scheme = urllib.parse.urlsplit(str(to)).scheme if is_url(str(to)) else ""
+    scheme = scheme_of(str(to))
     if scheme in ("", "file"):
         return OS, target_folder(key, to)
     filesystem, path = connect(str(to), scheme)

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from logweir.errors import ConfigError
+from logweir.errors import ConfigError, without_secrets
 
 __all__ = [
     "STALL_SECONDS",
@@ -169,9 +169,9 @@ def option_names(url: Url, name: str) -> list[str]:
 
 
 def _refuse(text: str, origin: str, message: str, hint: str) -> ConfigError:
-    shown = text
-    if "@" in text:
-        before, host = text.rsplit("@", 1)
+    shown = without_secrets(text)
+    if "@" in shown:
+        before, host = shown.rpartition("@")[::2]
         scheme, separator, _ = before.partition("://")
         shown = f"{scheme}://…@{host}" if separator and "@" not in scheme else f"…@{host}"
     return ConfigError(f"address {shown!r}", message, origin=origin, hint=hint)

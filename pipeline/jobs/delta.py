@@ -28,8 +28,8 @@ import pyarrow as pa
 from logweir.errors import ConfigError, WalError
 from logweir.pipeline.checkpoints import query_id
 from logweir.pipeline.jobs.work import carrying
-from logweir.pipeline.options import is_url, target_folder
-from logweir.pipeline.storage import connect, inside, shown
+from logweir.pipeline.options import is_url, scheme_of, shown, target_folder
+from logweir.pipeline.storage import connect, inside
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, explain, make_folders
 
@@ -77,7 +77,7 @@ class DeltaPlace:
     @classmethod
     def of(cls, key: str, to: str | Path) -> DeltaPlace:
         """The place that was named by an option `key`. Raises `ConfigError` for any other URL."""
-        if is_url(str(to)) and urllib.parse.urlsplit(str(to)).scheme in _STORES:
+        if scheme_of(str(to)) in _STORES:
             return cls(str(to))
         return cls(str(target_folder(key, to)))
 
@@ -100,7 +100,7 @@ class DeltaPlace:
         from pyarrow import fs
 
         if self.is_store:
-            filesystem, path = connect(self.location, urllib.parse.urlsplit(self.location).scheme)
+            filesystem, path = connect(self.location, scheme_of(self.location))
             return filesystem, path.rstrip("/")
         return fs.LocalFileSystem(), self.location
 

@@ -40,9 +40,9 @@ from logweir.pipeline.jobs.survey import (
     wanted_definitions,
 )
 from logweir.pipeline.jobs.work import carrying, per_item, typed_errors
-from logweir.pipeline.options import ScanOptions, absolute
+from logweir.pipeline.options import ScanOptions, absolute, shown
 from logweir.pipeline.plan import Source, Split, plan
-from logweir.pipeline.storage import inside, open_storage, shown
+from logweir.pipeline.storage import inside, open_storage
 from logweir.store.schema.definition import SYSTEM_ID_MAX, SYSTEM_ID_MIN, SystemSpace
 from logweir.wal.reader import read_meta
 from logweir.wal.vclock import VClock

@@ -173,8 +173,15 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "listener_rights",
     ),
     "redis": ("redis_*", "listener_rights"),
-    "pipeline": ("pipeline_*", "spark_*", "batches_of_an_url", "kernel_rooms", "settled_*"),
-    "archive": ("archive*",),
+    "pipeline": (
+        "pipeline_*",
+        "spark_*",
+        "batches_of_an_url",
+        "kernel_rooms",
+        "settled_*",
+        "secrets",
+    ),
+    "archive": ("archive*", "secrets"),
     "tools": (
         "audit",
         "bench_*",

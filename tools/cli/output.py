@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TextIO
 
+from logweir.errors import without_secrets
+
 __all__ = ["BOLD_RED", "Output", "human_bytes", "human_seconds", "visible"]
 
 BOLD: Final = "1"
@@ -104,8 +106,8 @@ class Output:
     def error(self, text: str, hint: str = "") -> None:
         """Report an error on stderr, in one line."""
         if self.debug:
-            traceback.print_exc()
-        text = " ".join(text.split())
+            sys.stderr.write(without_secrets(traceback.format_exc()))
+        text = " ".join(without_secrets(text).split())
         if hint:
             text += f"{'' if text.endswith(_ENDS) else '.'} hint: {hint}"
         sys.stderr.write(f"logweir: error: {_shown(text, sys.stderr)}\n")

@@ -403,6 +403,7 @@ def _export(spark: SparkSession, call: _Call) -> int:
 def _cdc(spark: SparkSession, call: _Call) -> int:
     from logweir import pipeline
     from logweir.pipeline.jobs.work import typed_errors
+    from logweir.pipeline.options import shown
 
     with typed_errors():
         query = pipeline.cdc(
@@ -423,7 +424,8 @@ def _cdc(spark: SparkSession, call: _Call) -> int:
             is_over = bool(query.awaitTermination(_POLL_SECONDS))
             seen |= {one.batchId: one.numInputRows for one in query.recentProgress}
     rows = sum(seen.values())
-    told = {"to": call.target, "batches": len(seen), "rows": rows}
+    to = shown(call.target)
+    told = {"to": to, "batches": len(seen), "rows": rows}
     if call.out.as_json:
         call.out.json(told)
         return 0
@@ -432,7 +434,7 @@ def _cdc(spark: SparkSession, call: _Call) -> int:
         done = f"as the space is; {words(rows, 'row')} of the log merged in {batches}"
     else:
         done = f"{words(rows, 'row')} in {batches}"
-    call.out.line(f"{call.target}: {done}")
+    call.out.line(f"{to}: {done}")
     return 0
 
 
