@@ -1,4 +1,4 @@
-"""What each command says of a folder that holds no store: in the same words, and nothing is made."""
+"""What each command says of a folder that holds no store: the same words; and nothing is made."""
 
 from __future__ import annotations
 
