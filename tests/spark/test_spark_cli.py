@@ -50,6 +50,17 @@ def test_damage_is_one_line_and_exit_code_3(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_picture_without_a_place_is_refused_before_spark(tmp_path: Path) -> None:
+    """Of another job, too."""
+    for words in (
+        ["stats", tmp_path, "--plot", "rows.txt"],
+        ["state", tmp_path, "--plot", "a.svg"],
+    ):
+        ran = run(tmp_path, *words)
+        assert ran.returncode == 2, ran.stderr
+        assert "--plot" in ran.stderr
+
+
 def test_options_of_the_scan_and_of_spark_reach_them(tmp_path: Path) -> None:
     """`--option` leaves rows out, `--conf` says where Spark runs."""
     folder = sample("04-crashed").folder
@@ -60,8 +71,11 @@ def test_options_of_the_scan_and_of_spark_reach_them(tmp_path: Path) -> None:
         "kinds=xlog",
         "--conf",
         "spark.master=local[1]",
+        "--plot",
+        str(tmp_path / "rows.svg"),
     ]
     ran = run(tmp_path, "stats", folder, "--json", *words)
     assert ran.returncode == 0, ran.stderr
+    assert (tmp_path / "rows.svg").read_text().startswith("<?xml")
     rows = [json.loads(line) for line in ran.stdout.splitlines()]
     assert {(row["kind"], row["type_name"]) for row in rows} == {("xlog", "UPDATE")}

@@ -63,8 +63,8 @@ TOPICS: Final = {
     ),
     "stats": Topic(
         "Count rows, bytes, lsns and times by kind of file, space and type of row.",
-        ("option",),
-        "pipeline stats data --option recursive=true",
+        ("option", "plot"),
+        "pipeline stats data --option recursive=true --plot spaces.png",
     ),
     "import": Topic(
         "Take Parquet, CSV or JSON lines into --space of the store --to; of format tank a broker's "
@@ -169,6 +169,12 @@ def command(
         list[str] | None,
         typer.Option(metavar="FIELD", help="import: a field of a new space's key; repeatable."),
     ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="stats: draw rows and bytes of each space: a .png, .svg or .pdf."
+        ),
+    ] = None,
 ) -> int:
     """Run a job over an archive on Spark: on this machine, or where --master says.
 
@@ -194,6 +200,7 @@ def command(
             "every": every,
             "mirror": mirror,
             "primary": primary,
+            "plot": plot,
         },
         scan=_pairs("--option", option),
     )
@@ -233,6 +240,10 @@ def _check(job: Job, call: _Call) -> None:
         raise ConfigError("--mirror", "is of one space", hint="name it with --space")
     if call.scan:
         _check_scan(job, call)
+    if call.options["plot"] is not None:
+        from logweir.tools.bench.report import check_plot
+
+        check_plot(call.options["plot"])
     if job in ("export", "cdc") and call.format == "tank":
         raise ConfigError("--format", "tank is for import")
 
@@ -480,6 +491,10 @@ def _stats(spark: SparkSession, call: _Call) -> int:
 
     with _progress(call, "Counting") as told, watched(spark, told), typed_errors():
         rows = [row.asDict() for row in pipeline.stats(spark, *call.paths, **call.scan).collect()]
+    if call.options["plot"] is not None:
+        from logweir.tools.cli.chart import draw_stats
+
+        draw_stats(call.options["plot"], rows)
     if call.out.as_json:
         for row in rows:
             call.out.json(row)
