@@ -243,7 +243,7 @@ TABLES: Final = {
         Amount(20_000),
     ),
     "operations": Table(
-        "logweir, a backup, an archive, a join, publishes",
+        "logweir, copies, repair, trim, an archive, a join, topics",
         "python -P -m logweir.testing.figures operations",
         "",
         _operations,

@@ -21,6 +21,7 @@ from logweir.recovery.faults.faulty import flipped
 from logweir.testing.forking import in_child
 from logweir.testing.interrupting import Interrupter
 from logweir.testing.store import CrashStore
+from logweir.wal.filesystem import FileSystem
 
 __all__ = [
     "Measured",
@@ -237,7 +238,7 @@ def _disk(files: list[tuple[str, bytes]], folder: Path) -> SimFileSystem:
     return disk
 
 
-def readable_rows(disk: SimFileSystem, folder: Path) -> list[bytes] | None:
+def readable_rows(disk: FileSystem, folder: Path) -> list[bytes] | None:
     """The rows of a folder, None where damage is told."""
     with contextlib.suppress(LogweirError):
         if not examine(folder, filesystem=disk).damage:

@@ -44,6 +44,7 @@ __all__ = [
     "ReadFile",
     "each",
     "explain",
+    "give_back",
     "give_up",
     "make_folders",
 ]
@@ -110,7 +111,7 @@ def give_up(file: ReadFile | AppendFile) -> None:
         file.close()
 
 
-def _give_back(fd: int) -> None:
+def give_back(fd: int) -> None:
     """Close a descriptor through which nothing was written that matters: so do errors of it."""
     with contextlib.suppress(OSError):
         os.close(fd)
@@ -294,7 +295,7 @@ class _OsReadFile:
     def close(self) -> None:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
-            _give_back(fd)
+            give_back(fd)
 
 
 class _OsAppendFile(OfProcess):
@@ -465,9 +466,9 @@ class OsFileSystem:
                     # A child that is being forked may have copies, which would keep it locked.
                     fcntl.flock(folder, fcntl.LOCK_UN)
             finally:
-                _give_back(fd)
+                give_back(fd)
         finally:
-            _give_back(folder)
+            give_back(folder)
 
     # --- inside -----------------------------------------------------------------------------------
 

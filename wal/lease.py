@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 
+from logweir.wal.filesystem import give_back
+
 __all__ = ["LOCK_NAME", "Lease", "holders", "is_leased", "leased", "unleased"]
 
 LOCK_NAME: Final = "logweir.lock"
@@ -51,7 +53,7 @@ class Lease:
         """Give everything back. Twice: nothing."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            give_back(fd)
 
     def hold(self, first: int, last: int | None = None) -> None:
         """Keep the files with numbers `first` … `last` (None: all later ones), no others. What was
@@ -101,7 +103,7 @@ def unleased(directory: Path, number: int) -> Iterator[bool]:
         yield fd < 0 or _SET is None or _try(fd, _SET, number)
     finally:
         if fd >= 0:
-            os.close(fd)
+            give_back(fd)
 
 
 def is_leased(directory: Path, first: int, last: int | None = None) -> bool:
@@ -116,7 +118,7 @@ def is_leased(directory: Path, first: int, last: int | None = None) -> bool:
     except OSError:
         return False
     finally:
-        os.close(fd)
+        give_back(fd)
 
 
 def holders(directory: Path) -> dict[int, int]:

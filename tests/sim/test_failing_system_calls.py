@@ -1,4 +1,5 @@
-"""The 1st, 2nd, … system call about a store's folder fails, those of LMDB too: typed errors only.
+"""The 1st, 2nd, … system call about a store's folder fails, or writes by half, those of LMDB too:
+typed errors only.
 
 In a process of its own, with `support/failing.c` in front of the C library.
 """
@@ -21,7 +22,12 @@ PROGRAM = r"""
 import ctypes, errno, json, os, shutil, sys, traceback
 from pathlib import Path
 import logweir
-from logweir.recovery import examine
+from logweir.recovery import RepairResult, examine, repair, restore
+from logweir.recovery.trim import trim
+from logweir.replication.topic.spaces import create_topic
+from logweir.testing.measuring import readable_rows
+from logweir.testing.operations import CHANGES, are_whole
+from logweir.wal.filesystem import OS
 
 what, durability, names, library = sys.argv[1:]
 library = ctypes.CDLL(library)
@@ -29,23 +35,40 @@ library.fail_name.restype = ctypes.c_char_p
 OPTIONS = {"wal_max_size": 2000, "checkpoint_interval": 0.0}
 FORMAT = [("id", "unsigned"), ("value", "string")]
 base, folder = Path("base").absolute(), Path("store").absolute()
+target = folder.with_name("store-copy")
+COPIES = {"restore": lambda: restore(folder, target, verify=True),
+          "repair": lambda: repair(folder, target)}
+made = 0
 with logweir.open(base, **OPTIONS) as log:
     log.create_space("kv", FORMAT)
     log.append("kv", [(number, "x" * 50) for number in range(20)])
     log.snapshot()
     for number in range(20, 40):
         log.insert("kv", (number, "y" * 50))
+    if what == "topics":
+        create_topic(log, "t", 1, now_seconds=0)
+if what == "trim":
+    log = logweir.open(base)
+    log.insert("kv", (40, "new"))
+    log.inner.abandon()
+if what == "repair":
+    newest = max(base.glob("*.xlog"))
+    os.truncate(newest, newest.stat().st_size - 40)
+rows = readable_rows(OS, base)
 library.fail_below(os.fsencode(folder))
 
 def prepare():
+    global made
+    made = 0
     shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(target, ignore_errors=True)
     if what == "make":
         return None
     shutil.copytree(base, folder)
-    if what in ("open", "verify"):
+    if what in ("open", "verify", "trim", *COPIES):
         return None
     log = logweir.open(folder, durability=durability, **OPTIONS)
-    if what != "insert":
+    if what not in ("insert", "topics"):
         log.insert("kv", (40, "new"))
     return log
 
@@ -54,6 +77,13 @@ def use(log):
         return logweir.open(folder, durability=durability, **OPTIONS)
     if what == "verify":
         examine(folder)
+    elif what == "trim":
+        trim(folder)
+    elif what == "topics":
+        global made
+        for change, _ in CHANGES:
+            change(log)
+            made += 1
     elif what == "retain":
         log.retain("somebody", log.vclock)
         log.release("somebody")
@@ -62,6 +92,46 @@ def use(log):
     else:
         getattr(log.inner if what == "collect" else log, what)()
     return log
+
+def copy(at, number, lasts):
+    # The same of a copy to another folder: the source stays, what was begun is made by the same.
+    prepare()
+    outcome = error = None
+    library.fail_at(at, number, lasts)
+    try:
+        outcome = COPIES[what]()
+    except BaseException as caught:
+        error = caught
+    call = library.fail_name().decode()
+    library.fail_at(0, 0, 0)
+    wrong = []
+    if error is not None and not isinstance(error, logweir.LogweirError):
+        wrong.append("".join(traceback.format_exception(error))[-1500:])
+    if error is not None:
+        if not call:
+            raise error
+        try:
+            outcome = COPIES[what]()
+        except logweir.LogweirError:  # it has its name, and all is there
+            pass
+    if files(folder) != files(base):
+        wrong.append("the source is another")
+    there = tuples(target)
+    told = isinstance(outcome, RepairResult) and outcome.lost != clean.lost
+    if there != whole and not (told and set(there) <= set(whole)):
+        wrong.append(f"the copy is not whole: {there}")
+    return call, wrong
+
+def tuples(where):
+    with logweir.open(where) as log:
+        return [tuple(row) for row in log.select("kv")]
+
+def files(where):
+    return {one.name: one.read_bytes() for one in where.iterdir() if one.is_file()}
+
+if what in COPIES:
+    prepare()
+    clean, whole = COPIES[what](), tuples(target)
 
 def run(at, number, lasts):
     # Returns the call that failed, "" for none, and what came of it that should not.
@@ -87,7 +157,15 @@ def run(at, number, lasts):
     except logweir.LogweirError:
         pass
     error = log = None
+    if what == "trim":
+        if readable_rows(OS, folder) != rows:
+            wrong.append("rows are missing")
+        trim(folder)
+        if readable_rows(OS, folder) != rows or trim(folder):
+            wrong.append("it was not cut")
     with logweir.open(folder) as log:
+        if what == "topics" and not are_whole(log, made):
+            wrong.append(f"topics behind {made} changes: {list(log.schema)}")
         if what != "make":
             found = [row[0] for row in log.select("kv")]
             if found[:40] != list(range(40)) or is_made and found[-1] != 40:
@@ -99,10 +177,11 @@ def run(at, number, lasts):
 calls, wrong = {}, []
 for name in names.split(","):
     for lasts in (False, True)[: 1 if name == "EINTR" else 2]:  # Python tries again for ever
-        at, call, step = 0, "first", 1 if name == "EIO" else 3
+        at, call, step = 0, "first", 1 if name in ("EIO", "SHORT") else 3
         while call:
             at += step
-            call, found = run(at, getattr(errno, name), lasts)
+            number = getattr(errno, name, 0)
+            call, found = (copy if what in COPIES else run)(at, number, lasts)
             calls[call] = calls.get(call, 0) + 1
             wrong += [[name, lasts, at, call, text] for text in found]
 print(json.dumps([calls, wrong]))
@@ -150,19 +229,24 @@ EXPECTED = {
     "snapshot": {"open", "pwritev", "fdatasync", "close", "rename", "fsync", "unlink", "pwrite"},
     "retain": {"open", "pwritev", "fdatasync", "close", "rename", "fsync"},
     "close": {"pwritev", "fdatasync", "close", "open", "rename", "fsync", "flock"},
+    "restore": {"open", "pread", "pwritev", "fdatasync", "close", "rename", "fsync", "mkdir"},
+    "repair": {"open", "pread", "pwritev", "fdatasync", "close", "rename", "fsync", "mkdir"},
+    "trim": {"open", "pread", "ftruncate", "fdatasync", "close", "flock"},
+    "topics": {"pwritev", "fdatasync", "open", "close"},
 }
 """Calls that must be among those that failed, so that the loop does see the whole of it; without
 `at` and `64` at their ends."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("errors", ["EIO", "ENOSPC,EMFILE", "EACCES,EINTR"])
+@pytest.mark.parametrize("errors", ["EIO", "ENOSPC,EMFILE", "EACCES,EINTR", "SHORT"])
 @pytest.mark.parametrize("what", [*EXPECTED, "collect"])
 def test_only_typed_errors_come_of_failing_system_calls(
     what: str, errors: str, library: Path, tmp_path: Path
 ) -> None:
     """Whichever fails, once or from then on: an error of the tree, nothing lost, folder free.
-    With EIO that is every call, with the other errors every third."""
+    With EIO that is every call, with the other errors every third; with SHORT every write is cut
+    short, once or all from then on, which is no error but to LMDB."""
     calls, wrong = failing(library, tmp_path, what, "fsync", errors)
     assert wrong == []
     if errors == "EIO":

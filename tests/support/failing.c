@@ -1,9 +1,10 @@
 /* Preloaded into a test's process: system calls about files of one folder fail when they are told to.
  *
- * fail_below(path): which folder. fail_at(n, number, lasts): the n-th such call from now on fails with
+ * fail_below(path): which folder, and all whose paths begin so. fail_at(n, number, lasts): the n-th such call from now on fails with
  * that errno, and if `lasts` all that follow; 0: none does. fail_name(): the first that failed, "" for
  * none. Calls of LMDB count as those of Python do. fail_only(name): no other calls count, "": all do.
  * With a number below 0 the call is not refused: that signal reaches the process before it is made.
+ * With number 0 only calls count that write more than a byte: half of the bytes are written, and told.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #define FILES 65536
+#define PARTS 1024 /* of one call, which is all that the system takes */
 
 static char folder[4096];
 static unsigned char ours[FILES];
@@ -42,7 +44,7 @@ void fail_at(int n, int with, int on)
 
 const char *fail_name(void) { return name_of_first; }
 
-static int fails(const char *name)
+static int is_turn(const char *name)
 {
     int now;
     if (!at || (only[0] && strncmp(name, only, strlen(only))))
@@ -52,12 +54,42 @@ static int fails(const char *name)
         return 0;
     if (!name_of_first[0])
         strncpy(name_of_first, name, sizeof name_of_first - 1);
+    return 1;
+}
+
+static int fails(const char *name)
+{
+    if (!number || !is_turn(name))
+        return 0;
     if (number < 0) {
         kill(getpid(), -number);
         return 0;
     }
     errno = number;
     return 1;
+}
+
+/* How much of a write of `size` bytes is to be made. */
+static size_t kept(const char *name, size_t size)
+{
+    return number || size < 2 || !is_turn(name) ? size : size / 2;
+}
+
+/* The same of parts: `less` has those that are left; returns how many. */
+static int kept_parts(const char *name, const struct iovec *parts, int count, struct iovec *less)
+{
+    size_t size = 0, left;
+    int i;
+    for (i = 0; i < count; i++)
+        size += parts[i].iov_len;
+    left = kept(name, size);
+    for (i = 0; i < count && (left || !i); i++) {
+        less[i] = parts[i];
+        if (less[i].iov_len > left)
+            less[i].iov_len = left;
+        left -= less[i].iov_len;
+    }
+    return i;
 }
 
 static int is_ours(int fd) { return fd >= 0 && fd < FILES && ours[fd]; }
@@ -129,22 +161,43 @@ OPENAT(openat64)
     }
 
 OF_FD(ssize_t, read, (int fd, void *data, size_t size), (fd, data, size))
-OF_FD(ssize_t, write, (int fd, const void *data, size_t size), (fd, data, size))
-OF_FD(ssize_t, writev, (int fd, const struct iovec *parts, int count), (fd, parts, count))
 OF_FD(ssize_t, pread, (int fd, void *data, size_t size, off_t where), (fd, data, size, where))
 OF_FD(ssize_t, pread64, (int fd, void *data, size_t size, off_t where), (fd, data, size, where))
-OF_FD(ssize_t, pwrite, (int fd, const void *data, size_t size, off_t where), (fd, data, size, where))
-OF_FD(ssize_t, pwrite64, (int fd, const void *data, size_t size, off_t where), (fd, data, size, where))
-OF_FD(ssize_t, pwritev, (int fd, const struct iovec *parts, int count, off_t where), (fd, parts, count, where))
-OF_FD(ssize_t, pwritev64, (int fd, const struct iovec *parts, int count, off_t where), (fd, parts, count, where))
-OF_FD(ssize_t, pwritev2, (int fd, const struct iovec *parts, int count, off_t where, int flags), (fd, parts, count, where, flags))
-OF_FD(ssize_t, pwritev64v2, (int fd, const struct iovec *parts, int count, off_t where, int flags), (fd, parts, count, where, flags))
 OF_FD(int, ftruncate, (int fd, off_t size), (fd, size))
 OF_FD(int, ftruncate64, (int fd, off_t size), (fd, size))
 OF_FD(int, fsync, (int fd), (fd))
 OF_FD(int, fdatasync, (int fd), (fd))
 OF_FD(int, flock, (int fd, int what), (fd, what))
 OF_FD(int, fchmod, (int fd, mode_t mode), (fd, mode))
+
+/* A call that writes; `less` makes it short. */
+#define WRITES(name, given, less, passed)                                                          \
+    ssize_t name given                                                                             \
+    {                                                                                              \
+        static ssize_t(*call) given;                                                               \
+        struct iovec some[PARTS];                                                                  \
+        (void)some;                                                                                \
+        if (!call)                                                                                 \
+            call = real(#name);                                                                    \
+        if (is_ours(fd)) {                                                                         \
+            if (fails(#name))                                                                      \
+                return -1;                                                                         \
+            less(#name);                                                                           \
+        }                                                                                          \
+        return call passed;                                                                        \
+    }
+
+#define BYTES(name) size = kept(name, size)
+#define SOME(name) count = kept_parts(name, parts, count, some), parts = some
+
+WRITES(write, (int fd, const void *data, size_t size), BYTES, (fd, data, size))
+WRITES(pwrite, (int fd, const void *data, size_t size, off_t where), BYTES, (fd, data, size, where))
+WRITES(pwrite64, (int fd, const void *data, size_t size, off_t where), BYTES, (fd, data, size, where))
+WRITES(writev, (int fd, const struct iovec *parts, int count), SOME, (fd, parts, count))
+WRITES(pwritev, (int fd, const struct iovec *parts, int count, off_t where), SOME, (fd, parts, count, where))
+WRITES(pwritev64, (int fd, const struct iovec *parts, int count, off_t where), SOME, (fd, parts, count, where))
+WRITES(pwritev2, (int fd, const struct iovec *parts, int count, off_t where, int flags), SOME, (fd, parts, count, where, flags))
+WRITES(pwritev64v2, (int fd, const struct iovec *parts, int count, off_t where, int flags), SOME, (fd, parts, count, where, flags))
 
 /* A call about a path. */
 #define OF_PATH(name, given, dir, path, passed)                                                    \

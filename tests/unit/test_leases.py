@@ -87,6 +87,14 @@ def test_lease_holds_its_range_and_no_more(tmp_path: Path) -> None:
     assert holders(tmp_path) == {}
 
 
+def test_what_giving_a_lease_back_says_stops_nobody(log: logweir.Log) -> None:
+    """Its descriptor is gone already, which the system tells as it tells of a disk that fails."""
+    with leased(log.path), Lease(log.path) as lease:
+        lease.hold(0)
+        os.close(lease._fd)
+    assert not is_leased(log.path, 0)
+
+
 def test_folder_without_a_lock_file_has_no_leases(tmp_path: Path) -> None:
     """Nobody has written there, so nobody collects; reading it makes no file."""
     with leased(tmp_path):

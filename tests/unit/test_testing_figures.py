@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import re
 import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.crashing import (
@@ -17,6 +19,8 @@ from support.crashing import (
 )
 
 import logweir
+from logweir.errors import LogweirError
+from logweir.recovery.faults import FaultyFileSystem
 from logweir.testing import CrashStore, figures, measuring, operations
 from logweir.testing.meshing import mesh
 from logweir.testing.operations import OPERATIONS
@@ -65,7 +69,16 @@ def test_servers_that_follow_one_another_are_measured() -> None:
 
 @pytest.mark.parametrize(
     ("name", "states", "tried"),
-    [("a backup", 10, 10), ("an archive", 10, 10), ("a join", 99, 16), ("publishes", 10, 10)],
+    [
+        ("a backup", 10, 10),
+        ("a restore", 10, 10),
+        ("a repair", 200, 93),
+        ("a trim", 99, 24),
+        ("an archive", 10, 10),
+        ("a join", 99, 16),
+        ("publishes", 10, 10),
+        ("changes of topics", 10, 10),
+    ],
 )
 def test_each_failing_call_of_an_operation_is_measured(name: str, states: int, tried: int) -> None:
     """What it left is whole, or made whole by the same once more, and no file stays open."""
@@ -75,15 +88,32 @@ def test_each_failing_call_of_an_operation_is_measured(name: str, states: int, t
 
 
 def test_an_operation_that_breaks_its_promise_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A publish that is acknowledged and not stored."""
+    """A publish and a change of topics that are acknowledged before they are there; a trim and a
+    repair that tell nothing of what failed."""
 
     async def early(log: logweir.Log, promise: Callable[[int], None]) -> None:
         promise(99)
         await published(log, promise)
 
-    published = operations._publish_some
+    def early_change(store: CrashStore) -> None:
+        store.promise(4)
+        changed(store)
+
+    def quiet(call: Callable[..., Any]) -> Callable[..., Any]:
+        def tell_nothing(*where: Path, filesystem: FaultyFileSystem) -> Any:
+            with contextlib.suppress(LogweirError):
+                return call(*where, filesystem=filesystem)
+
+        return tell_nothing
+
+    published, changed = operations._publish_some, operations._change_topics
     monkeypatch.setattr(operations, "_publish_some", early)
-    assert OPERATIONS["publishes"](10, {"number": errno.EIO}).broken > 0
+    monkeypatch.setattr(operations, "_change_topics", early_change)
+    monkeypatch.setattr(operations, "trim", quiet(operations.trim))
+    monkeypatch.setattr(operations, "repair", quiet(operations.repair))
+    for name, states in (("publishes", 10), ("changes of topics", 60), ("a trim", 99)):
+        assert OPERATIONS[name](states, {"number": errno.EIO}).broken > 0, name
+    assert OPERATIONS["a repair"](99, {"number": errno.ENOSPC, "lasts": True}).broken > 0
 
 
 @NEEDS_COMPILER
