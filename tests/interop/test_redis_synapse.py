@@ -24,9 +24,16 @@ PASSWORD = "a word"
 _SUBSCRIBED = "Successfully subscribed to redis stream"
 
 
+def said(log: logweir.Log) -> dict[tuple[str, ...], object]:
+    """What account data says, by room and type."""
+    if log.schema.get("synapse_account_json") is None:
+        return {}
+    return {row[1:3]: row[5] for row in log.select("synapse_account_json")}
+
+
 def test_homeserver_and_worker_run_on_logweir_instead_of_redis(tmp_path: Path) -> None:
     """1.163.2: the worker learns what happens at the main process, also after our restart; all rows
-    are kept, once and without a gap."""
+    are kept, once and without a gap, with what events and account data say in SQLite."""
     home, work, data = tmp_path / "home", tmp_path / "work", tmp_path / "data"
     home.mkdir()
     work.mkdir()
@@ -38,7 +45,7 @@ def test_homeserver_and_worker_run_on_logweir_instead_of_redis(tmp_path: Path) -
         bits = Privilege.READ | Privilege.WRITE
         users.grant(log, "default", bits, users.Target("space", "matrix"))
     listen = [parse_listen_url(f"redis://127.0.0.1:{port}?space=matrix&channels=logweir.test*")]
-    follow = [parse_url(f"synapse+file://{home}/hs.yaml")]
+    follow = [parse_url(f"synapse+file://{home}/hs.yaml?enrich=database")]
     with Serving(data, listen=listen, follow=follow) as serving:
         synapse.start()
         serving.wait(lambda: follows(serving), 60)
@@ -46,6 +53,11 @@ def test_homeserver_and_worker_run_on_logweir_instead_of_redis(tmp_path: Path) -
         serving.wait(lambda: len(stored(serving.log).get("receipts", [])) == 1)
         worker = RealWorker(work, synapse)
         user = "@first:logweir.test"
+        serving.wait(lambda: said(serving.log).items() >= {("", "org.example.k"): {"v": 1}}.items())
+        tags = {"tags": {"u.work": {"order": 0.5}}}
+        serving.wait(lambda: said(serving.log).get((room, "m.tag")) == tags)
+        bodies = [row[7].get("body", "") for row in serving.log.select("synapse_event_json")]
+        assert "caf\u00e9\nline 2" in bodies
         until(serving, lambda: "Connected to redis" in worker.text(), worker)
         synapse.type("first", token, room)
         until(serving, lambda: worker.typing_users(room, token) == [user], worker)

@@ -23,7 +23,9 @@ from interop.serving import Serving
 from interop.test_pipeline_spools import batch
 from interop.test_real_synapse import follows
 from logweir.replication.protocols import parse_url
+from logweir.replication.runner import SourceState
 from logweir.replication.stream import positions
+from logweir.replication.synapse.follow.forgetting import forget_user
 from logweir.store import Log
 from logweir.wal.mp import unpack
 from logweir.wal.xrow import Key
@@ -323,6 +325,81 @@ def test_events_come_with_what_they_say_also_after_a_time_without_the_database(
         assert found[rejected] == ("rejected", "nobody may see this")
         assert found[event] == ("soft_failed", "once more")
         assert found[said] == ("redacted", "")
+
+
+ACCOUNT = """
+SELECT user_id, '', account_data_type, content::json FROM account_data
+UNION ALL SELECT user_id, room_id, account_data_type, content::json FROM room_account_data
+UNION ALL SELECT user_id, room_id, 'm.tag',
+  json_build_object('tags', json_object_agg(tag, content::json))
+  FROM room_tags GROUP BY user_id, room_id
+"""
+
+
+def account_of_log(log: Log) -> dict[tuple[str, ...], Any]:
+    """What each says, of those that are kept whole and say something."""
+    if log.schema.get("synapse_account_json") is None:
+        return {}
+    rows = [row for row in log.select("synapse_account_json") if row[4] == "whole"]
+    return {row[:3]: plain(row[5]) for row in rows if row[5] != {"tags": {}}}
+
+
+def test_account_data_and_tags_come_with_what_they_say(
+    cluster: RealCluster, tmp_path: Path
+) -> None:
+    """As they stand in the tables, also what is changed and what is taken away; rows of receipts
+    carry their own. A user without a right on a table ends it, with its name, unless that stream
+    is not asked for; what a user has is forgotten with the user."""
+    cluster.postgres.sql(f"CREATE ROLE limited LOGIN PASSWORD '{PASSWORD}'")
+    cluster.postgres.sql("GRANT SELECT ON ALL TABLES IN SCHEMA public TO limited")
+    cluster.postgres.sql("REVOKE ALL ON room_tags FROM limited")
+    client = again(lambda: Client(cluster, "fay"))
+    room = next(iter(client.rooms.values()))
+    client.act()
+    tags = f"/user/{client.user}/rooms/{room}/tags"
+    client.written("PUT", f"{tags}/u.work", {"order": 0.5})
+    client.written("PUT", f"{tags}/m.favourite", {})
+
+    def of_database() -> dict[tuple[str, ...], Any]:
+        return {row[:3]: row[3] for row in cluster.postgres.sql(ACCOUNT)}
+
+    follow = parse_url(f"{cluster.url}?start=all&enrich=database&streams=account_data,receipts")
+    with Serving(tmp_path / "data", follow=[follow]) as serving:
+        log = serving.log
+        serving.wait(lambda: account_of_log(log) == of_database(), 60)
+        both = account_of_log(log)[client.user, room, "m.tag"]
+        assert both == {"tags": {"u.work": {"order": 0.5}, "m.favourite": {}}}
+        client.written("DELETE", f"{tags}/u.work", {})
+        client.written("PUT", f"/user/{client.user}/account_data/org.example.k", {"n": "new"})
+        serving.wait(lambda: account_of_log(log) == of_database(), 60)
+        assert account_of_log(log)[client.user, "", "org.example.k"] == {"n": "new"}
+        data = log.schema.space("synapse_account_data").id
+        beside = log.schema.space("synapse_account_json").id
+        for transaction in log.rows():
+            spaces = [row.space_id for row in transaction.rows]
+            assert spaces.count(beside) == spaces.count(data)
+        receipts = [row[3] for row in log.select("synapse_receipts")]
+        assert receipts
+        assert all(row[5]["ts"] > 1_600_000_000_000 for row in receipts)
+        assert forget_user(log, client.user)["synapse_account_json"] >= 4
+        assert not [key for key in account_of_log(log) if key[0] == client.user]
+    where = f"postgresql://limited@/synapse?host={cluster.postgres.folder}"
+    (tmp_path / "word").write_text(PASSWORD + "\n")
+    options = f"start=all&enrich={where}&enrich_password_file={tmp_path}/word"
+    with Serving(tmp_path / "two", follow=[parse_url(f"{cluster.url}?{options}")]) as serving:
+        runner = serving.server.runners[0]
+        serving.wait(lambda: runner.status.state == SourceState.STOPPED, 60)
+        assert "permission denied for table room_tags" in str(runner.status.last_error)
+    options += "&enrich_streams=events,backfill"
+    with Serving(tmp_path / "two", follow=[parse_url(f"{cluster.url}?{options}")]) as serving:
+        serving.wait(lambda: contents_of_log(serving.log).keys() >= {*last(cluster)}, 60)
+        assert not account_of_log(serving.log)
+
+
+def last(cluster: RealCluster) -> list[str]:
+    """The newest event."""
+    sql = "SELECT event_id FROM events ORDER BY stream_ordering DESC LIMIT 1"
+    return [row[0] for row in cluster.postgres.sql(sql)]
 
 
 def told(log: Log) -> dict[str, tuple[str, str]]:

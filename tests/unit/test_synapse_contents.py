@@ -27,6 +27,7 @@ from logweir.replication.synapse.follow.contents import (
 from logweir.replication.synapse.follow.forgetting import forget_user
 from logweir.replication.synapse.follow.homeserver import read_homeserver
 from logweir.replication.synapse.follow.ingest import Intake
+from logweir.replication.synapse.follow.kinds import enriched_streams
 from logweir.replication.synapse.follow.retention import Expiry
 from logweir.replication.synapse.wire.codec import encode_row
 from logweir.replication.synapse.wire.rows import Run
@@ -40,6 +41,10 @@ CREATE TABLE event_json (event_id TEXT, json TEXT, internal_metadata TEXT);
 CREATE TABLE state_events (event_id TEXT, state_key TEXT);
 CREATE TABLE rejections (event_id TEXT, reason TEXT);
 CREATE TABLE redactions (event_id TEXT, redacts TEXT);
+CREATE TABLE account_data (user_id TEXT, account_data_type TEXT, content TEXT);
+CREATE TABLE room_account_data
+  (user_id TEXT, room_id TEXT, account_data_type TEXT, content TEXT);
+CREATE TABLE room_tags (user_id TEXT, room_id TEXT, tag TEXT, content TEXT);
 """
 
 
@@ -323,3 +328,122 @@ def test_password_file_that_cannot_be_read_ends_it(tmp_path: Path) -> None:
     _, events = next(portions([unit(1, says("$a"))]))
     with pytest.raises(LogweirError, match=r"enrich_password_file .*none: No such file"):
         asyncio.run(Contents(database).of(events))
+
+
+def account(home: Home) -> None:
+    """Ann's: one of all rooms, one of a room, and two tags of it."""
+    home.put("account_data", ANN, "m.direct", '{"@bob:matrix.test": ["!r"]}')
+    home.put("room_account_data", ANN, "!r", "org.mark", '{"n": 1}')
+    home.put("room_tags", ANN, "!r", "m.favourite", '{"order": 0.5}')
+    home.put("room_tags", ANN, "!r", 'u."x"', "{}")
+
+
+def held(log: Log, space: str = "synapse_account_json") -> dict[tuple[str, ...], tuple[Any, ...]]:
+    """Token, state and content of account data."""
+    return {tuple(row[1:3]): row[3:] for row in log.select(space)}
+
+
+def test_account_data_and_tags_say_what_they_are(home: Home, log: Log) -> None:
+    """Of all rooms, of one, its tags by either stream; too long, unreadable, and not there."""
+    account(home)
+    most = '{"a": "' + "x" * (SYNAPSE_JSON_BYTES - 9) + '"}'
+    home.put("account_data", ANN, "longest", most)
+    home.put("account_data", ANN, "long", most + " ")
+    home.put("account_data", ANN, "list", "[]")
+    home.put("room_tags", ANN, "!broken", "t", "{")
+    home.put("room_tags", ANN, "!long", "t", most)
+    kinds = ["m.direct", "longest", "long", "list", "gone"]
+    rows = [[ANN, None, kind] for kind in kinds]
+    rows += [[ANN, "!r", "org.mark"], [ANN, "!r", "gone"], [ANN, "!r", "m.tag"]]
+    rows += [[ANN, f"!{room}", "m.tag"] for room in ("broken", "long", "none")]
+    odd = [[ANN], [1, None, "x"], [ANN, 2, "x"], [ANN, None, None], ANN]
+    take(home, log, unit(7, *rows, *odd, stream="account_data"))
+    tags = {"tags": {"m.favourite": {"order": 0.5}, 'u."x"': {}}}
+    assert held(log) == {
+        ("", "m.direct"): (7, "whole", {"@bob:matrix.test": ["!r"]}),
+        ("", "longest"): (7, "whole", json.loads(most)),
+        ("", "long"): (7, "long", None),
+        ("", "list"): (7, "unreadable", None),
+        ("", "gone"): (7, "missing", None),
+        ("!r", "org.mark"): (7, "whole", {"n": 1}),
+        ("!r", "gone"): (7, "missing", None),
+        ("!r", "m.tag"): (7, "whole", tags),
+        ("!broken", "m.tag"): (7, "unreadable", None),
+        ("!long", "m.tag"): (7, "long", None),
+        ("!none", "m.tag"): (7, "whole", {"tags": {}}),
+    }
+    take(home, log, unit(8, [ANN, "!r", "{}"], stream="tag_account_data"))
+    assert held(log)["!r", "m.tag"] == (8, "whole", tags)
+
+
+def test_account_data_stands_in_the_transaction_of_its_row(home: Home, log: Log) -> None:
+    """Also of units that come together; what is there of a key is what came last."""
+    account(home)
+    run = Run.of([(n, [encode_row(json.dumps([ANN, None, "m.direct"]))]) for n in range(1, 9)])
+    take(home, log, Units("account_data", "master", 1, run, 0, False, Cursor(8, 8)))
+    assert held(log)["", "m.direct"][0] == 8
+    spaces = [log.schema.space(f"synapse_account_{one}").id for one in ("data", "json")]
+    shapes = [[row.space_id for row in one.rows[:2]] for one in log.rows()]
+    assert shapes.count(spaces) == 8
+
+
+def test_only_the_streams_that_are_chosen_get_contents(home: Home, log: Log) -> None:
+    """Of the others the rows alone are kept, and the database is not asked for them."""
+    account(home)
+    home.event("$a")
+    home.database.execute("DROP TABLE events")
+    url = parse_url("synapse://h:1?enrich=sqlite:///x&enrich_streams=account_data")
+    chosen = enriched_streams(url, is_asked=True)
+    contents = Contents(Database("the database", file=str(home.file)))
+    intake = Intake(log, "matrix.test", enriched=chosen)
+    changes = [unit(1, says("$a")), unit(2, [ANN, None, "m.direct"], stream="account_data")]
+    for portion, named in portions(changes, chosen):
+        intake.store(portion, asyncio.run(contents.of(named)))
+    assert list(held(log)) == [("", "m.direct")]
+    assert log.schema.get("synapse_event_json") is None
+    assert log.count("synapse_events") == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("enrich=sqlite:///x&enrich_streams=events,typing", "'typing' is no stream with contents"),
+        ("enrich_streams=events", "there is no database"),
+    ],
+)
+def test_streams_that_say_nothing_are_refused(value: str, told: str) -> None:
+    """Before anything is followed."""
+    url = parse_url(f"synapse://h:1?{value}")
+    with pytest.raises(ConfigError, match=told) as refused:
+        enriched_streams(url, is_asked="enrich=" in value)
+    assert refused.value.hint
+
+
+def test_account_data_goes_by_age_and_with_its_user(home: Home, log: Log) -> None:
+    """By age when the row that brought it last goes; who is named in it takes it along."""
+    account(home)
+    both = [[ANN, None, "m.direct"], [ANN, "!r", "org.mark"]]
+    take(home, log, unit(1, *both, stream="account_data"))
+    now = 1000.0
+    expiry = Expiry(log, Intake(log, "matrix.test"), (("account_data", 80),), lambda: now)
+    expiry.run()
+    take(home, log, unit(2, both[0], [ANN, "!r", "m.tag"], stream="account_data"))
+    now += 81
+    assert expiry.run() == 2
+    assert set(held(log)) == {("", "m.direct"), ("!r", "m.tag")}
+    assert forget_user(log, "@bob:matrix.test")["synapse_account_json"] == 1
+    assert forget_user(log, ANN) == {
+        "synapse_account_data": 2,
+        "synapse_account_json": 1,
+    }
+    assert not held(log)
+
+
+def test_a_table_that_may_not_be_read_is_named(home: Home) -> None:
+    """With those that are needed for that kind."""
+    home.database.execute("DROP TABLE room_tags")
+    _, named = next(portions([unit(1, [ANN, "!r", "m.tag"], stream="account_data")]))
+    contents = Contents(Database("the database", file=str(home.file)))
+    with pytest.raises(SourceStopped, match="no such table: room_tags") as stopped:
+        asyncio.run(contents.of(named))
+    assert "SELECT on room_tags;" in str(stopped.value.hint)

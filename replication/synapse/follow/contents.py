@@ -1,6 +1,19 @@
-"""What events say, from the homeserver's database: the option ``enrich``.
+"""What rows only name, from the homeserver's database: the options ``enrich``, ``enrich_streams``.
 
 ========================================  =========================================================
+value                                     database
+========================================  =========================================================
+``postgresql://[user@][host][:port]/db``  a PostgreSQL, in libpq's own form, parameters with it;
+                                          its password stands in the file that
+                                          `enrich_password_file` names, or where libpq looks
+``sqlite:///FILE``                        of a small homeserver
+``database``                              (``synapse+file`` only) what the homeserver's file says
+========================================  =========================================================
+
+Each event, and account data, that a row of the streams `kinds.ENRICHED` names becomes a tuple of
+the space of its kind, written in the transaction of that row. `state` says what `content` is:
+
+===========  =========================================================
 value                                     database
 ========================================  =========================================================
 ``postgresql://[user@][host][:port]/db``  a PostgreSQL, in libpq's own form, parameters with it;
@@ -17,7 +30,7 @@ room and time. It is written in the transaction of that row. `state` says what `
 ===========  ======================================================================================
 state        content
 ===========  ======================================================================================
-whole        the event's
+whole        the event's, or the account data
 soft_failed  the event's, which clients are not shown
 rejected     the event's, which is not part of its room
 redacted     nil: an event that redacts it, and was not rejected, is in the database or came here
@@ -37,15 +50,21 @@ import asyncio
 import contextlib
 import sqlite3
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from logweir.errors import ConfigError, DecodeError, SourceStopped, Unreachable
+from logweir.errors import ConfigError, SourceStopped, Unreachable
 from logweir.limits import CONNECT_SECONDS, SYNAPSE_JSON_BYTES
-from logweir.replication.outgoing.shape import STREAM_PREFIX
-from logweir.replication.synapse.wire.codec import decode_row_value, encode_value, read_json
+from logweir.replication.synapse.follow.kinds import (
+    ENRICHED,
+    KINDS,
+    Kind,
+    Named,
+    NamedEvent,
+    named_in,
+)
 from logweir.replication.synapse.wire.units import Change, Unit, Units
 from logweir.replication.urls import Url
 from logweir.store.commit.group import Group
@@ -55,60 +74,32 @@ from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
 
 __all__ = [
-    "CONTENT_FIELDS",
-    "CONTENT_FORMAT",
-    "CONTENT_INDEXES",
-    "ENRICHED",
     "PORTION_EVENTS",
     "Contents",
     "Database",
-    "Named",
-    "contents_space",
-    "event_of",
     "keep",
     "portions",
     "read_database",
 ]
 
-ENRICHED: Final = ("events", "backfill")
-"""Streams whose rows name events."""
-
-
-_OPTIONAL: Final = {"is_nullable": True}
-CONTENT_FORMAT: Final[Sequence[dict[str, Any]]] = (
-    {"name": "event_id", "type": "string"},
-    {"name": "room_id", "type": "string"},
-    {"name": "type", "type": "string"},
-    {"name": "sender", "type": "string", **_OPTIONAL},
-    {"name": "state_key", "type": "string", **_OPTIONAL},
-    {"name": "origin_server_ts", "type": "integer", **_OPTIONAL},
-    {"name": "state", "type": "string"},
-    {"name": "content", "type": "any"},
-)
-CONTENT_FIELDS: Final[Sequence[str]] = [field["name"] for field in CONTENT_FORMAT]
-_TIME: Final = {"field": "origin_server_ts", **_OPTIONAL}
-CONTENT_INDEXES: Final = {"room": {"parts": ["room_id", _TIME], "unique": False}}
-_STATE, _CONTENT = 6, 7
+_STATE, _CONTENT = 6, 7  # of an event
 
 PORTION_EVENTS: Final = 200
-"""Events that are asked for at once, about; the rows that name them are stored together."""
+"""Events, or other data, that are asked for at once, about; rows that name them are stored
+together."""
 _ANSWER_SECONDS: Final = 20.0
+_FILE_WORDS: Final = (
+    "?",
+    "length(CAST({} AS BLOB))",
+    "group_concat(json_quote(a.tag) || ':' || a.content, ',')",
+)
+_SERVER_WORDS: Final = (
+    "%s",
+    "octet_length({})",
+    "string_agg(to_json(a.tag)::text || ':' || a.content, ',')",
+)
+"""How each says: a value that is given, the bytes of a text, the tags of a room as one text."""
 _WAYS: Final = "postgresql://…, sqlite:///FILE or, with synapse+file, database"
-_SQL: Final = """
-SELECT e.event_id, e.room_id, e.type, e.sender, s.state_key, e.origin_server_ts, j.event_id,
-  (SELECT count(*) FROM redactions AS r LEFT JOIN rejections AS x ON x.event_id = r.event_id
-   WHERE r.redacts = e.event_id AND x.event_id IS NULL),
-  {size}, CASE WHEN {size} <= {most} THEN b.json END, b.internal_metadata
-FROM events AS e LEFT JOIN event_json AS b ON b.event_id = e.event_id
-  LEFT JOIN state_events AS s ON s.event_id = e.event_id
-  LEFT JOIN rejections AS j ON j.event_id = e.event_id
-WHERE e.event_id {among}
-"""
-
-
-def contents_space(name: str = "") -> str:
-    """The name of the space. `name`: of the source, "" for the only one."""
-    return STREAM_PREFIX + (f"{name}_" if name else "") + "event_json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,76 +145,45 @@ def _driver() -> Any:
     return psycopg
 
 
-class Named(NamedTuple):
-    """What a row says of an event. `redacts`: the event that it takes the content of, or ""."""
-
-    event_id: str
-    room_id: str
-    type: str
-    state_key: str | None
-    redacts: str
-
-
-def event_of(stream: str, row: bytes) -> Named | None:
-    """The event that a row of a stream names. `row`: MsgPack."""
-    if stream not in ENRICHED:
-        return None
-    value = decode_row_value(row)
-    if stream == "events":
-        value = value[1] if isinstance(value, list) and value[:1] == ["ev"] else None
-    if not isinstance(value, list) or len(value) < 5 or not all(map(_is_text, value[:3])):
-        return None
-    event_id, room_id, kind, state_key, redacts = value[:5]
-    is_rejected = len(value) > 7 and bool(value[7])
-    return Named(
-        event_id,
-        room_id,
-        kind,
-        state_key if _is_text(state_key) else None,
-        redacts if _is_text(redacts) and not is_rejected else "",
-    )
-
-
-def _is_text(value: Any) -> bool:
-    """Whether a database takes it for one."""
-    if not isinstance(value, str) or "\0" in value:
-        return False
-    with contextlib.suppress(UnicodeEncodeError):
-        return bool(value.encode())
-    return False
-
-
-def portions(changes: Sequence[Change]) -> Iterator[tuple[list[Change], dict[str, Named]]]:
-    """Changes in their order, in portions of about `PORTION_EVENTS` events, with the events of
-    each."""
+def portions(
+    changes: Sequence[Change], streams: Collection[str] = ENRICHED
+) -> Iterator[tuple[list[Change], dict[tuple[str, ...], Named]]]:
+    """Changes in their order, in portions that name about `PORTION_EVENTS` events and other data,
+    with what each names, by key. `streams`: those whose contents are kept."""
     portion: list[Change] = []
-    events: dict[str, Named] = {}
+    named: dict[tuple[str, ...], Named] = {}
     for change in changes:
-        is_run = isinstance(change, Units) and change.stream in ENRICHED
+        is_run = isinstance(change, Units) and change.stream in streams
         for one in change.each() if is_run and isinstance(change, Units) else (change,):
             portion.append(one)
-            for row in one.rows if isinstance(one, Unit) else ():
-                event = event_of(one.stream, row)
-                if event is not None:
-                    events[event.event_id] = event
-            if len(events) >= PORTION_EVENTS:
-                yield portion, events
-                portion, events = [], {}
+            if isinstance(one, Unit) and one.stream in streams:
+                named |= {found.key: found for found in _named(one)}
+            if len(named) >= PORTION_EVENTS:
+                yield portion, named
+                portion, named = [], {}
     if portion:
-        yield portion, events
+        yield portion, named
 
 
-def keep(space: int, unit: Unit, contents: Mapping[str, bytes]) -> Callable[[Group], None]:
-    """Writes the contents of a unit's events. `contents`: tuples by event."""
-    events = [event for row in unit.rows if (event := event_of(unit.stream, row)) is not None]
+def _named(unit: Unit) -> list[Named]:
+    """What its rows name."""
+    found = (named_in(unit.stream, row) for row in unit.rows)
+    return [one for one in found if one is not None]
+
+
+def keep(
+    space: int, unit: Unit, contents: Mapping[tuple[str, ...], bytes]
+) -> Callable[[Group], None]:
+    """Writes what a unit's rows name. `contents`: by key."""
+    all_named = _named(unit)
 
     def step(group: Group) -> None:
-        for event in events:
-            if event.event_id in contents:
-                one = contents[event.event_id]
+        for named in all_named:
+            if named.key in contents:
+                one = named.stored(contents[named.key], unit.token)
                 group.execute(Request(RowType.REPLACE, space, tuple=one))
-            if event.redacts:
-                wanted = Select.of(group.schema, space, [event.redacts])
+            if isinstance(named, NamedEvent) and named.redacts:
+                wanted = Select.of(group.schema, space, [named.redacts])
                 for held in list(select(group.engine, wanted)):
                     fields = unpack(held)
                     fields[_STATE], fields[_CONTENT] = "redacted", None
@@ -233,7 +193,7 @@ def keep(space: int, unit: Unit, contents: Mapping[str, bytes]) -> Callable[[Gro
 
 
 class Contents:
-    """Asks a database for events. `database`: which; nothing is opened until it is asked. Raises
+    """Asks a database for contents. `database`: which; nothing is opened until it is asked. Raises
     `ConfigError` if it cannot be."""
 
     def __init__(self, database: Database) -> None:
@@ -241,21 +201,35 @@ class Contents:
         self._driver: Any = None if database.file else _driver()
         self._connection: Any = None
 
-    async def of(self, events: Mapping[str, Named]) -> dict[str, bytes]:
-        """Their tuples. Raises `Unreachable` if it may be had later, `SourceStopped` if not."""
-        ids = list(events)
+    async def of(self, named: Mapping[tuple[str, ...], Named]) -> dict[tuple[str, ...], bytes]:
+        """What they say. Raises `Unreachable` if it may be had later, `SourceStopped` if not."""
+        found = {key: one.missing() for key, one in named.items()}
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                if self._database.file:
-                    rows = await asyncio.to_thread(self._of_file, ids)
-                else:
-                    rows = await self._of_server(ids)
+                for kind in KINDS:
+                    keys = [key for key, one in named.items() if kind.takes(one)]
+                    if keys:
+                        found.update(map(kind.found, await self._ask(kind, keys)))
         except TimeoutError as error:
             await self.close()
             raise Unreachable(self._database.shown, "no answer in time") from error
-        found = {row[0]: _tuple(row) for row in rows}
-        missing = {one: _missing(events[one]) for one in ids if one not in found}
-        return found | missing
+        return found
+
+    async def _ask(self, kind: Kind, keys: Sequence[tuple[str, ...]]) -> Sequence[Sequence[Any]]:
+        """The rows of a database's answer."""
+        is_file = bool(self._database.file)
+        mark, size, tags = _FILE_WORDS if is_file else _SERVER_WORDS
+        marks = ", ".join([mark] * len(keys[0]))
+        sql = kind.sql.format(
+            keys=", ".join([marks if len(keys[0]) == 1 else f"({marks})"] * len(keys)),
+            size=size.format(kind.text),
+            most=SYNAPSE_JSON_BYTES,
+            tags=tags,
+        )
+        given = [part for key in keys for part in key]
+        if is_file:
+            return await asyncio.to_thread(self._of_file, kind, sql, given)
+        return await self._of_server(kind, sql, given)
 
     async def close(self) -> None:
         """Give its connection back."""
@@ -263,9 +237,9 @@ class Contents:
         if connection is not None:
             await connection.close()
 
-    async def _of_server(self, ids: Sequence[str]) -> Sequence[Sequence[Any]]:
-        size = "octet_length(b.json)"
-        sql = _SQL.format(size=size, most=SYNAPSE_JSON_BYTES, among="= ANY(%s)")
+    async def _of_server(
+        self, kind: Kind, sql: str, given: Sequence[str]
+    ) -> Sequence[Sequence[Any]]:
         driver = self._driver
         try:
             if self._connection is None:
@@ -277,30 +251,30 @@ class Contents:
                 self._connection = await driver.AsyncConnection.connect(
                     "", autocommit=True, prepare_threshold=None, **options
                 )
-            cursor = await self._connection.execute(sql, (list(ids),))
+            cursor = await self._connection.execute(sql, given)
             rows: Sequence[Sequence[Any]] = await cursor.fetchall()
         except (driver.Error, OSError) as error:
             await self.close()
-            raise self._refusal(error, getattr(error, "sqlstate", None)) from error
+            raise self._refusal(kind, error, getattr(error, "sqlstate", None)) from error
         return rows
 
-    def _of_file(self, ids: Sequence[str]) -> Sequence[Sequence[Any]]:
-        size = "length(CAST(b.json AS BLOB))"
-        among = f"IN ({', '.join('?' * len(ids))})"
-        sql = _SQL.format(size=size, most=SYNAPSE_JSON_BYTES, among=among)
+    def _of_file(self, kind: Kind, sql: str, given: Sequence[str]) -> Sequence[Sequence[Any]]:
         name = f"file:{urllib.parse.quote(self._database.file)}?mode=ro"
         try:
             with contextlib.closing(sqlite3.connect(name, uri=True, timeout=5.0)) as connection:
-                return connection.execute(sql, list(ids)).fetchall()
+                return connection.execute(sql, given).fetchall()
         except sqlite3.Error as error:
             state = "42P01" if "no such table" in str(error) else None
-            raise self._refusal(error, state) from error
+            raise self._refusal(kind, error, state) from error
 
-    def _refusal(self, error: Exception, state: str | None) -> Unreachable | SourceStopped:
+    def _refusal(
+        self, kind: Kind, error: Exception, state: str | None
+    ) -> Unreachable | SourceStopped:
         """An error of the database. `state`: SQLSTATE, whose class 42 is about names and rights."""
         text = str(error).strip().partition("\n")[0]
         if state is not None and state.startswith("42"):
-            hint = "the user needs SELECT on the tables of a homeserver's database"
+            tables = ", ".join(kind.tables)
+            hint = f"the user needs SELECT on {tables}; enrich_streams= says what is asked for"
             return SourceStopped(f"{self._database.shown}: {text}", hint=hint)
         return Unreachable(self._database.shown, text)
 
@@ -312,38 +286,3 @@ def _password(file: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError("enrich_password_file", f"{file}: {reason}") from error
-
-
-def _tuple(row: Sequence[Any]) -> bytes:
-    """A row of the database as a tuple."""
-    rejected, redactions, size, text, internal = row[6:]
-    state, content = "whole", b"\xc0"
-    if redactions:
-        state = "redacted"
-    elif size is None:
-        state = "missing"
-    elif text is None:
-        state = "long"
-    else:
-        try:
-            content = encode_value(_map(text).get("content"))
-            if rejected is not None:
-                state = "rejected"
-            elif _map(internal or "{}").get("soft_failed") is True:
-                state = "soft_failed"
-        except DecodeError:
-            state = "unreadable"
-    return b"".join((b"\x98", *map(pack, row[:6]), pack(state), content))
-
-
-def _map(text: str) -> dict[str, Any]:
-    """A JSON text that is an object. Raises `DecodeError`."""
-    value = read_json(text)
-    if not isinstance(value, dict):
-        raise DecodeError("it is no object")
-    return value
-
-
-def _missing(event: Named) -> bytes:
-    event_id, room_id, kind, state_key, _ = event
-    return pack([event_id, room_id, kind, None, state_key, None, "missing", None])

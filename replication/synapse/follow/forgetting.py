@@ -2,8 +2,8 @@
 
 A row names a user if one of its texts, at any depth, is the user's id or holds it as a whole:
 membership, receipts, typing, presence, account data, devices; so do the contents of events that
-the user sent, or that mention the user. Rows that only tell what the user did
-(an event by its id and room) name nobody, and stay; so does what the homeserver itself has.
+the user sent, or that mention the user, and the account data. Rows that only tell what the
+user did (an event by its id and room) name nobody, and stay; so does what the homeserver has.
 """
 
 from __future__ import annotations
@@ -15,13 +15,16 @@ from typing import Any, Final
 from logweir.errors import ConfigError
 from logweir.limits import SYNAPSE_PAGE_ROWS
 from logweir.replication.outgoing.shape import STREAM_FORMAT, STREAM_PREFIX
-from logweir.replication.synapse.follow.contents import CONTENT_FIELDS
+from logweir.replication.synapse.follow.kinds import ACCOUNT, EVENTS
 from logweir.store import Log
 
 __all__ = ["forget_user"]
 
 _USER: Final = re.compile(r"@[^:\s]*:\S+")
-_KEYS: Final = {tuple(name for name, _ in STREAM_FORMAT): 3, tuple(CONTENT_FIELDS): 1}
+_KEYS: Final = {
+    tuple(name for name, _ in STREAM_FORMAT): 3,
+    **{tuple(shape.fields): len(shape.key) for shape in (EVENTS, ACCOUNT)},
+}
 """How many fields are the key, by the names of all."""
 
 

@@ -13,7 +13,7 @@ unit of its stream in a batch, in its transaction; many new units that arrive to
 at once, each a transaction. A write that a crash cut in two leaves units without their position,
 which are then compared when they come again.
 
-With `contents` the events that rows name are stored beside them, see `contents`.
+With `contents` what the rows of `enriched` streams name is stored beside them, see `contents`.
 
 Source id: `synapse:<server name>`, with `#<name>` after it if one was given.
 """
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Final
 
@@ -30,14 +30,8 @@ from logweir.errors import SourceStopped
 from logweir.replication.logs import get_logger
 from logweir.replication.outgoing.shape import STREAM_FORMAT, STREAM_PREFIX
 from logweir.replication.stream import positions
-from logweir.replication.synapse.follow.contents import (
-    CONTENT_FIELDS,
-    CONTENT_FORMAT,
-    CONTENT_INDEXES,
-    ENRICHED,
-    contents_space,
-    keep,
-)
+from logweir.replication.synapse.follow.contents import keep
+from logweir.replication.synapse.follow.kinds import ENRICHED
 from logweir.replication.synapse.wire.codec import instance_label, stream_of_space
 from logweir.replication.synapse.wire.rows import Run, pack_tuples
 from logweir.replication.synapse.wire.units import (
@@ -81,12 +75,19 @@ def stream_space(stream: str, name: str = "") -> str:
 class Intake:
     """Stores the changes of one upstream. Blocking: for a thread of its own, one at a time.
 
-    `server`: the upstream's name; `name`: see `stream_space`. Raises `SourceStopped` if another
-    server fills the same spaces, or something else has the name of one.
+    `server`: the upstream's name; `name`: see `stream_space`; `enriched`: the streams whose
+    contents are kept. Raises `SourceStopped` if another server fills the same spaces, or something
+    else has the name of one.
     """
 
     def __init__(
-        self, log: Log, server: str, *, name: str = "", clock: Callable[[], float] = time.time
+        self,
+        log: Log,
+        server: str,
+        *,
+        name: str = "",
+        enriched: Collection[str] = ENRICHED,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.server = server
         self._log = log
@@ -94,7 +95,7 @@ class Intake:
         self._clock = clock
         self.source = SOURCE_PREFIX + server + (f"#{name}" if name else "")
         self._spaces: dict[str, int] = {}
-        self._contents: int | None = None
+        self._enriched = enriched
         self._highest: dict[tuple[str, str], int] = {}
         positions.make_spaces(log)
         for row in log.select(positions.POSITION_SPACE):
@@ -122,9 +123,13 @@ class Intake:
             found[str(stream), str(instance)] = cursor
         return found
 
-    def store(self, changes: Sequence[Change], contents: Mapping[str, bytes] | None = None) -> int:
-        """Store changes, in their order. `contents`: of the events that they name, by their ids;
-        None where contents are not kept. Returns how many rows they held; all durable then."""
+    def store(
+        self,
+        changes: Sequence[Change],
+        contents: Mapping[tuple[str, ...], bytes] | None = None,
+    ) -> int:
+        """Store changes, in their order. `contents`: of what they name, by key; None where contents
+        are not kept. Returns how many rows they held; all durable then."""
         try:
             self.run(self._plan(changes, contents))
         except BaseException:
@@ -136,10 +141,10 @@ class Intake:
         """The space that a stream fills."""
         return stream_space(stream, self._name)
 
-    @property
-    def contents_name(self) -> str:
-        """The space with the contents of events, if they are kept."""
-        return contents_space(self._name)
+    def contents_name(self, stream: str) -> str | None:
+        """The space with what the rows of a stream name, if they name something."""
+        shape = ENRICHED.get(stream)
+        return None if shape is None else shape.space(self._name)
 
     def run(self, jobs: Sequence[Job]) -> None:
         """Do jobs; all durable then. Raises what the first that failed was refused for."""
@@ -155,7 +160,9 @@ class Intake:
 
     # --- jobs -------------------------------------------------------------------------------------
 
-    def _plan(self, changes: Sequence[Change], contents: Mapping[str, bytes] | None) -> list[Job]:
+    def _plan(
+        self, changes: Sequence[Change], contents: Mapping[tuple[str, ...], bytes] | None
+    ) -> list[Job]:
         """Units that are new and come together become a job with their position; what lies between
         them another. With contents units are stored one by one."""
         last = {
@@ -164,13 +171,14 @@ class Intake:
             if isinstance(change, Unit | Units | Moved) and change.cursor is not None
         }
         final = set(last.values())
+        enriched = self._enriched if contents is not None else ()
         jobs: list[Job] = []
         steps: list[_Step] = []
         index = 0
         while index < len(changes):
             change = changes[index]
             run = change.run if isinstance(change, Units) else None
-            if isinstance(change, Unit) and (contents is None or change.stream not in ENRICHED):
+            if isinstance(change, Unit) and change.stream not in enriched:
                 units = self._new_units(changes, index)
                 if len(units) >= RUN_UNITS:
                     run = Run.of([(unit.token, unit.rows) for unit in units])
@@ -188,8 +196,9 @@ class Intake:
                 jobs.append(self._run_job(change, run, position))
             else:
                 steps += self._steps(change)
-                if contents is not None and isinstance(change, Unit):
-                    steps.append(keep(self._contents_space(), change, contents))
+                if isinstance(change, Unit) and change.stream in enriched:
+                    space = self._contents_space(change.stream)
+                    steps.append(keep(space, change, contents or {}))
                 steps += [*position, Group.divide]
             index += 1
         return jobs + _steps_job(steps)
@@ -221,24 +230,26 @@ class Intake:
             )
         return space_id
 
-    def _contents_space(self) -> int:
-        """The space of contents. Raises `SourceStopped` if another one has its name."""
-        if self._contents is None:
-            name = self.contents_name
+    def _contents_space(self, stream: str) -> int:
+        """The space of what a stream's rows name. Raises `SourceStopped` if another one has its
+        name."""
+        shape = ENRICHED[stream]
+        name = shape.space(self._name)
+        if name not in self._spaces:
             found = self._log.schema.get(name)
-            if found is not None and [one.name for one in found.fields] != CONTENT_FIELDS:
+            if found is not None and [one.name for one in found.fields] != shape.fields:
                 raise SourceStopped(
-                    f"a space {name!r} is here already, and holds no contents of events",
+                    f"a space {name!r} is here already, and holds no {shape.holds}",
                     hint="give this source a name of its own with the option name=…",
                 )
-            self._contents = self._log.create_space(
+            self._spaces[name] = self._log.create_space(
                 name,
-                CONTENT_FORMAT,
-                primary=["event_id"],
-                indexes=CONTENT_INDEXES,
+                shape.format,
+                primary=shape.key,
+                indexes=shape.indexes,
                 if_not_exists=True,
             )
-        return self._contents
+        return self._spaces[name]
 
     def _stored_highest(self, unit: Unit | Units) -> int:
         """The highest token stored under a unit's label, with all that is planned so far."""

@@ -12,15 +12,15 @@ removed themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Any, Final
 
 from logweir.errors import ConfigError
 from logweir.limits import SYNAPSE_PAGE_ROWS
 from logweir.replication.stream.positions import RETENTION_SPACE
-from logweir.replication.synapse.follow.contents import event_of
 from logweir.replication.synapse.follow.ingest import Intake
+from logweir.replication.synapse.follow.kinds import NamedEvent, named_in
 from logweir.replication.synapse.wire.codec import instance_label
 from logweir.replication.synapse.wire.units import Cursor
 from logweir.replication.urls import Url, option_names
@@ -121,7 +121,8 @@ class Expiry:
         stream, instance = key
         _, epoch, token = mark
         space = self._id(self._intake.space_name(stream))
-        contents = self._log.schema.get(self._intake.contents_name)
+        beside = self._intake.contents_name(stream)
+        contents = None if beside is None else self._log.schema.get(beside)
         removed = 0
         for one in range(1, epoch + 1):
             label, upto = instance_label(instance, one), token if one == epoch else None
@@ -133,11 +134,21 @@ class Expiry:
                 old = [row for row in rows if upto is None or row[1] <= upto]
                 keys = [(space, list(row[:3])) for row in old]
                 if contents is not None:
-                    events = (event_of(stream, pack(row[3])) for row in old)
-                    keys += [(contents.id, [one.event_id]) for one in events if one is not None]
+                    keys += [(contents.id, key) for key in self._beside(contents.id, stream, old)]
                 self._execute([Request(RowType.DELETE, at, key=pack(key)) for at, key in keys])
                 removed += len(old)
         return removed
+
+    def _beside(self, space: int, stream: str, rows: Sequence[Any]) -> Iterator[list[str]]:
+        """The keys of what rows name; of account data, which later rows may have brought anew, what
+        came with one of these."""
+        for row in rows:
+            named = named_in(stream, pack(row[3]))
+            if named is None:
+                continue
+            held = None if isinstance(named, NamedEvent) else self._log.get(space, named.key)
+            if isinstance(named, NamedEvent) or (held is not None and held[3] == row[1]):
+                yield list(named.key)
 
     def _id(self, space: str) -> int:
         return self._log.schema.space(space).id

@@ -14,7 +14,9 @@ start          `now` (default): streams that are new here begin with what comes;
                the server still has
 streams        only these are followed: names, or patterns, with commas between them
 retention      how long rows of some streams are kept, see `retention`
-enrich         the database with the events' contents, see `contents`
+enrich         the database with the events' and other contents, see `contents`
+enrich_streams
+               the streams whose contents are kept, all of `kinds.ENRICHED` unless given
 name           part of the names of the spaces, for a second server in one store
 =============  ====================================================================================
 
@@ -66,12 +68,12 @@ from logweir.replication.synapse.follow.catchup import Page, Refused, Sources, r
 from logweir.replication.synapse.follow.contents import (
     Contents,
     Database,
-    Named,
     portions,
     read_database,
 )
 from logweir.replication.synapse.follow.cursors import Tracker
 from logweir.replication.synapse.follow.ingest import Intake
+from logweir.replication.synapse.follow.kinds import Named, enriched_streams
 from logweir.replication.synapse.follow.retention import Expiry, read_retention
 from logweir.replication.synapse.wire.units import Change, Fetch, Gap, size_of
 from logweir.replication.urls import Url
@@ -116,6 +118,7 @@ class Upstream:
         self._expiry: Expiry | None = None
         database = database or read_database(url)
         self._contents = None if database is None else Contents(database)
+        self._enriched = enriched_streams(url, is_asked=database is not None)
         self._gaps: Counter[tuple[str, str]] = Counter()
         self._waiting: dict[tuple[str, str], str] = {}
         self._intake: Intake | None = None
@@ -130,7 +133,9 @@ class Upstream:
         """The tracker of that server, from what is stored when it is first asked for."""
         name = self._url.option("name")
         if self._intake is None or self._tracker is None:
-            intake = await asyncio.to_thread(Intake, self._log, server, name=name)
+            intake = await asyncio.to_thread(
+                Intake, self._log, server, name=name, enriched=self._enriched
+            )
             self._tracker = Tracker(
                 await asyncio.to_thread(intake.cursors),
                 start_all=self._start_all,
@@ -153,24 +158,27 @@ class Upstream:
         if self._contents is None:
             rows = await self._done(partial(store, changes))
         else:
-            for portion, events in portions(changes):
-                contents = await self._contents_of(self._contents, events, tell)
+            for portion, named in portions(changes, self._enriched):
+                contents = await self._contents_of(self._contents, named, tell)
                 rows += await self._done(partial(store, portion, contents))
         self._gaps.update((one.stream, one.instance) for one in changes if type(one) is Gap)
         return rows
 
     async def _contents_of(
-        self, contents: Contents, events: Mapping[str, Named], tell: Callable[[str], None]
-    ) -> Mapping[str, bytes]:
-        """What events say, however long the database takes."""
+        self,
+        contents: Contents,
+        named: Mapping[tuple[str, ...], Named],
+        tell: Callable[[str], None],
+    ) -> Mapping[tuple[str, ...], bytes]:
+        """What is named says, however long the database takes."""
         problem = ""
         try:
             for wait in chain(_ENRICH_WAITS, repeat(_ENRICH_WAITS[-1])):
-                if not events:
+                if not named:
                     break
                 self._note(_DATABASE, problem, tell)
                 try:
-                    return await contents.of(events)
+                    return await contents.of(named)
                 except Unreachable as error:
                     problem = str(error)
                 await asyncio.sleep(wait)

@@ -16,7 +16,9 @@ from logweir.replication.urls import Scheme, Url, schemes_of
 
 __all__ = ["SCHEMES"]
 
-_KEPT: Final = frozenset(("start", "streams", "retention", "enrich", "enrich_password_file"))
+_KEPT: Final = frozenset(
+    ("start", "streams", "retention", "enrich", "enrich_password_file", "enrich_streams")
+)
 _OPTIONS: Final = _KEPT | {"dialect", "server_name", "http", "http.", "auth_file"}
 
 
