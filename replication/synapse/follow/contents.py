@@ -13,20 +13,6 @@ value                                     database
 Each event, and account data, that a row of the streams `kinds.ENRICHED` names becomes a tuple of
 the space of its kind, written in the transaction of that row. `state` says what `content` is:
 
-===========  =========================================================
-value                                     database
-========================================  =========================================================
-``postgresql://[user@][host][:port]/db``  a PostgreSQL, in libpq's own form, parameters with it;
-                                          its password stands in the file that
-                                          `enrich_password_file` names, or where libpq looks
-``sqlite:///FILE``                        of a small homeserver
-``database``                              (``synapse+file`` only) what the homeserver's file says
-========================================  =========================================================
-
-Each event that a row of `events` or `backfill` names becomes a tuple of the space
-``synapse_event_json``: the fields of `CONTENT_FORMAT`, primary key the first, index `room` over
-room and time. It is written in the transaction of that row. `state` says what `content` is:
-
 ===========  ======================================================================================
 state        content
 ===========  ======================================================================================
