@@ -149,14 +149,14 @@ def switched(source: str, chosen: Sequence[Switch]) -> str:
         places.setdefault((one.line, one.start, one.last, one.end), []).append(number)
     lines = source.split("\n")
     for (line, start, last, end), numbers in sorted(places.items(), reverse=True):
-        one = chosen[numbers[0]]
-        inner = one.text
+        before, rest = lines[line - 1][:start], lines[line - 1][start:]
+        if chosen[numbers[0]].into == "pass":  # of all the line, in which a place may be another's
+            lines[line - 1] = f"{before}if not _at({numbers[0]}): {rest}"
+            continue
+        inner = chosen[numbers[0]].text
         for number in numbers:
-            if chosen[number].into == "pass":
-                inner = f"if not _at({number}): {inner}"
-            else:
-                inner = f"(({chosen[number].into}) if _at({number}) else ({inner}))"
-        before, after = lines[line - 1][:start], lines[last - 1][end:]
+            inner = f"(({chosen[number].into}) if _at({number}) else ({inner}))"
+        after = lines[last - 1][end:]
         lines[line - 1 : last] = [f"{before}{inner}{after}", *[""] * (last - line)]
     return "\n".join(lines)
 

@@ -268,6 +268,21 @@ def test_a_kernel_with_all_its_mutants_does_as_before_until_one_is_put_in() -> N
     }
 
 
+def test_a_change_in_place_is_left_out_or_another() -> None:
+    """Both mutants of one line, of which the one's place is in the other's."""
+    plain = "def moved(at):\n    at += 8\n    return at\n"
+    chosen = [one for one in switches(plain) if one.line == 2]
+    assert [one.into for one in chosen] == ["pass", "9"]
+    space: dict[str, object] = {}
+    exec(switched(plain, chosen) + declared(len(chosen), is_python=True)[0], space)
+    moved, put_in = space["moved"], space["_put_in"]
+    found = []
+    for number in (-1, 0, 1):
+        put_in(number)  # type: ignore[operator]
+        found.append(moved(5))  # type: ignore[operator]
+    assert found == [13, 5, 14]
+
+
 @pytest.mark.skipif(not kernel.COMPILED, reason="nothing was compiled")
 def test_mutants_of_a_kernel_are_compiled_once_and_put_in_by_number(tmp_path: Path) -> None:
     """What does not compile is left out: the sum of two pointers."""
