@@ -95,3 +95,18 @@ def test_files_of_a_folder_say_what_the_store_says(tmp_path: Path) -> None:
         expected = list(positions.gaps(log))
         assert [one.stream for one in expected] == ["c"]
     assert read_folder(tmp_path).gaps == expected
+
+
+def test_homeserver_file_may_be_named_by_an_option(tmp_path: Path) -> None:
+    """As `synapse+file` takes it, with options behind `synapse`; anything else is refused, without
+    what may be a password."""
+    file = tmp_path / "home server?.yaml"
+    file.write_text("server_name: matrix.test\n")
+    told = run("follow", "synapse?start=all", tmp_path / "d", "--homeserver", file)
+    assert told.returncode == 2
+    assert "instance_map.main" in told.stderr
+    assert file.name in told.stderr
+    wrong = run("follow", "tarantool://a:hidden@h", tmp_path / "d", "--homeserver", file)
+    assert wrong.returncode == 2
+    assert "--homeserver" in wrong.stderr
+    assert "hidden" not in wrong.stderr

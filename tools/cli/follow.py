@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -40,6 +41,15 @@ def command(
     url: Annotated[str, typer.Argument(metavar="URL", help="The upstream to follow.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the copy.")],
     config: ConfigOption = None,
+    homeserver: Annotated[
+        Path | None,
+        typer.Option(
+            "--homeserver",
+            metavar="FILE",
+            help="Of `logweir follow synapse`: the homeserver.yaml that says where its streams "
+            "are, as synapse+file://FILE.",
+        ),
+    ] = None,
     rejoin: Annotated[
         bool,
         typer.Option(
@@ -71,12 +81,22 @@ def command(
     """
     del config  # its values are those of the other options
     start_log(out, log_level, log_format, log_file)
-    source = peer_url(url)
+    source = peer_url(url if homeserver is None else _of_homeserver(url, homeserver))
     if rejoin and source.scheme != "tarantool":
         raise ConfigError("--rejoin", f"is for Tarantool; {source.scheme} goes on by itself")
     instance = _put_aside(out, directory) if rejoin else None
     join_if_new(out, [source], directory, instance=instance)
     return follow_into(out, source, directory, once=once, tuple_bytes=tuple_bytes, context=context)
+
+
+def _of_homeserver(url: str, file: Path) -> str:
+    """The address of a homeserver by its file. `url`: `synapse`, with options behind a question
+    mark. Raises `ConfigError`."""
+    name, mark, options = url.partition("?")
+    if name != "synapse":
+        hint = "write logweir follow synapse --homeserver FILE DIR, options as synapse?start=all"
+        raise ConfigError("--homeserver", "is for the upstream `synapse`", hint=hint)
+    return f"synapse+file://{quote(str(file.absolute()))}{mark}{options}"
 
 
 def follow_into(
