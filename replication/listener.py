@@ -86,7 +86,9 @@ def server_tls(
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
-            "tls", f"{certificate} cannot be used: {error}", hint="give a PEM certificate and key"
+            "tls-certificate",
+            f"{certificate} cannot be used: {error}",
+            hint="give a PEM certificate and key",
         ) from error
     if client_ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED

@@ -1,4 +1,4 @@
-"""What each command says of a folder that holds no store: the same words; and nothing is made."""
+"""What each command says of a folder that holds no store: the same words, and nothing is made."""
 
 from __future__ import annotations
 
@@ -75,3 +75,33 @@ def test_a_module_that_is_none_leaves_no_store(
         assert result.exit_code == 2, result.output
         assert "cannot be imported" in result.stderr
         assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "named"),
+    [
+        ("serve DIR --functions nosuch", {}, "--functions (argument): module"),
+        ("serve DIR", {"LOGWEIR_FUNCTIONS": "nosuch"}, "LOGWEIR_FUNCTIONS (argument): module"),
+        ("serve DIR --config FILE", {}, "functions (argument): module"),
+        ("serve DIR --tls-key x", {}, "--tls-key: needs"),
+        ("serve DIR --tls-certificate x", {}, "--tls-certificate (argument): x cannot"),
+        ("capture DIR --exec nosuch:x --token x", {}, "--exec (argument): 'nosuch:x'"),
+        ("verify FILE --state", {}, "--state (argument): "),
+        ("cat DIR --from yesterday", {}, "position (--from): "),
+        ("cat DIR --until yesterday", {}, "time (--until): "),
+        ("cat DIR --type x", {}, "--type: "),
+        ("restore DIR --to NEW --at-time x", {}, "time (--at-time): "),
+    ],
+)
+def test_a_setting_has_the_name_that_was_typed(
+    text: str, variables: dict[str, str], named: str, tmp_path: Path
+) -> None:
+    """An option with its dashes, a variable, or the key of a file; no name of Python's."""
+    (tmp_path / "file").write_text("functions = 'nosuch'")
+    folder = tmp_path / "folder"
+    assert CliRunner().invoke(main.app, ["init", str(folder)]).exit_code == 0
+    places = {"DIR": folder, "FILE": tmp_path / "file", "NEW": tmp_path / "new"}
+    words = [str(places.get(word, word)) for word in text.split()]
+    result = CliRunner().invoke(main.app, words, env=variables)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith(f"logweir: error: {named}"), result.stderr

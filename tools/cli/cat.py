@@ -114,15 +114,18 @@ def command(
 
     Goes on behind damage, reports it on stderr and ends with exit code 3.
     """
-    bounds = [None if one is None else parse_bound(one) for one in (start, stop)]
+    bounds = [
+        None if text is None else parse_bound(text, origin=option)
+        for option, text in (("--from", start), ("--to", stop))
+    ]
     selection = Selection(
         spaces=[int(one) if one.isdecimal() else one for one in space or ()],
-        types=[parse_type(one) for one in kind or ()],
+        types=[parse_type(one, origin="--type") for one in kind or ()],
         replicas=replica or (),
         start=bounds[0],
         stop=bounds[1],
-        since=None if since is None else parse_time(since),
-        until=None if until is None else parse_time(until),
+        since=None if since is None else parse_time(since, origin="--since"),
+        until=None if until is None else parse_time(until, origin="--until"),
     )
     for path in paths:
         existing(path)

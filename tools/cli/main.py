@@ -138,9 +138,9 @@ _WRONG_PATH: Final = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, e
 
 
 @contextlib.contextmanager
-def _reported(out: Output) -> Iterator[None]:
-    """Turn what can go wrong into a line on stderr and an exit code."""
-    from logweir.errors import LogweirError
+def _reported(out: Output, context: typer.Context | None = None) -> Iterator[None]:
+    """Turn what can go wrong into a line on stderr and an exit code. `context`: of the command."""
+    from logweir.errors import ConfigError, LogweirError
 
     try:
         yield
@@ -150,7 +150,12 @@ def _reported(out: Output) -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(EXIT_PIPE_CLOSED) from None
     except LogweirError as error:
-        out.error(error.message, error.hint)
+        text = error.message
+        if context is not None and isinstance(error, ConfigError):
+            typed = _as_typed(context, error.key)
+            told = text.removeprefix(error.key)
+            text = typed + told.removeprefix(f" ({typed})")
+        out.error(text, error.hint)
         raise typer.Exit(exit_code(error)) from error
     except OSError as error:
         from logweir.wal.filesystem import explain
@@ -159,6 +164,22 @@ def _reported(out: Output) -> Iterator[None]:
         named.__cause__ = error
         out.error(named.message, named.hint)
         raise typer.Exit(exit_code(named)) from error
+
+
+def _as_typed(context: typer.Context, key: str) -> str:
+    """A setting's name as whoever gave it wrote it: the option, the argument or the variable; what
+    is none of the command's stays as it is."""
+    for one in context.command.params:
+        options = [text for text in one.opts if text.startswith("--")]
+        names = {one.name, *(text.lstrip("-").replace("-", "_") for text in options)}
+        if key.replace("-", "_") in names:
+            source = context.get_parameter_source(one.name or "")
+            if source is not None and source.name == "DEFAULT_MAP":
+                return (one.name or "").replace("_", "-")  # as in the file of the configuration
+            if source is not None and source.name == "ENVIRONMENT":
+                return str(one.envvar)
+            return options[0] if options else (one.metavar or key).strip("[]")
+    return key
 
 
 def _bind(function: Callable[..., int | None]) -> Callable[..., None]:
@@ -184,7 +205,7 @@ def _bind(function: Callable[..., int | None]) -> Callable[..., None]:
         out = Output(**chosen)
         if "context" in signature.parameters:
             arguments["context"] = context
-        with _reported(out):
+        with _reported(out, context):
             code = function(out, **arguments)
             if code:
                 out.flush()
