@@ -44,6 +44,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "xrow",
             "lost_lsns",
             "stops_in_a_write",
+            "short_writes",
         ),
         *(
             "agreement",
