@@ -224,7 +224,10 @@ def each(filesystem: FileSystem, read: Callable[[T], R], of: Sequence[T]) -> Ite
 
 def make_folders(filesystem: FileSystem, path: Path) -> None:
     """Make a folder, and those of its parents that are missing; each is durable when this returns,
-    since the folder that it was made in is synced. It may be there."""
+    since the folder that it was made in is synced. Where that cannot be done, as in one that may
+    not be read, it is removed again: else it would be taken for durable the next time. It may be
+    there."""
+    is_ours = True
     try:
         filesystem.make_directory(path)
     except FileExistsError as error:
@@ -237,9 +240,17 @@ def make_folders(filesystem: FileSystem, path: Path) -> None:
         if path.parent == path:
             raise
         make_folders(filesystem, path.parent)
-        with contextlib.suppress(FileExistsError):  # somebody else makes it too
+        try:
             filesystem.make_directory(path)
-    filesystem.sync_directory(path.parent)
+        except FileExistsError:  # somebody else makes it too
+            is_ours = False
+    try:
+        filesystem.sync_directory(path.parent)
+    except OSError:
+        if is_ours:
+            with contextlib.suppress(OSError):
+                filesystem.remove_directory(path)
+        raise
 
 
 def _opened(path: Path | str, flags: int, folder: int | None) -> int:

@@ -168,7 +168,8 @@ def _prepare_folder(path: Path, create: bool, filesystem: FileSystem) -> None:
         return
     if not create:
         raise no_store(path)  # before a lock file is left in a folder that is none of ours
-    # Who made the folder, perhaps we before a crash, need not have made its name durable.
+    # Who made the folder, perhaps we before a crash, need not have made its name durable. Where we
+    # may not sync we make none, see `make_folders`: there it is for who made it for us to do.
     with contextlib.suppress(PermissionError):
         filesystem.sync_directory(path.parent)
 

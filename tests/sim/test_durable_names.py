@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import shutil
 import threading
 from collections.abc import Callable, Sequence
@@ -20,10 +21,10 @@ from logweir.errors import WriteFailed
 from logweir.pipeline.parts import Part, PartWriter, SinkLayout
 from logweir.pipeline.publish import Target, publish
 from logweir.recovery import examine, repair, restore
-from logweir.recovery.faults import SimFileSystem
+from logweir.recovery.faults import SimFileSystem, every_fault
 from logweir.recovery.faults.cuts import Recorder
 from logweir.replication.iproto.follow.join import join
-from logweir.wal.filesystem import AppendFile, FileSystem, FolderGone, make_folders
+from logweir.wal.filesystem import OS, AppendFile, FileSystem, FolderGone, make_folders
 from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter
@@ -54,6 +55,49 @@ def ids_of(folder: Path, disk: FileSystem) -> list[int]:
 
 
 # --- new folders ----------------------------------------------------------------------------------
+
+
+def test_a_folder_whose_name_cannot_be_synced_is_not_left_for_durable() -> None:
+    """Whichever call fails: what the next try returns for is there behind a power cut."""
+    path = FOLDER / "a" / "b"
+
+    def make(disk: FileSystem) -> None:
+        make_folders(disk, path)
+
+    failed = set()
+    for run in every_fault(lambda: fresh_disk(1), make):
+        failed.add(run.failed.partition(" ")[0])
+        disk = run.filesystem.inner
+        assert isinstance(disk, SimFileSystem)
+        if run.error is not None:
+            make(disk)
+        for seed in range(10):
+            assert disk.crash(seed=seed).list_directory(path) == [], run.failed
+    assert failed == {"make_directory", "sync_directory", ""}
+
+
+def test_no_folder_is_made_where_its_name_cannot_be_synced(tmp_path: Path) -> None:
+    """In one that may be written to and not read: the same error each time, and nothing left."""
+    place = tmp_path / "drop"
+    place.mkdir()
+    place.chmod(0o333)
+    pid = os.fork()
+    if pid == 0:
+        found = []
+        try:
+            os.chdir(place)
+            if os.geteuid() == 0:  # who may read everything
+                os.setuid(65534)
+            for _ in range(2):
+                try:
+                    make_folders(OS, Path("store"))
+                except PermissionError:
+                    found.append("refused")
+        finally:
+            os._exit(0 if found == ["refused"] * 2 else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    place.chmod(0o755)
+    assert not [*place.iterdir()]
 
 
 def test_a_folder_whose_parent_was_not_synced_may_be_lost_with_all_in_it() -> None:
