@@ -405,8 +405,8 @@ def target_folder(key: str, to: str | os.PathLike[str]) -> Path:
             key,
             f"{shown(text)!r} is no local folder: what is written here is locked, or renamed as a "
             f"whole, which {scheme}:// does not promise.",
-            "name a folder that the driver and all workers see, then copy what is in it; snapshots "
-            "(compact) and tables of format delta (export, cdc) may go to an object store",
+            "name a folder that the driver and all workers see, then copy what is in it; what "
+            "compact, export and cdc write may go to an object store",
         )
     return Path(urllib.parse.unquote(urllib.parse.urlsplit(text).path))
 

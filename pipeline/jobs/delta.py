@@ -11,48 +11,31 @@ being in the table, until `DeltaTable.vacuum`, as any writer's do.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
 import time
 import urllib.parse
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from logweir.errors import ConfigError, WalError
+from logweir.errors import ConfigError
 from logweir.pipeline.checkpoints import query_id
-from logweir.pipeline.jobs.work import carrying
-from logweir.pipeline.options import is_url, scheme_of, shown, target_folder
-from logweir.pipeline.storage import connect, inside
+from logweir.pipeline.jobs.places import PART, Place, Written, told_as
+from logweir.pipeline.options import scheme_of, target_folder
 from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import OS, explain, make_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = [
     "DeltaPlace",
-    "Writing",
-    "Written",
     "appending",
     "delta",
     "noting",
-    "told_as",
 ]
 
-Written = tuple[str, int, int]
-"""A file: its name, rows and size."""
-
-Writing = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-_WRITTEN_DDL: Final = "name STRING, rows BIGINT, size BIGINT"
-_NAMED: Final = re.compile("part-[0-9a-f]{32}[.]parquet")
 _STORES: Final = ("s3", "gs", "abfs", "abfss")
 
 
@@ -67,12 +50,10 @@ def delta() -> Any:
     return deltalake
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaPlace:
-    """The place of a table. `location`: a folder's path, or a URL of an object store, as
-    `pyarrow.fs` takes it, with keys and options."""
+class DeltaPlace(Place):
+    """The place of a table."""
 
-    location: str
+    __slots__ = ()
 
     @classmethod
     def of(cls, key: str, to: str | Path) -> DeltaPlace:
@@ -80,29 +61,6 @@ class DeltaPlace:
         if scheme_of(str(to)) in _STORES:
             return cls(str(to))
         return cls(str(target_folder(key, to)))
-
-    @property
-    def name(self) -> str:
-        """As it may be shown, and as deltalake takes it."""
-        return shown(self.location)
-
-    @property
-    def is_store(self) -> bool:
-        """Whether it is in an object store."""
-        return is_url(self.location)
-
-    def below(self, name: str) -> DeltaPlace:
-        """A folder in it."""
-        return DeltaPlace(inside(self.location, name))
-
-    def arrow(self) -> tuple[Any, str]:
-        """Its file system, of `pyarrow.fs`, and the path in it."""
-        from pyarrow import fs
-
-        if self.is_store:
-            filesystem, path = connect(self.location, scheme_of(self.location))
-            return filesystem, path.rstrip("/")
-        return fs.LocalFileSystem(), self.location
 
     # --- the table --------------------------------------------------------------------------------
 
@@ -121,7 +79,7 @@ class DeltaPlace:
 
     def check_free(self) -> None:
         """Raises `ConfigError` for a folder that has what is not of a beginning that was killed."""
-        if not all(_NAMED.fullmatch(name) for name in self._names()):
+        if not all(PART.fullmatch(name) for name in self.names()):
             raise ConfigError(
                 "to", f"{self.name} is there and no Delta table.", hint="name a new folder"
             )
@@ -168,54 +126,6 @@ class DeltaPlace:
             found["AWS_ALLOW_HTTP"] = str(scheme == "http").lower()
         return {key: value for key, value in found.items() if value}
 
-    # --- files ------------------------------------------------------------------------------------
-
-    def write(self, frame: DataFrame, schema: pa.Schema, before: Writing = iter) -> list[Written]:
-        """Let tasks put the rows of a DataFrame, or what `before` makes of them, there. Raises what
-        tasks raise."""
-        put = self.writing(schema)
-        work = carrying(lambda batches: put(before(batches)))
-        rows = frame.mapInArrow(work, _WRITTEN_DDL).collect()
-        return [(one["name"], one["rows"], one["size"]) for one in rows]
-
-    def writing(self, schema: pa.Schema) -> Writing:
-        """What a task does: puts its rows as one file, and tells its name, rows and size."""
-
-        def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            wanted = (batch for batch in batches if batch.num_rows)
-            first = next(wanted, None)
-            if first is None:
-                return
-            name = f"part-{uuid.uuid4().hex}.parquet"
-            every = chain((first,), wanted)
-            written = self._put(name, schema, (batch.cast(schema) for batch in every))
-            columns = zip(("name", "rows", "size"), written, strict=True)
-            yield pa.RecordBatch.from_pydict({key: [value] for key, value in columns})
-
-        return run
-
-    def _put(self, name: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Written:
-        from pyarrow.parquet import ParquetWriter
-
-        rows = 0
-        filesystem, folder = self.arrow()
-        path = f"{folder}/{name}"
-        with told_as(f"{self.name}/{name}"):
-            if not self.is_store:
-                make_folders(OS, Path(folder))
-            try:
-                with ParquetWriter(path, schema, filesystem=filesystem) as writer:
-                    for batch in batches:
-                        writer.write_batch(batch)
-                        rows += batch.num_rows
-                if not self.is_store:
-                    OS.sync_file(Path(path))
-                return name, rows, filesystem.get_file_info(path).size
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    filesystem.delete_file(path)
-                raise
-
     def reading(self, names: Iterable[str], schema: pa.Schema) -> pa.RecordBatchReader:
         """These columns of files that are there, a batch at a time."""
         from pyarrow import dataset
@@ -224,21 +134,6 @@ class DeltaPlace:
         paths = [f"{folder}/{name}" for name in names]
         every = dataset.dataset(paths, schema=schema, format="parquet", filesystem=filesystem)
         return every.scanner().to_reader()
-
-    def _names(self) -> list[str]:
-        """What there is, none where there is no such folder."""
-        from pyarrow import fs
-
-        filesystem, folder = self.arrow()
-        with told_as(self.name):
-            found = filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))
-        return [one.base_name for one in found]
-
-    def remove(self) -> None:
-        """Remove all that is there; nothing if nothing is."""
-        filesystem, folder = self.arrow()
-        with told_as(self.name), contextlib.suppress(FileNotFoundError):
-            filesystem.delete_dir(folder)
 
 
 def noting(notes: Mapping[str, int]) -> Any:
@@ -291,14 +186,3 @@ def appending(place: DeltaPlace, checkpoint: str) -> Callable[[DataFrame, int], 
             )
 
     return write
-
-
-@contextlib.contextmanager
-def told_as(where: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Errors of the place, and those `kinds`, as ours, with its name."""
-    try:
-        yield
-    except OSError as error:
-        raise explain(error, where) from error
-    except kinds as error:
-        raise WalError(f"{error}.", path=where) from error

@@ -26,14 +26,16 @@ from logweir.errors import ConfigError
 from logweir.pipeline.cells import json_texts, placed
 from logweir.pipeline.checkpoints import query_id
 from logweir.pipeline.frames import scan, scan_options
+from logweir.pipeline.jobs.commits import SPARKS_OWN, batches_into, check_new, put_frame
 from logweir.pipeline.jobs.delta import DeltaPlace, appending, delta
 from logweir.pipeline.jobs.folding import looking, prepare
 from logweir.pipeline.jobs.mirror import MIRROR_COLUMNS, MIRROR_ROWS, begin_mirror, merging
+from logweir.pipeline.jobs.places import Place
 from logweir.pipeline.jobs.states import Paths, prepared_state, state, table
 from logweir.pipeline.jobs.survey import Until
 from logweir.pipeline.jobs.typed import json_line
 from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
-from logweir.pipeline.options import STAGE, absolute, is_url, target_folder
+from logweir.pipeline.options import STAGE, absolute, is_url, scheme_of, target_folder
 from logweir.pipeline.typedrows import definition_text
 from logweir.store.schema.definition import SpaceDef, SystemSpace
 from logweir.wal.filesystem import OS, explain
@@ -108,8 +110,9 @@ def export(
     told: Told | None = None,
     **options: Any,
 ) -> Exported:
-    """Write the changes or the state of an archive into the new folder `to`; of format delta also
-    into an object store (`s3://…`), where a table appears with its first transaction (`delta`).
+    """Write the changes or the state of an archive into the new folder `to`, or into an object
+    store (`s3://…`), where a table appears with its first transaction (`delta`), and files count
+    from their manifest on (`commits`).
 
     `format`: parquet, json (lines), csv (with header), delta; `what`: changes or state; `space`:
     one space only, as typed columns; `until`: a vclock or time, for a state; `integers`: decimal or
@@ -135,6 +138,10 @@ def _writer(to: str | Path, format: str) -> Callable[[DataFrame], Exported]:
     if format == "delta" and (place := DeltaPlace.of("to", to)).is_store:
         place.check_new()
         return lambda frame: _put(frame, place)
+    if format != "delta" and scheme_of(str(to)) not in ("", "file"):
+        store = Place(str(to))
+        check_new(store)
+        return lambda frame: _stored(frame, store, format)
     target = target_folder("to", to)
     if target.exists():
         raise ConfigError("to", f"{target} is there already.", hint="name a new folder")
@@ -148,6 +155,11 @@ def _put(frame: DataFrame, place: DeltaPlace) -> Exported:
     files = place.write(frame, schema)
     place.create(schema, files)
     return Exported(place.name, "delta", len(files), sum(size for _, _, size in files))
+
+
+def _stored(frame: DataFrame, place: Place, format: str) -> Exported:
+    files = put_frame(_csv(frame) if format == "csv" else frame, place, format)
+    return Exported(place.name, format, len(files), sum(size for _, _, size in files))
 
 
 def _state_frame(
@@ -242,13 +254,14 @@ def cdc(
 ) -> StreamingQuery:
     """Export changes as they come, each once, going on where `checkpoint` says.
 
-    `path`: the folder of a live or closed log; `to`: a folder or table that grows, of format delta
-    also in an object store; `format`, `space`, `integers`: as `export`; `mirror`: a Delta table of
-    the tuples of `space` instead of its changes (see `mirror`); `every_seconds`: go on until
-    stopped, a batch so often, else take what is there and end; `options`: of the stream
-    (`max_rows_per_batch` …). Returns the running query. The space's definition is that of the
-    start: stop and start after changing it. Rows that the checkpoint still needs and that were
-    collected: the query fails with `PositionUnavailable`, naming both positions.
+    `path`: the folder of a live or closed log; `to`: a folder, table or object store that grows
+    (what Spark alone reaches, as `hdfs://`, by its own sink); `format`, `space`, `integers`: as
+    `export`; `mirror`: a Delta table of the tuples of `space` instead of its changes (see
+    `mirror`); `every_seconds`: go on until stopped, a batch so often, else take what is there and
+    end; `options`: of the stream (`max_rows_per_batch` …). Returns the running query. The space's
+    definition is that of the start: stop and start after changing it. Rows that the checkpoint
+    still needs and that were collected: the query fails with `PositionUnavailable`, naming both
+    positions.
     """
     if format not in FORMATS:
         raise ConfigError("format", f"{format!r} is not one of {', '.join(FORMATS)}")
@@ -276,11 +289,13 @@ def cdc(
     if format == "delta":
         return writer.foreachBatch(appending(DeltaPlace.of("to", to), checkpoint)).start()
     to = absolute(str(to))
+    binary = [name for name, kind in frame.dtypes if kind == "binary"]
+    if format == "csv" and binary:
+        raise ConfigError("format", f"csv cannot hold {', '.join(binary)}", hint="use json")
+    if is_url(to) and scheme_of(to) not in SPARKS_OWN:
+        return writer.foreachBatch(batches_into(Place(to), checkpoint, format)).start()
     _check_owner(to, checkpoint)
     if format == "csv":
-        binary = [name for name, kind in frame.dtypes if kind == "binary"]
-        if binary:
-            raise ConfigError("format", f"csv cannot hold {', '.join(binary)}", hint="use json")
         writer = writer.option("header", True)
     query = writer.format(format).start(to)
     _note_owner(to, str(query.id))

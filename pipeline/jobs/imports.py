@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from logweir.errors import ConfigError
+from logweir.pipeline.jobs.commits import SPARKS_OWN, read_places
+from logweir.pipeline.jobs.places import Place
 from logweir.pipeline.jobs.typed import TypedColumns
 from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
-from logweir.pipeline.options import STAGE, absolute, target_folder
+from logweir.pipeline.options import STAGE, absolute, scheme_of, target_folder
 from logweir.store import Log
 from logweir.store import open as open_log
 from logweir.store.engine.request import Request
@@ -77,10 +79,11 @@ def import_rows(
 ) -> Imported:
     """Take files into a space of the store in `to`, which is made if need be.
 
-    `sources`: files or folders; `format`: parquet, csv (with header), json (lines); `primary`:
-    fields of the primary key of a space that is made, else the first column. Column names are the
-    names of fields; `_rest`, as `export` writes it, goes back to where it came from, and so does
-    the base64 that stands for a varbinary field in CSV and JSON.
+    `sources`: files or folders, also in an object store (not of CSV), where a folder with a
+    manifest has the files that it names (`commits`); `format`: parquet, csv (with header), json
+    (lines); `primary`: fields of the primary key of a space that is made, else the first column.
+    Column names are the names of fields; `_rest`, as `export` writes it, goes back to where it came
+    from, and so does the base64 that stands for a varbinary field in CSV and JSON.
     Raises `ConfigError`, `DecodeError` for a value that a field cannot hold, `RequestError`,
     `WalError`.
     """
@@ -89,7 +92,9 @@ def import_rows(
     paths = [sources] if isinstance(sources, str | Path) else list(sources)
     texts = [absolute(str(path)) for path in paths]
     with watched(spark, told), typed_errors():
-        if format == "parquet":
+        if any(scheme_of(text) not in ("", *SPARKS_OWN) for text in texts):
+            frame = read_places(spark, [Place(text) for text in texts], format)
+        elif format == "parquet":
             frame = spark.read.parquet(*texts)
         elif format == "csv":
             frame = spark.read.csv(texts, header=True, escape='"')

@@ -24,8 +24,9 @@ import pyarrow as pa
 from logweir.errors import ConfigError, CorruptBlock, DecodeError, RequestError
 from logweir.limits import VCLOCK_COMPONENTS
 from logweir.pipeline.checkpoints import query_id
-from logweir.pipeline.jobs.delta import DeltaPlace, delta, noting, told_as
+from logweir.pipeline.jobs.delta import DeltaPlace, delta, noting
 from logweir.pipeline.jobs.folding import Prepared
+from logweir.pipeline.jobs.places import told_as
 from logweir.pipeline.jobs.states import state
 from logweir.pipeline.jobs.typed import TypedColumns
 from logweir.pipeline.jobs.work import carrying, per_item

@@ -137,12 +137,12 @@ def per_item(
     spark: SparkSession,
     items: Sequence[Item],
     work: Callable[[Item], Batches],
-    ddl: str,
+    ddl: Any,
 ) -> DataFrame:
     """A DataFrame of what `work` yields for each item, each in a task of its own.
 
     `work`: runs in the workers, where the package must be importable; `ddl`: columns of its
-    batches.
+    batches, as text or a `StructType`.
     """
     every = list(items)
 

@@ -162,7 +162,6 @@ def test_targets_that_are_no_folders_are_refused_by_name() -> None:
     spark: Any = None
     for write in (
         lambda: SinkOptions.parse({"path": "s3://bucket/log"}),
-        lambda: pipeline.export(spark, "nowhere", "s3://bucket/log"),
         lambda: pipeline.import_frame(spark, "s3://bucket/log", "t"),
     ):
         with pytest.raises(ConfigError, match="'s3://bucket/log' is no local folder"):
