@@ -204,11 +204,11 @@ class BlockFile:
             return Problem(DamageKind.TOO_LARGE, text, header)
         return header, self.bytes_at(start, header.stored_bytes)
 
-    def walked(self, offset: int) -> Iterator[Walked]:
+    def walked(self, offset: int, most: int | None = None) -> Iterator[Walked]:
         """The blocks from the one at `offset` on, a window at a time, as far as they are whole and
-        their headers in order."""
+        their headers in order. `most`: bytes of a window, see `walk_blocks`."""
         try:
-            yield from walk_blocks(self._file, offset, self._size, whole=True)
+            yield from walk_blocks(self._file, offset, self._size, whole=True, most=most)
         except OSError as error:
             raise explain(error, self.name, offset) from error
 

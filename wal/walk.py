@@ -45,16 +45,20 @@ class Walked(NamedTuple):
         return self.at + self.table[self.blocks]
 
 
-def walk_blocks(file: ReadFile, start: int, end: int, *, whole: bool = False) -> Iterator[Walked]:
+def walk_blocks(
+    file: ReadFile, start: int, end: int, *, whole: bool = False, most: int | None = None
+) -> Iterator[Walked]:
     """The headers of the blocks that begin from `start` on and before `end`, a window at a time.
 
-    No payload is looked at. `whole`: only blocks whose payload stands in the window too. Stops
-    before what is no header as Tarantool writes it, and before a block that passes the file's end.
-    What is yielded is used again by the next step.
+    No payload is looked at. `whole`: only blocks whose payload stands in the window too; `most`:
+    bytes of a window, unless one block has more, else `PIPELINE_WINDOW_BYTES`. Stops before what is
+    no header as Tarantool writes it, and before a block that passes the file's end. What is yielded
+    is used again by the next step.
     """
     stride = min(_WALK_BLOCKS, max(end - start, 0) // FIXHEADER_BYTES + 2)  # files may be small
     table = array("Q", bytes(8 * 4 * stride))
-    at, size, want = start, file.size(), PIPELINE_WINDOW_BYTES
+    most = most or PIPELINE_WINDOW_BYTES
+    at, size, want = start, file.size(), most
     while at < end:
         window = file.read(min(want, size - at), at)
         count = kernel.walk(window, table, stride)
@@ -70,4 +74,4 @@ def walk_blocks(file: ReadFile, start: int, end: int, *, whole: bool = False) ->
             return
         yield Walked(at, window, table, stride, count)
         at += table[count]
-        want = PIPELINE_WINDOW_BYTES
+        want = most

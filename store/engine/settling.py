@@ -37,6 +37,7 @@ from logweir.wal.xrow import FLAG_COMMIT, RowType
 
 __all__ = [
     "SAYS",
+    "SEARCH_BYTES",
     "Judge",
     "Settlement",
     "is_said",
@@ -48,6 +49,10 @@ __all__ = [
 
 SAYS: Final = b"is_sync"
 """Stands in every row that makes a space synchronous."""
+
+SEARCH_BYTES: Final = 1536 * 1024
+"""A search of a log asks for so much at a time: sixteen may be under way at once, and each has two
+of them in memory."""
 
 _OPTIONS: Final = 5
 """The field of a tuple of `_space` that says `is_sync`."""
@@ -215,7 +220,7 @@ def is_said(reader: WalReader) -> bool:
     comes behind them."""
     at = reader.first_block
     try:
-        for walked in reader.walked(at):
+        for walked in reader.walked(at, SEARCH_BYTES):
             window = memoryview(walked.window)
             if SAYS in walked.window:
                 return True

@@ -9,10 +9,11 @@ from random import Random
 import pytest
 from support.logs import insert, write_log
 
-from logweir.store.engine.settling import may_wait
+from logweir.pipeline.storage import UrlFileSystem
+from logweir.store.engine.settling import SEARCH_BYTES, may_wait
 from logweir.wal.block import FIXHEADER_BYTES
 from logweir.wal.damage import Damage
-from logweir.wal.filesystem import OS
+from logweir.wal.filesystem import OS, ReadFile
 from logweir.wal.reader import WalReader
 
 SAYS = {"is_sync": True}
@@ -65,3 +66,29 @@ def test_each_place_of_a_log_is_looked_at(
         assert (b"is_sync" in log.read_bytes()) is (wanted and not room)
         harm(log)
         assert may_wait(folder, OS) is wanted
+
+
+def test_many_searches_at_once_have_bounded_memory(tmp_path: Path) -> None:
+    """Sixteen logs of an object store are searched at a time: none is asked for more than its
+    share, and all of each is looked at."""
+    from pyarrow import fs
+
+    asked: list[int] = []
+
+    class Spying(UrlFileSystem):
+        def open_read(self, path: Path) -> ReadFile:
+            file = super().open_read(path)
+            read = file.read
+
+            def spying(count: int, offset: int) -> bytes:
+                asked.append(count)
+                return read(count, offset)
+
+            file.read = spying  # type: ignore[method-assign]
+            return file
+
+    blocks = [[insert(600, [n, Random(n).randbytes(60_000)])] for n in range(100)]
+    write_log(tmp_path, [*blocks, definition(0)])
+    assert may_wait(tmp_path, Spying(fs.LocalFileSystem()))
+    assert sum(asked) > 100 * 60_000
+    assert max(asked) <= SEARCH_BYTES
