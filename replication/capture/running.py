@@ -206,15 +206,15 @@ def load_function(name: str) -> Function:
     module_name, _, path = name.partition(":")
     hint = "give it as module:function, the module as `import` finds it"
     if not module_name or not path:
-        raise ConfigError("function", f"{name!r} names no function", hint=hint)
+        raise ConfigError("exec", f"{name!r} names no function", hint=hint)
     try:
         found: Any = importlib.import_module(module_name)
         for part in path.split("."):
             found = getattr(found, part)
     except Exception as error:
         text = f"{name!r} cannot be imported: {type(error).__name__}: {error}"
-        raise ConfigError("function", text, hint=hint) from error
+        raise ConfigError("exec", text, hint=hint) from error
     if not callable(found):
-        raise ConfigError("function", f"{name!r} is not callable", hint=hint)
+        raise ConfigError("exec", f"{name!r} is not callable", hint=hint)
     function: Function = found
     return function

@@ -200,3 +200,30 @@ def test_serve_that_cannot_join_leaves_nothing(tmp_path: Path) -> None:
         assert code == 4
         assert "nobody" in err
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+
+@pytest.mark.parametrize("command", ["follow", "serve"])
+def test_a_master_that_is_not_there_yet_is_waited_for(command: str, tmp_path: Path) -> None:
+    """As long as it is said, and no longer; nothing is left behind by who waited in vain."""
+    port = free_port()
+    url, copy = f"tarantool://127.0.0.1:{port}", tmp_path / "two"
+    words = {
+        "follow": ["follow", url, copy, "--once"],
+        "serve": ["serve", copy, "--follow", url, "--listen", "tarantool://127.0.0.1:0"],
+    }[command]
+    code, _, err = told(*words, "--wait", "0.1")
+    assert (code, "waiting 0 s for it" in err, copy.exists()) == (4, True, False), err
+    program = [sys.executable, "-c", CODE, *map(str, words), "--wait", "120"]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "waiting 120 s for it" in process.stderr.readline()
+        with logweir.open(tmp_path / "one") as log:
+            log.create_space("t")
+        with serving(tmp_path / "one", "--allow-guest", "all", "--listen", url):
+            assert any("logweir: copied" in line for line in process.stderr)
+            if command == "serve":
+                assert any("logweir: serving" in line for line in process.stderr)
+                process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+    with logweir.open(copy, create=False) as log:
+        assert log.count("t") == 0

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import logweir
 from logweir.tools.cli import main
 from logweir.tools.cli.configfile import declared, key_of, masked
 
@@ -134,3 +135,25 @@ def test_options_of_one_run_stand_in_no_file_and_no_variable(tmp_path: Path) -> 
     assert "rejoin" in refused.stderr
     done = run("config", "show", LOGWEIR_JSON="1", LOGWEIR_AS_JSON="1", LOGWEIR_ORIGIN="1")
     assert "listen = []\n" in done.stdout
+
+
+def test_archive_and_capture_take_a_file(tmp_path: Path) -> None:
+    """As what serves does, by the names of their options; what is no setting is refused there."""
+    with logweir.open(tmp_path / "store") as log:
+        log.create_space("t")
+        log.insert("t", (1,))
+    file = tmp_path / "archive.toml"
+    file.write_text(f"directory = '{tmp_path / 'store'}'\nto = '{tmp_path / 'kept'}'\n")
+    assert run("archive", "--config", file).exit_code == 0
+    assert json.loads(run("archive", "status", tmp_path / "kept", "--json").stdout)["snapshots"]
+    file.write_text("follow = true\n")
+    refused = run("archive", "--config", file)
+    assert (refused.exit_code, "follow" in refused.stderr) == (2, True), refused.stderr
+    file = tmp_path / "capture.toml"
+    file.write_text(
+        f"where = '{tmp_path / 'store'}'\nexec = 'builtins:repr'\nspace = ['t']\n"
+        f"token = '{tmp_path / 'token'}'\n"
+    )
+    done = run("capture", "--config", file, "--once", "--json")
+    assert (done.exit_code, json.loads(done.stdout)) == (0, {"transactions": 1}), done.output
+    assert run("capture", "--config", file, "--once", LOGWEIR_SPACE="none").exit_code != 0

@@ -19,6 +19,7 @@ from logweir.archive.objects import open_objects
 from logweir.errors import ConfigError, LogweirError
 from logweir.recovery.report import vclock_json, words
 from logweir.tools.cli.common import existing, utc_text
+from logweir.tools.cli.configfile import ConfigOption
 from logweir.tools.cli.output import Output, human_bytes
 
 _ACTIONS = ("drill", "status")
@@ -26,18 +27,24 @@ _ACTIONS = ("drill", "status")
 
 def command(
     out: Output,
-    what: Annotated[
+    directory: Annotated[
         str, typer.Argument(metavar="DIR", help="The store's folder; or drill, or status.")
     ],
     where: Annotated[
         str, typer.Argument(metavar="[URL]", help="drill, status: the archive, a folder or URL.")
     ] = "",
+    config: ConfigOption = None,
     to: Annotated[
         str,
         typer.Option("--to", metavar="PLACE", help="Where it is archived: a folder, s3://…, …"),
     ] = "",
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on until it is stopped (Ctrl-C, SIGTERM).")
+        bool,
+        typer.Option(
+            "--follow",
+            allow_from_autoenv=False,
+            help="Go on until it is stopped (Ctrl-C, SIGTERM).",
+        ),
     ] = False,
     every: Annotated[
         float, typer.Option(min=0.05, help="--follow: seconds from one look to the next.")
@@ -85,11 +92,12 @@ def command(
     status URL tells what can be restored; exit code 3 if objects are damaged or missing, 1 if
     there is no archive.
     """
+    del config  # its values are those of the other options
     if where:
-        if what not in _ACTIONS:
+        if directory not in _ACTIONS:
             hint = "write logweir archive DIR --to PLACE, archive drill URL or archive status URL"
-            raise ConfigError("DIR", f"{what!r} is neither drill nor status", hint=hint)
-        return (_drill if what == "drill" else _status)(out, where, against)
+            raise ConfigError("DIR", f"{directory!r} is neither drill nor status", hint=hint)
+        return (_drill if directory == "drill" else _status)(out, where, against)
     if not to:
         raise ConfigError("--to", "it is not said where to archive", hint="give --to PLACE")
     damaged: list[LogweirError] = []
@@ -99,7 +107,7 @@ def command(
         out.warning(str(error))
 
     keep = Keep(keep_for, keep_snapshots)
-    source = existing(Path(what))
+    source = existing(Path(directory))
     with Archiver(
         source, open_objects(to), keep=keep, hold_bytes=hold_bytes, tell=tell
     ) as archiver:

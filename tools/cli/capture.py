@@ -14,6 +14,7 @@ import typer
 import logweir
 from logweir.errors import ConfigError, DecodeError, Unreachable
 from logweir.tools.cli.common import store_at
+from logweir.tools.cli.configfile import ConfigOption
 from logweir.tools.cli.notify import notify
 from logweir.tools.cli.output import Output
 from logweir.wal.mp import Value
@@ -28,9 +29,9 @@ def command(
     where: Annotated[
         str, typer.Argument(metavar="WHERE", help="A folder, or tarantool://… of a server.")
     ],
-    function: Annotated[
-        str, typer.Option("--exec", metavar="MODULE:FUNCTION", help="What is called.")
-    ],
+    config: ConfigOption = None,
+    *,
+    exec: Annotated[str, typer.Option("--exec", metavar="MODULE:FUNCTION", help="What is called.")],
     store: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Keep the place in this store: exactly once."),
@@ -55,7 +56,10 @@ def command(
             "--images", help="Keep copies of the tuples in the store, and give them with changes."
         ),
     ] = False,
-    once: Annotated[bool, typer.Option("--once", help="Stop at the end of the log.")] = False,
+    once: Annotated[
+        bool,
+        typer.Option("--once", allow_from_autoenv=False, help="Stop at the end of the log."),
+    ] = False,
 ) -> int:
     """Call a Python function once for each transaction of a folder or server, in order.
 
@@ -64,13 +68,14 @@ def command(
     transaction alone, and again if a crash comes before the file is written. If it raises, the
     program ends with exit code 1, and the next start gives it the same transaction.
     """
+    del config  # its values are those of the other options
     from logweir.replication.capture.running import StoreKept, TokenFile, load_function, run
 
     if (store is None) == (token is None):
         raise ConfigError("--store", "one of --store and --token says where the place is kept")
     if images and store is None:
         raise ConfigError("--images", "are kept in a store: give --store")
-    called = load_function(function)
+    called = load_function(exec)
     spaces = [int(one) if one.isdecimal() else one for one in space or ()]
     wanted = None if key is None else _key(key)
     stop = threading.Event()

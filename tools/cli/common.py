@@ -22,6 +22,7 @@ __all__ = [
     "NewFolderOption",
     "PathArgument",
     "TupleBytes",
+    "WaitOption",
     "existing",
     "given_vclock",
     "log_bytes",
@@ -53,6 +54,17 @@ TupleBytes = Annotated[
     ),
 ]
 """The option of commands that open a store for others to write."""
+
+
+WaitOption = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        metavar="SECONDS",
+        help="Before a first copy: how long to wait for a Tarantool that cannot be reached yet.",
+    ),
+]
+"""The option of commands that copy a Tarantool before they follow it."""
 
 
 def existing(path: Path) -> Path:

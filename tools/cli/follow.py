@@ -18,7 +18,7 @@ from logweir.errors import ConfigError
 from logweir.limits import TUPLE_BYTES
 from logweir.replication import loop
 from logweir.replication.urls import Url
-from logweir.tools.cli.common import TupleBytes
+from logweir.tools.cli.common import TupleBytes, WaitOption
 from logweir.tools.cli.configfile import ConfigOption
 from logweir.tools.cli.joining import join_if_new
 from logweir.tools.cli.logoptions import LogFile, LogFormat, LogLevel, start_log
@@ -66,6 +66,7 @@ def command(
             help="Stop when the end of the upstream is reached.",
         ),
     ] = False,
+    wait: WaitOption = 0,
     tuple_bytes: TupleBytes = TUPLE_BYTES,
     log_level: LogLevel = "warning",
     log_format: LogFormat = "text",
@@ -85,7 +86,7 @@ def command(
     if rejoin and source.scheme != "tarantool":
         raise ConfigError("--rejoin", f"is for Tarantool; {source.scheme} goes on by itself")
     instance = _put_aside(out, directory) if rejoin else None
-    join_if_new(out, [source], directory, instance=instance)
+    join_if_new(out, [source], directory, wait=wait, instance=instance)
     return follow_into(out, source, directory, once=once, tuple_bytes=tuple_bytes, context=context)
 
 

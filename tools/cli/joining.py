@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from logweir.errors import ConfigError, Unreachable
 from logweir.replication import loop
@@ -17,22 +20,39 @@ from logweir.wal.directory import scan_directory
 
 __all__ = ["copy_server", "copyable", "join_if_new"]
 
+_AGAIN_SECONDS: Final = 0.5
+"""From one round of tries to the next."""
+
 
 def join_if_new(
-    out: Output, sources: Sequence[Url], directory: Path, *, instance: uuid.UUID | None = None
+    out: Output,
+    sources: Sequence[Url],
+    directory: Path,
+    *,
+    wait: float,
+    instance: uuid.UUID | None = None,
 ) -> None:
     """Copy the first of the Tarantool masters among `sources` that can be reached, unless the
-    folder is a store already. Nothing of a copy that fails stays; its error is raised."""
+    folder is a store already. Nothing of a copy that fails stays; its error is raised. `wait`:
+    seconds in which each is tried again as long as none can be reached."""
     masters = [url for url in sources if url.scheme == "tarantool"]
     if not masters or (directory.is_dir() and scan_directory(directory).snaps):
         return
-    for number, url in enumerate(masters, 1):
+    given_up = time.monotonic() + wait
+    told: set[str] = set()
+    for number, url in enumerate(itertools.cycle(masters), 1):
         try:
             joined = loop.run(join(url, directory, instance=instance))
         except Unreachable as error:
-            if number == len(masters):
+            is_round = number % len(masters) == 0
+            left = given_up - time.monotonic()
+            if is_round and left <= 0:
                 raise
-            out.warning(str(error))
+            if error.message not in told:
+                told.add(error.message)
+                out.warning(f"{error.message}{f'; waiting {left:.0f} s for it' if wait else ''}")
+            if is_round:
+                time.sleep(min(_AGAIN_SECONDS, left))
         else:
             out.message(f"copied {joined.rows} rows of {url} up to {joined.vclock}")
             for warning in joined.warnings:

@@ -26,7 +26,7 @@ from logweir.replication import loop
 from logweir.replication.handedover import handed_over
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.urls import Url
-from logweir.tools.cli.common import TupleBytes
+from logweir.tools.cli.common import TupleBytes, WaitOption
 from logweir.tools.cli.configfile import ConfigOption, origin_of
 from logweir.tools.cli.joining import join_if_new
 from logweir.tools.cli.logoptions import LogFile, LogFormat, LogLevel, start_log
@@ -63,6 +63,7 @@ def command(
         list[str] | None,
         typer.Option(metavar="URL", help="Upstream to follow; may be repeated."),
     ] = None,
+    wait: WaitOption = 0,
     allow_guest: Annotated[
         Guest,
         typer.Option(
@@ -224,7 +225,7 @@ def command(
     if files < connections + OTHER_FILES:
         out.warning(f"only {files} files may be open: fewer connections than {connections}")
     with stopped_early(out):
-        join_if_new(out, options.follow, directory)
+        join_if_new(out, options.follow, directory, wait=wait)
         with logweir.open(
             directory, durability=durability, write_ahead=write_ahead, tuple_bytes=tuple_bytes
         ) as log:
