@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -68,6 +69,9 @@ def test_serve_follow_status_and_play(tmp_path: Path) -> None:
         code, out, _ = told("status", url, "--json")
         status = json.loads(out)
         assert (code, status["spaces"]["t"], status["state"]) == (0, 11, "running")
+        code, out, _ = told("status", url)
+        assert (code, "spaces  " in out, "\nlisteners:\n" in out) == (0, True, True)
+        assert not re.search(r"[\[\]']|\b(None|True|False)\b", out), out
         code, _, err = told("play", tmp_path / "one", url)
         assert code == 1
         assert "Duplicate key" in err

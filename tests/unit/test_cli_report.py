@@ -47,7 +47,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
-        if tag != "meta":
+        if tag not in ("meta", "wbr"):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:

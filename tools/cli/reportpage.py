@@ -47,6 +47,16 @@ svg.second { fill: var(--second); }
 svg rect:hover { opacity: .6; }
 .end { min-width: min(16rem, 70vw); }
 .share { width: min(12rem, 24vw); } .share svg { height: 1rem; border: 0; }
+td.number { min-width: 0; }
+@media (max-width: 48rem) {
+  table, tbody, tr, td { display: block; width: 100%; max-width: none; }
+  thead { display: none; }
+  tr { padding: .35rem 0; border-bottom: 1px solid var(--line); }
+  td, .number { display: flex; justify-content: space-between; gap: 1rem; padding: .1rem .5rem;
+    border: 0; text-align: right; white-space: normal; overflow-wrap: anywhere; }
+  td::before { content: attr(data-name); flex: none; color: var(--soft); }
+  .whole { white-space: normal; } .end { min-width: 0; } .share { width: 50vw; }
+}
 article { border-left: 3px solid var(--bad); padding: .1rem .8rem; margin: .6rem 0;
   overflow-wrap: anywhere; }
 """
@@ -87,7 +97,10 @@ def _table(
     )
     body = "\n".join(
         "<tr>"
-        + "".join(f"<td{kind}>{cell}</td>" for cell, kind in zip(row, kinds, strict=True))
+        + "".join(
+            f'<td{kind} data-name="{html.escape(name)}">{cell}</td>'
+            for cell, kind, name in zip(row, kinds, columns, strict=True)
+        )
         + "</tr>"
         for row in rows[:_SHOWN]
     )
@@ -149,7 +162,7 @@ def _files(files: Sequence[Told]) -> str:
             human_bytes(one["raw_bytes"]),
             f"{one['rows']:,}",
             f"{one['transactions']:,}" if one["kind"] == "XLOG" else "",
-            *(f'<span class="whole">{_text(one[of] or "")}</span>' for of in _TIMES),
+            *(_text(one[of] or "").replace("T", "T<wbr>") for of in _TIMES),
         )
         for one in files
     ]

@@ -63,23 +63,43 @@ def command(
 
 
 def _show(out: Output, status: dict[str, Any]) -> None:
-    lists = (
-        *("space_details", "listeners", "traffic", "sources", "replicas", "streams", "topics"),
-        *("log_keepers", "gaps", "errors", "checksums"),
-        *("positions", "buckets", "statistics"),
+    """Names and values; what is a list of such has a table of its own behind them."""
+    tables = {
+        name: value
+        for name, value in status.items()
+        if isinstance(value, list) and value and all(isinstance(one, dict) for one in value)
+    }
+    out.fields(
+        (name, _words(value) or None) for name, value in status.items() if name not in tables
     )
-    out.fields((name, _shown(value)) for name, value in status.items() if name not in lists)
-    for name in lists:
-        rows = status.get(name)
-        if rows:
-            out.line("")
-            columns = tuple(rows[0])
-            out.table(columns, [tuple(map(_shown, row.values())) for row in rows])
+    for name, rows in tables.items():
+        out.line("")
+        out.line(f"{name}:")
+        columns = list(dict.fromkeys(column for row in rows for column in row))
+        numbers = [
+            column
+            for column in columns
+            if all(type(row.get(column)) in (int, float, type(None)) for row in rows)
+        ]
+        cells = [[_words(row.get(column, "")) for column in columns] for row in rows]
+        out.table(columns, cells, right=numbers)
 
 
-def _shown(value: object) -> object:
-    """`value` as people read it: a number of seconds to the millisecond."""
-    return f"{value:.3f}" if isinstance(value, float) else value
+def _words(value: object, *, inside: bool = False) -> str:
+    """`value` as people read it: seconds to the millisecond, a vclock as everywhere, no notation of
+    a language. `inside`: of another one."""
+    if value is None or value is False or value is True:
+        return {None: "", False: "no", True: "yes"}[value]
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    if isinstance(value, dict):
+        if value and all(str(name).isdecimal() for name in value):
+            return "{" + ", ".join(f"{name}: {_words(one)}" for name, one in value.items()) + "}"
+        text = ", ".join(f"{name} {_words(one, inside=True)}" for name, one in value.items())
+        return f"({text})" if inside else text or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(_words(one, inside=True) for one in value) or "none"
+    return str(value)
 
 
 def _folder(out: Output, path: Path) -> int:
