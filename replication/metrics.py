@@ -10,7 +10,7 @@ import contextlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from logweir.errors import ConfigError
 from logweir.wal.writer import VERSION
@@ -38,7 +38,14 @@ except ImportError as error:
         hint="pip install 'logweir[serve]'",
     ) from error
 
-__all__ = ["ArchiveFigures", "Metrics", "StreamFigures", "TopicFigures"]
+__all__ = [
+    "LATENCY_BOUNDS_MS",
+    "ArchiveFigures",
+    "Latencies",
+    "Metrics",
+    "StreamFigures",
+    "TopicFigures",
+]
 
 _SECONDS = tuple(0.001 * 2**i for i in range(16))
 
@@ -140,6 +147,44 @@ class _Topics(Collector):
         yield from families
 
 
+LATENCY_BOUNDS_MS: Final = (
+    *(1, 2, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, 65, 75, 85, 95, 100),
+    *(110, 120, 130, 140, 150, 200, 250, 300, 350, 400, 450, 500),
+)
+"""The bounds of a Tank broker's histogram."""
+
+
+class Latencies(Collector):
+    """How long it took to send bundles of each topic, in ms, under a Tank broker's name, bounds and
+    label. Source: Tank's source."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, list[int]] = {}
+        self._sums: dict[str, float] = {}
+
+    def took(self, topics: Iterable[str], ms: float) -> None:
+        """An answer with bundles of `topics`, each as often as it has partitions in it, was sent
+        `ms` after it was begun."""
+        index = bisect_left(LATENCY_BOUNDS_MS, ms)
+        for topic in topics:
+            counts = self._counts.get(topic)
+            if counts is None:
+                counts = self._counts[topic] = [0] * (len(LATENCY_BOUNDS_MS) + 1)
+                self._sums[topic] = 0.0
+            counts[index] += 1
+            self._sums[topic] += ms
+
+    def collect(self) -> Iterator[Metric]:
+        """See the library."""
+        bounds = [*map(str, LATENCY_BOUNDS_MS), "+Inf"]
+        text = "milliseconds in which bundles were sent"
+        family = HistogramMetricFamily("tanksrv_topic_latency", text, labels=("n",))
+        for topic, counts in self._counts.items():
+            shown = list(zip(bounds, accumulate(counts), strict=True))
+            family.add_metric((topic,), shown, self._sums[topic])
+        yield family
+
+
 class ArchiveFigures(NamedTuple):
     """How far an archive is behind its store. `rows`, `bytes`: in the log and not archived;
     `seconds`: since a time at which all was, 0 while it is; `last_success`: when the last look
@@ -202,6 +247,8 @@ class Metrics:
         self.registry.register(self._streams)
         self._topics = _Topics()
         self.registry.register(self._topics)
+        self.latencies = Latencies()
+        self.registry.register(self.latencies)
         self._archive = _Archive()
         self.registry.register(self._archive)
         self._follower_lag = self._gauge(

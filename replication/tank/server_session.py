@@ -152,6 +152,7 @@ class ServerSession(BaseSession[Request]):
         self._tickets = 0
         self._turn = 0
         self.places: dict[tuple[str, int], int] = {}
+        self.given: Sequence[str] = ()  # topics of bundles in the last answer that was asked for
         """The number that was asked for last, of each partition that was fetched from."""
         self.spoke = False
 
@@ -202,6 +203,7 @@ class ServerSession(BaseSession[Request]):
             self.end(f"the client is silent: {silent}")
         for waiting in [each for each in self._waiting if now >= each.deadline]:
             self._finish(waiting)
+        self.given = ()
         return ()
 
     @property
@@ -423,6 +425,7 @@ class ServerSession(BaseSession[Request]):
         parts = [each.part for each in merged]
         sizes = [each.chunk.size_bytes for each in merged]
         self._out.put(encode_fetch_header(request, parts, sizes))
+        self.given = [each.part.topic for each in merged if each.chunk.size_bytes]
         for each in merged:
             self._out.put_all(each.chunk.pieces, each.chunk.size_bytes)
 

@@ -21,6 +21,7 @@ from logweir.replication.link import Link
 from logweir.replication.metrics import Metrics
 from logweir.replication.service.protocol import Reading
 from logweir.replication.tank.push import WaitIndex
+from logweir.replication.tank.serve.sending import Sending
 from logweir.replication.tank.server_session import ServerSession, Waiting
 from logweir.replication.tank.wire.messages import (
     Create,
@@ -161,6 +162,7 @@ class _Conversation:
         self._link = link
         self._topics = service.shown(link)
         self._session = ServerSession(self._topics, service.waiters, link.time())
+        self._sending = Sending(link, service.metrics.latencies)
         self._line: deque[Request | Waiting] = deque()
         self._noted: set[Waiting] = set()
         self._prepared: Request | None = None  # for which its topics were made ready
@@ -191,6 +193,7 @@ class _Conversation:
 
     def closed(self, reason: str) -> None:
         self._line.clear()
+        self._sending.end()
         self._session.end(reason)
         self._service.forget(self._session)
 
@@ -241,6 +244,7 @@ class _Conversation:
 
     def _take(self, item: Request | Waiting) -> None:
         session = self._session
+        began = self._link.time()
         match item:
             case Waiting():
                 self._noted.discard(item)
@@ -249,7 +253,11 @@ class _Conversation:
                 if session.creation(item) is not None:
                     self._later(self._create(item))
             case _:
-                session.answer(item, self._link.time())
+                session.answer(item, began)
+        if session.given:
+            topics = [one for one in session.given if self._topics.is_topic(one)]
+            session.given = ()
+            self._sending.send(topics, began)
 
     def _publish(self) -> None:
         """Store what the publishes bring that are first in line."""
