@@ -111,6 +111,33 @@ raise SystemExit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"
     if [ -n "$packages" ]; then apt_install $packages || true; fi
 }
 
+# What extras need beside what is there, for sources that are installed as they are: the package itself
+# is not built again. Fails where that cannot be told or installed.
+add_extras() {
+    local list="$LOGWEIR_VENV/.logweir-extras"
+    "$LOGWEIR_VENV/bin/python" -P - "$@" >"$list" <<'END' || return 1
+import sys
+from importlib.metadata import requires
+from pip._vendor.packaging.requirements import Requirement
+
+def of(extra):
+    for one in map(Requirement, requires("logweir") or ()):
+        marker = one.marker
+        if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
+            if one.name == "logweir":
+                for other in one.extras:
+                    yield from of(other)
+            else:
+                one.marker = None
+                yield str(one)
+
+for extra in sys.argv[1:]:
+    print(*(of(extra)), sep="\n")
+END
+    say "Installing what is missing of: $*"
+    pip_install -r "$list"
+}
+
 logweir_setup() {
     local want now extra extras target missing=""
     now="$(fingerprint)"
@@ -119,6 +146,11 @@ logweir_setup() {
         for extra in "$@"; do stamp_has "extra:$extra" || missing="$extra"; done
         if [ -z "$missing" ]; then
             stamp_has types || link_types
+            setup_reader
+            return 0
+        fi
+        if [ "$missing" != kernels ] && add_extras "$@"; then
+            for extra in "$@"; do stamp_add "extra:$extra"; done
             setup_reader
             return 0
         fi

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,36 @@ def test_all_that_kernels_are_made_of_counts() -> None:
     counted = {ROOT / name for name in told.stdout.split()}
     assert types | sources <= counted
     assert not [path for path in counted if ROOT / "tests" in path.parents]  # nothing of them
+
+
+@pytest.mark.parametrize("of", ["these", "other"])
+def test_an_added_extra_builds_nothing_anew(of: str, tmp_path: Path) -> None:
+    """Where the sources are those that are installed, what the extra needs is all that is."""
+    (tmp_path / "bin").mkdir()
+    for name in ("python", "logweir"):
+        (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        (tmp_path / "bin" / name).chmod(0o755)
+    script = f"""
+        . tools/setup.sh
+        LOGWEIR_VENV={tmp_path} LOGWEIR_STAMP={tmp_path}/stamp
+        compiled_kernels() {{ [ {of} = other ] || echo one; }}
+        pip_install() {{ echo "$*"; [ "$1" != -r ] || cat "$2"; }}
+        setup_reader() {{ :; }}
+        setup_compiler() {{ :; }}
+        link_types() {{ :; }}
+        if [ {of} = these ]; then fingerprint >"$LOGWEIR_STAMP"; else echo 1-2 >"$LOGWEIR_STAMP"; fi
+        stamp_add compiled types extra:test
+        logweir_setup test check
+        cat "$LOGWEIR_STAMP"
+    """
+    done = subprocess.run(["bash", "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    first, *others, stamp = done.stdout.splitlines()
+    assert "extra:test" in stamp
+    assert "extra:check" in stamp
+    if of == "these":
+        assert first == f"-r {tmp_path}/.logweir-extras"
+        assert any(one.startswith("ruff>") for one in others)
+        assert not any("logweir" in one for one in others)
+    else:
+        assert (first, others) == ("-e .[all,test,check]", [])
