@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -220,7 +221,7 @@ def test_a_log_behind_the_snapshot_only_is_a_gap(folder: Path) -> None:
     (folder / name(0)).unlink()
     (damage,) = examine(folder).blocking
     assert damage.kind is DamageKind.GAP
-    assert damage.rows_lost == 10
+    assert (damage.offset, damage.rows_lost) == (0, 10)
     assert lsns(folder, force=True) == list(range(11, 31))
 
 
@@ -456,6 +457,15 @@ def test_a_position_that_is_not_in_the_log_means_reading_everything(
     report = examine(folder, since=position)
     assert report.since is None
     assert len(report.files) == 4
+
+
+def test_a_position_at_the_very_end_of_the_log_is_in_it(folder: Path) -> None:
+    """As a writer that was killed leaves it; one byte behind that is not."""
+    path = folder / name(20)
+    end = path.stat().st_size
+    position = LogPosition(path.name, end, VClock({1: 30}))
+    assert examine(folder, since=position).since == position
+    assert examine(folder, since=replace(position, offset=end + 1)).since is None
 
 
 def test_damage_behind_the_position_is_found_and_before_it_is_not(folder: Path) -> None:

@@ -27,7 +27,18 @@ from logweir.errors import (
     RecoveryRefused,
     WalError,
 )
-from logweir.recovery import Hole, RecoveryReport, examine, plan, repair, replay, restore
+from logweir.recovery import (
+    Hole,
+    RecoveryReport,
+    examine,
+    plan,
+    repair,
+    replay,
+    restore,
+    rewrite,
+)
+from logweir.recovery.faults import FaultyFileSystem
+from logweir.wal.filesystem import OS
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
 
@@ -294,6 +305,24 @@ def test_a_restore_at_every_lsn_holds_exactly_the_rows_up_to_it(tmp_path: Path) 
         assert report.vclock == VClock({1: lsn})
         if lsn >= 25:
             assert row_bytes(report) == everything[: lsn - 25]
+
+
+def test_a_restore_syncs_after_so_many_bytes_and_not_after_each_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a large one need not wait for all of it, nor a small one for each write."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    write_log_of(folder, 30)
+    monkeypatch.setattr(rewrite, "_GROUP_BYTES", 1)
+    syncs = []
+    for number, limit in enumerate((rewrite._SYNC_BYTES, 1)):
+        monkeypatch.setattr(rewrite, "_SYNC_BYTES", limit)
+        disk = FaultyFileSystem(OS)
+        restore(folder, tmp_path / str(number), filesystem=disk)
+        syncs.append(disk.counts["sync"])
+    assert 0 < syncs[0] < 10
+    assert syncs[1] == syncs[0] + 30
 
 
 def test_inside_a_transaction_the_state_before_it_is_restored(tmp_path: Path) -> None:
