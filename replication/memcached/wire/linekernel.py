@@ -270,6 +270,9 @@ def take(data: bytes, value_max: int, numbers: Table, out: bytearray, told: byte
     about = 0
     while at < end:
         feed = at
+        while feed < end and raw[feed] > 0x0A:
+            feed += 1
+        zero = feed
         while feed < end and raw[feed] != 0x0A:
             feed += 1
         if feed == end:
@@ -277,10 +280,10 @@ def take(data: bytes, value_max: int, numbers: Table, out: bytearray, told: byte
         stop = feed
         if feed - at > 1 and raw[feed - 1] == 0x0D:
             stop -= 1
-        zero = at
-        while zero < stop and raw[zero]:
-            zero += 1
-        stop = zero
+        if zero < stop:  # a letter below the one that ends a line
+            while zero < stop and raw[zero]:
+                zero += 1
+            stop = zero
         behind = feed + 1
         count = words_of.split(raw, at, stop, _WORDS_MAX, words)
         command = command_of(raw, words[0], words[1]) if count else 0

@@ -8,12 +8,12 @@ ctypedef unsigned long long u64
 ctypedef const unsigned char* Source
 ctypedef unsigned char* Target
 
-cdef Py_ssize_t _FIELDS, _BITS, _KEY_TOLD, _EXPIRY, _HAS_EXPIRY, _FIRST_EXPIRY, _CREATES, _FLAGS
+cdef Py_ssize_t _BITS, _KEY_TOLD, _EXPIRY, _HAS_EXPIRY, _FIRST_EXPIRY, _CREATES, _FLAGS
 cdef Py_ssize_t _CAS, _HAS_CAS, _DELTA, _INITIAL, _MODE, _SIZE, _RECACHE, _SAYS
 cdef Py_ssize_t _GETR, _MARKM, _SETM, _PEEKM
 cdef u64 _RETIME, _FIRST_RETIME, _RECACHES, _CREATE, _IS_STALE, _VISITS
 cdef Py_ssize_t _QUIET_BIT, _VALUE_BIT, _BINARY_BIT, _KEY_MAX, _FLAGS_MAX, _OPAQUE_MAX
-cdef u64 _ALL, _LOW, _LONGEST
+cdef u64 _ALL, _LOW, _LONGEST, _ONE
 cdef Py_ssize_t _GETM, _GATM, _INCREMENTM, _DECREMENTM, _DELETE
 cdef Py_ssize_t _SET, _ADD, _REPLACE, _APPEND, _PREPEND
 cdef u64 _META_GET, _META_SET, _META_DELETE, _META_COUNT, _META_DEBUG
@@ -31,7 +31,7 @@ cdef Py_ssize_t decode_key(
 @cython.locals(found="unsigned long long[2]", letter=Py_ssize_t)
 cdef Py_ssize_t read_flag(Source raw, Py_ssize_t at, Py_ssize_t stop, u64* fields) noexcept
 
-@cython.locals(wrong=Py_ssize_t, field=Py_ssize_t, i=Py_ssize_t, j=Py_ssize_t, letter=Py_ssize_t,
+@cython.locals(wrong=Py_ssize_t, seen=u64, field=Py_ssize_t, i=Py_ssize_t, letter=Py_ssize_t,
                found=Py_ssize_t)
 cdef Py_ssize_t read_flags(
     Source raw, Py_ssize_t* words, Py_ssize_t first, Py_ssize_t count, u64* fields) noexcept

@@ -24,7 +24,6 @@ from logweir.replication.memcached.wire import textforms as forms
 COMPILED = not __file__.endswith(".py")
 
 # What flags say. Of numbers that are wanted: what they are, and whether they were given.
-_FIELDS = 16
 (_BITS, _KEY_TOLD, _EXPIRY, _HAS_EXPIRY, _FIRST_EXPIRY, _CREATES, _FLAGS) = range(7)
 (_CAS, _HAS_CAS, _DELTA, _INITIAL, _MODE, _SIZE, _RECACHE, _SAYS) = range(7, 15)
 
@@ -33,6 +32,7 @@ _KEY_MAX = 250  # limits.TAP_KEY_BYTES
 _FLAGS_MAX = 19  # words of a line
 _OPAQUE_MAX = 32
 _ALL = 0xFFFF_FFFF_FFFF_FFFF  # the CAS of no item
+_ONE = 1
 _LOW = 0xFFFF_FFFF
 _LONGEST = 0x7FFF_FFFF - 2
 _GETM, _GATM, _INCREMENTM, _DECREMENTM, _DELETE = 0xE0, 0xE1, 0xE2, 0xE3, 4
@@ -60,12 +60,12 @@ _BAD_OPAQUE = forms.line_number(b"CLIENT_ERROR opaque token too long")
 _NO_SET_MODE = forms.line_number(b"CLIENT_ERROR invalid mode for ms M token")
 _NO_COUNT_MODE = forms.line_number(b"CLIENT_ERROR invalid mode for ma M token")
 
-# By letter: 1 a flag that is known, 2 one that is told.
+# By letter: 1 a flag that is known, 2 one that is told, too, 3 one that is only told.
 _kind_of = bytearray(128)
 for _letter in bytearray(b"bNTRlOPLkstcfvhuqFCMJDI"):
     _kind_of[_letter] = 1
 for _letter in bytearray(b"lOkstcfh"):
-    _kind_of[_letter] = 2
+    _kind_of[_letter] = 2 if _letter in b"Ok" else 3
 _kinds = bytes(_kind_of)
 KINDS = _kinds
 _value_of = bytearray(b"\x80" * 256)
@@ -113,7 +113,16 @@ def read_flag(raw: bytes, at: int, stop: int, fields: list[int]) -> int:
     with it, 0: nothing. Unchecked."""
     found = [0, 0]
     letter = raw[at]
-    if letter in (0x4E, 0x52, 0x54):  # N R T
+    if letter == 0x76:  # v
+        fields[_BITS] |= _VALUE_BIT
+    elif letter == 0x6B:  # k
+        fields[_KEY_TOLD] = 1
+    elif letter == 0x71:  # q
+        fields[_BITS] |= _QUIET_BIT
+    elif letter == 0x4F:  # O
+        if stop - at > _OPAQUE_MAX:
+            return _BAD_OPAQUE
+    elif letter in (0x4E, 0x52, 0x54):  # N R T
         if not words_of.read_expiry(raw, at + 1, stop, found):
             return _BAD_TOKEN
         if letter == 0x54:
@@ -156,14 +165,6 @@ def read_flag(raw: bytes, at: int, stop: int, fields: list[int]) -> int:
         fields[_DELTA] = found[0]
     elif letter == 0x62:  # b
         fields[_BITS] |= _BINARY_BIT
-    elif letter == 0x76:  # v
-        fields[_BITS] |= _VALUE_BIT
-    elif letter == 0x71:  # q
-        fields[_BITS] |= _QUIET_BIT
-    elif letter == 0x6B:  # k
-        fields[_KEY_TOLD] = 1
-    elif letter == 0x4F and stop - at > _OPAQUE_MAX:  # O
-        return _BAD_OPAQUE
     return 0
 
 
@@ -171,18 +172,21 @@ def read_flags(raw: bytes, words: list[int], first: int, count: int, fields: lis
     """Take what the flags of a line say. Returns as `read_flag`, of the last one that is wrong.
     Unchecked."""
     wrong = 0
-    for field in range(_FIELDS):
+    seen = 0
+    for field in range(16):
         fields[field] = 0
     fields[_DELTA] = 1
     for i in range(first, count):
         letter = raw[words[2 * i]]
-        for j in range(first, i):
-            if raw[words[2 * j]] == letter:
-                return _TWICE
         if letter >= 127:
             return _TWICE
         if KINDS[letter] == 0:
             return _UNKNOWN
+        if seen >> (letter - 0x40) & 1:  # those that are known are between 0x40 and 0x7F
+            return _TWICE
+        seen |= _ONE << (letter - 0x40)
+        if KINDS[letter] == 3:
+            continue
         found = read_flag(raw, words[2 * i], words[2 * i + 1], fields)
         if found == 0 or (found == _BAD_OPAQUE and wrong):
             continue
@@ -205,7 +209,7 @@ def put_record(
         at = rows.copy(raw, words[2], words[3], out, at)
     for i in range(first, count):
         start, stop = words[2 * i], words[2 * i + 1]
-        if KINDS[raw[start]] == 2:
+        if KINDS[raw[start]] > 1:
             out[at] = raw[start]
             at += 1
             if raw[start] == 0x4F:

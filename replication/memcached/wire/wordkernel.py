@@ -92,14 +92,16 @@ def is_word(raw: bytes, at: int, stop: int, word: bytes, first: int, size: int) 
 
 def split(raw: bytes, at: int, stop: int, most: int, words: list[int]) -> int:
     """Find the words of a line, `most` at most; their places stand in `words`, and behind them
-    where the next begins. Returns how many. Unchecked."""
+    where the next begins. Returns how many. What stands at `stop` is below a blank. Unchecked."""
     count = 0
     while count < most:
-        while at < stop and raw[at] == 0x20:
+        while raw[at] == 0x20:
             at += 1
         if at == stop:
             break
         words[2 * count] = at
+        while raw[at] > 0x20:
+            at += 1
         while at < stop and raw[at] != 0x20:
             at += 1
         words[2 * count + 1] = at
