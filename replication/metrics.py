@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -55,7 +56,7 @@ class _Often(Collector):
     library's. `answered`: by scheme, well and with an error; `commits`: by `_SECONDS`, and more."""
 
     def __init__(self) -> None:
-        self.answered: dict[str, list[int]] = {}
+        self.answered: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
         self.commits = [0] * (len(_SECONDS) + 1)
         self.commit_seconds = 0.0
 
@@ -302,11 +303,10 @@ class Metrics:
 
     def answered(self, scheme: str, done: int, failed: int) -> None:
         """Requests were answered: `done` of them well, `failed` with an error."""
-        counts = self._often.answered.get(scheme)
-        if counts is None:
-            counts = self._often.answered[scheme] = [0, 0]
+        counts = self._often.answered[scheme]
         counts[0] += done
-        counts[1] += failed
+        if failed:
+            counts[1] += failed
 
     def requests(self) -> dict[str, tuple[int, int]]:
         """How many requests were answered so far, by scheme: well, and with an error."""

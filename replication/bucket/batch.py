@@ -178,7 +178,8 @@ class _Batches:
 
     def _tell(self, said: list[Said]) -> None:
         self._numbers[AT] = said[-1][0]
-        self._said_bytes += sum([len(data) for _, data in said])
+        for _, data in said:
+            self._said_bytes += len(data)
         self._said += said
 
 

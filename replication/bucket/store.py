@@ -37,6 +37,7 @@ from logweir.store.engine.select import Select, select
 from logweir.store.log import Log
 from logweir.store.schema.definition import IndexDef, SpaceDef
 from logweir.store.schema.keys import exact_key
+from logweir.store.schema.schema import Schema
 from logweir.store.view import ReadView
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
@@ -96,22 +97,20 @@ class Buckets:
         self.clock = clock
         self.executor = Executor()
         self._cas = _clocks.setdefault(log, CasClock(clock))
-        self._known: dict[str, tuple[SpaceDef, Bucket]] = {}
+        self._known: dict[str, tuple[Schema, Bucket]] = {}
 
     def find(self, name: str) -> Bucket | None:
         """A bucket that is there; None: no space of that name, or not in a bucket's format."""
-        schema = self.log.schema
-        space, states, known = schema.get(name), schema.get(STATES_SPACE), self._known.get(name)
-        if space is None or states is None:
+        schema, known = self.log.schema, self._known.get(name)
+        if known is not None and known[0] is schema:
+            return known[1]
+        space, states = schema.get(name), schema.get(STATES_SPACE)
+        if space is None or states is None or not is_bucket(space):
             return None
         bucket = None if known is None else known[1]
         if bucket is None or (bucket.space_id, bucket.states_id) != (space.id, states.id):
             bucket = Bucket(name, space.id, states.id, self._cas, self.log)
-        elif known is not None and known[0] is space:
-            return bucket
-        if not is_bucket(space):
-            return None
-        self._known[name] = space, bucket
+        self._known[name] = schema, bucket
         return bucket
 
     def all(self) -> list[Bucket]:

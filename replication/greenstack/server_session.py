@@ -232,10 +232,9 @@ class ServerSession(BaseSession[Event]):
 
     def next_deadline(self) -> float | None:
         first = self._unit_deadline
-        others = (
-            [stream.next_deadline() for stream in self.streams.values()] if self.streams else ()
-        )
-        for at in (self._keepalive_at, *others):
+        if self._keepalive_at is None and not self.streams:
+            return first
+        for at in (self._keepalive_at, *[one.next_deadline() for one in self.streams.values()]):
             if first is None or (at is not None and at < first):
                 first = at
         return first

@@ -199,9 +199,11 @@ class ServerSession(BaseSession[Event]):
             self._text = TextCodec() if data[0] < REQUEST else None
         if self._text is not None:
             data, text_problem = self._text.feed(data)
-        is_begun = self._text is None and self.kept_bytes  # lines become whole packets
-        if not (self._slots or is_begun) and self._takes_runs():
-            data = data[self.read(data) :]
+        is_text, takes_runs = self._text is not None, self._takes_runs()
+        if takes_runs and not self._slots and (is_text or not self.kept_bytes):
+            data = data[self.read(data) :]  # lines have become whole packets
+            if not (data or is_text):
+                return ()
         pieces, problem = self._packets.feed_runs(data, take_run) if data else ((), None)
         problem = problem or text_problem
         self.kept_bytes = len(self._packets) + (0 if self._text is None else len(self._text))
@@ -209,13 +211,14 @@ class ServerSession(BaseSession[Event]):
         events: list[Event] = []
         run: list[Packet | RequestRun] = []
         for piece in pieces:
-            if isinstance(piece, RequestRun) and self._takes_runs():
+            if takes_runs and isinstance(piece, RequestRun):
                 run.append(piece)
                 continue
             for packet in packets_of((piece,)):
                 if self._is_over():
                     break
                 self._take(packet, run, events, now)
+            takes_runs = self._takes_runs()
         self._end_run(run, events)
         if problem is not None:
             self._close(str(problem))
@@ -297,9 +300,10 @@ class ServerSession(BaseSession[Event]):
 
     def _takes_runs(self) -> bool:
         """Whether commands are simply run."""
+        if self.producer is not None or self._connecting is not None:
+            return False
         is_stranger = self._must_login and self.user is None
-        is_stream = self.producer is not None or self._connecting is not None
-        return not (self._closing or self.close_reason or is_stream or is_stranger)
+        return not (is_stranger or self._closing or self.close_reason)
 
     def _take(
         self, packet: Packet, run: list[Packet | RequestRun], events: list[Event], now: float

@@ -14,10 +14,13 @@ from logweir.replication.bucket.batch import WHOLE, Looks, Paused, Said
 from logweir.replication.bucket.change import SET
 from logweir.replication.bucket.item import Item, VbucketState
 from logweir.replication.bucket.store import STATES_SPACE, Bucket, Buckets, GroupItems
+from logweir.replication.memcached.serve import runs
+from logweir.replication.memcached.serve.commands import READS
 from logweir.replication.memcached.serve.runs import RequestRun, take_run
 from logweir.replication.memcached.wire.codec import Opcode, Packet, encode_request
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
+from logweir.store.schema.bulk import interpreted
 
 ACTIVE, REPLICA, DEAD = VbucketState.ACTIVE, VbucketState.REPLICA, VbucketState.DEAD
 
@@ -135,3 +138,26 @@ def test_a_look_is_made_again_when_a_state_changes_meanwhile(tmp_path: Path) -> 
             look(lambda: None)
         log.replace(STATES_SPACE, ("default", 0, int(ACTIVE)))
         assert look(lambda: None).endswith(b"v")
+
+
+def test_a_bucket_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
+    """A bucket is kept while no definition changes: not one that is gone, nor what has its name."""
+    with logweir.open(tmp_path / "s", durability="write") as log:
+        buckets = Buckets(log)
+        made = buckets.make("b")
+        assert buckets.find("b") is made
+        log.create_space("other", [("id", "unsigned")])
+        assert buckets.find("b") is made
+        log.drop_space("b")
+        assert buckets.find("b") is None
+        log.create_space("b", [("id", "unsigned")])
+        assert buckets.find("b") is None
+        log.drop_space("b")
+        assert buckets.make("b") is not made
+
+
+def test_what_is_answered_as_a_read_is_one() -> None:
+    """Who answers reads from their bytes is asked for nothing else, and for all that they know."""
+    wire = interpreted(runs.kernel)
+    kinds = {wire._GET, wire._NOOP, wire._FETCH}
+    assert {opcode for opcode in range(256) if wire.KINDS[opcode] in kinds} <= READS

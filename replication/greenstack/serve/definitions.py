@@ -68,10 +68,16 @@ class Definitions:
     def may(self, user_id: int, bucket: Bucket | Feed, wanted: Privilege) -> bool:
         """Whether a user has a privilege on a bucket, or what a stream is of."""
         shared = self._shared
+        known, asked = shared.let_in, (user_id, bucket.name, bucket.space_id, wanted)
+        if asked in known:
+            return True
         is_guest = user_id == GUEST_ID and bucket.name != DEFAULT_BUCKET
         if is_guest and shared.access(user_id).universe != ALL_BITS:
             return False
-        return shared.may(user_id, bucket.space_id, wanted, is_there=True)
+        if not shared.may(user_id, bucket.space_id, wanted, is_there=True):
+            return False
+        known.add(asked)
+        return True
 
     def visible(self, user_id: int) -> list[str]:
         """The names of the buckets that a user may read or write."""

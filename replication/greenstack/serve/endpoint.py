@@ -42,6 +42,7 @@ from logweir.replication.greenstack.serve.definitions import Definitions
 from logweir.replication.greenstack.serve.lanes import READS, Batch, BatchKind, Lanes, Pending
 from logweir.replication.greenstack.serve.many import answer_run
 from logweir.replication.greenstack.serve.runs import (
+    READ_CODES,
     Answered,
     GetReader,
     RequestRun,
@@ -218,15 +219,14 @@ class Conversation:
             self._pump()
 
     def read(self, data: bytes) -> int:
-        """Answer the GETs with which `data` begins, unless there is something to be done before
-        them. Returns where others begin."""
+        """Answer GETs as far as nothing is to be done before them. Returns where others begin."""
         self._is_over, name, service = False, self.lanes.root.selected, self.service
-        if self._taken_bytes or not name or not self.link.writable:
+        if self._taken_bytes or not name or data[8:10] not in READ_CODES or not self.link.writable:
             return 0
         bucket = service.buckets.find(name)
         if bucket is None or not service.definitions.may(self.user_id, bucket, Privilege.READ):
             return 0
-        service.reads.reader.has_many = self.session.has(Feature.GET_MANY)
+        service.reads.reader.has_many = Feature.GET_MANY in self.session.features
         stop, reader = service.reads.read(bucket, data), service.reads.reader
         self._is_over = reader.is_over
         if stop:

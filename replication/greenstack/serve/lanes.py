@@ -212,7 +212,7 @@ class Lanes(Generic[Selected]):
             ready.sort(key=_priority)
         batches: list[Batch[Selected]] = []
         for lane in ready:
-            while (batch := self._next(lane)) is not None:
+            while lane.queue and (batch := self._next(lane)) is not None:
                 lane.in_flight += 1
                 batches.append(batch)
         return batches
@@ -263,12 +263,13 @@ class Lanes(Generic[Selected]):
 
     def _next(self, lane: Lane[Selected]) -> Batch[Selected] | None:
         queue = lane.queue
-        if not queue or lane.is_blocked or lane.begins_after or lane.left:
+        if lane.is_blocked or lane.begins_after or lane.left:
             return None
         first = queue[0]
-        is_free = not self.are_several and isinstance(first, Pending) and first.is_silent
-        if lane.in_flight >= (_QUIET_IN_FLIGHT if is_free else _IN_FLIGHT):
-            return None
+        if lane.in_flight >= _IN_FLIGHT:
+            is_free = not self.are_several and isinstance(first, Pending) and first.is_silent
+            if not is_free or lane.in_flight >= _QUIET_IN_FLIGHT:
+                return None
         if isinstance(first, Bound):
             queue.popleft()
             lane.is_blocked = any(one.frame.flags & _FENCE for one in first.requests)

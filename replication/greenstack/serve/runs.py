@@ -24,6 +24,7 @@ from logweir.replication.greenstack.wire.codec import (
     Flag,
     FlexKey,
     Frame,
+    Opcode,
     Status,
     decode_frames,
     encode_answer,
@@ -36,6 +37,7 @@ from logweir.wal import kernel as rows_kernel
 
 __all__ = [
     "ANY_COMPILED",
+    "READ_CODES",
     "Answered",
     "GetReader",
     "RequestRun",
@@ -45,6 +47,9 @@ __all__ = [
     "run_of",
     "take_run",
 ]
+
+READ_CODES: Final = frozenset([one.to_bytes(2, "big") for one in (Opcode.GET, Opcode.GET_MANY)])
+"""The opcodes, as frames have them, of what `GetReader` may answer: any other is no read."""
 
 RUN_MAX: Final = 4096
 """Longer runs are divided, so that the first answers are on their way while others are made."""
@@ -295,5 +300,5 @@ def _answered(requests: _Requests, way: Changes | Looks) -> Answered:
         said, rest = way.answer(), None
     except Paused as paused:
         said, rest = paused.said, replace(run, begun=paused.at)
-    done = run.count - (0 if rest is None else rest.count)
+    done = requests.count - (0 if rest is None else rest.count)
     return Answered(b"".join([data for _, data in said]), done, requests.failed, rest)

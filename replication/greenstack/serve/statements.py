@@ -82,7 +82,7 @@ def first_answers(
         if made is None:
             break
         answers.append(made)
-        size += sum(len(part) for part in made if isinstance(part, bytes))
+        size += len(made.said if isinstance(made, Answered) else made[1])
         if is_enough(size) or is_part(made):
             break
     return answers

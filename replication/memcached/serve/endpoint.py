@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from logweir.limits import TAP_PIPELINE_BYTES, TAP_SWEEP_SECONDS
 from logweir.replication.bucket.feed import BucketFeed, Changes, Feed
@@ -44,6 +44,7 @@ from logweir.replication.memcached.push.names import NamedStreams
 from logweir.replication.memcached.push.stream import StreamOptions
 from logweir.replication.memcached.push.streaming import Streaming
 from logweir.replication.memcached.serve.commands import (
+    READS,
     STATE_CHANGES,
     Executor,
     Failed,
@@ -87,6 +88,7 @@ from logweir.wal.writer import VERSION
 __all__ = ["TapService"]
 
 _log = get_logger("logweir.replication.memcached")
+_READS: Final = frozenset([bytes((opcode,)) for opcode in READS])
 
 
 class TapService:
@@ -405,7 +407,7 @@ class Conversation:
     def read(self, data: bytes) -> int:
         """Answer the GETs with which `data` begins, unless there is something to be done before
         them. Returns where others begin."""
-        if self._unfinished or self.space or not self.link.writable:
+        if self._unfinished or self.space or data[1:2] not in _READS or not self.link.writable:
             return 0
         self._judge()
         if not self._may_read:
@@ -459,7 +461,8 @@ class Conversation:
         self._unanswered.add(-event.size_bytes)
         if not self.link.is_open:
             return
-        metrics = self.service.shared.metrics
+        service = self.service
+        metrics = service.shared.metrics
         if error is not None:
             _log.warning("memcached.request_failed", peer=self.link.peer, error=str(error))
             refused = refusals(run.rest, Status.TEMPORARY_FAILURE)
@@ -467,7 +470,7 @@ class Conversation:
             run.answers += b"".join(refused)
         else:
             metrics.answered(self.link.scheme, event.count, 0)
-        self.service.statistics.answered(event.requests, run.answers)
+        service.statistics.answered(event.requests, run.answers)
         self.session.answer(event.slot, run.answers)
         if self._waiting:
             self.look()
