@@ -40,6 +40,8 @@ def test_a_load_is_told_of_stretch_by_stretch(
     assert seconds[-1] >= 1.2  # it ends when the last exchange did
     assert max(one.rate for one in samples) > 0
     assert max(one.slowest for one in samples) > 0
+    assert max(one.pause for one in samples) > 0
+    assert [one for one in samples if one.pause > one.slowest] == []
     assert [one for one in samples if not (one.log_bytes and one.state_bytes)] == []
     assert max(one.layers_bytes for one in samples) > 0
 
@@ -62,7 +64,7 @@ def test_only_the_kill_that_is_meant_ends_a_sender() -> None:
 
 def test_growth_is_that_of_the_second_half() -> None:
     """What the first half grew by, when everything is filled, is not told."""
-    first = Sample(30.0, 100.0, 0.1, 5, 1000, 1000, 1000)
+    first = Sample(30.0, 100.0, 0.1, 0.01, 5, 1000, 1000, 1000)
     middle = replace(first, seconds=60.0, state_bytes=9000, log_bytes=9000, memory_bytes=9000)
     third = replace(middle, seconds=90.0, rate=50.0)
     last = replace(third, seconds=180.0, state_bytes=9200, log_bytes=9400, memory_bytes=8800)

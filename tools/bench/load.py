@@ -46,10 +46,12 @@ _READS_AND_WRITES: Final = selectors.EVENT_READ | selectors.EVENT_WRITE
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """How an exchange went. `busy_seconds`: processor time of the client; `digest`: of what the
+    """How an exchange went. `pause`: the longest time in which no answer came, in seconds, 0 for
+    one request at a time; `busy_seconds`: processor time of the client; `digest`: of what the
     answers hold, in the order of the requests."""
 
     seconds: float
+    pause: float
     busy_seconds: float
     digest: str
 
@@ -195,8 +197,9 @@ def _alternate(link: socket.socket, requests: Requests, protocol: Protocol) -> _
 
 def _window(
     links: Sequence[socket.socket], requests: Requests, protocol: Protocol, depth: int
-) -> list[_Connection]:
-    """So many requests in flight on each connection, which has a slice of them all."""
+) -> tuple[list[_Connection], float]:
+    """So many requests in flight on each connection, which has a slice of them all. Also the
+    longest time in which no answer came, in seconds."""
     view, places = memoryview(requests.stream), requests.bounds
     each = len(requests) // len(links)
     made = [_Connection(link, i * each, (i + 1) * each) for i, link in enumerate(links)]
@@ -216,7 +219,7 @@ def _window(
             one.sent = places[one.first]
             selector.register(one.socket, _READS, one)
             send(one)
-        left = len(made)
+        left, pause, heard_at = len(made), 0.0, time.perf_counter()
         while left:
             ready = selector.select(_SILENCE_SECONDS)
             if not ready:
@@ -225,6 +228,8 @@ def _window(
                 one = key.data
                 if events & _READS:
                     data = _some(one.socket)
+                    now = time.perf_counter()
+                    pause, heard_at = max(pause, now - heard_at), now
                     one.parts.append(data)
                     one.received += len(data)
                     size = size or protocol.size(b"".join(one.parts))
@@ -233,22 +238,23 @@ def _window(
                     left -= 1
                 else:
                     send(one)
-    return made
+    return made, pause
 
 
 def _run(
     port: int, requests: Requests, protocol: Protocol, connections: int, depth: int
 ) -> dict[str, Any]:
     with _connections(port, protocol, connections) as links:
-        started, busy = time.perf_counter(), time.process_time()
+        started, busy, pause = time.perf_counter(), time.process_time(), 0.0
         if connections == 1 and depth == 1:
             made = [_alternate(links[0], requests, protocol)]
         else:
-            made = _window(links, requests, protocol, depth)
+            made, pause = _window(links, requests, protocol, depth)
         seconds = time.perf_counter() - started
         busy_seconds = time.process_time() - busy
     return {
         "seconds": seconds,
+        "pause": pause,
         "busy_seconds": busy_seconds,
         "digest": _check(made, protocol, len(requests)),
     }

@@ -1,10 +1,10 @@
 """`logweir bench sustained`: what minutes of full load do to rate, layers, state, log and memory.
 
 Two clients, each a process of its own, send UPDATEs of random keys without a pause to a server with
-a space of `ROWS` tuples for each client, every one of which changes an entry of a secondary index
-too: while one client looks its answers through, the other one sends. After each stretch of
-`SAMPLE_SECONDS` the server's process and folder are looked at. At last, with both still sending,
-the server is killed with SIGKILL, and its folder opened.
+a space of `ROWS` tuples, or more, for each client, every one of which changes an entry of a
+secondary index too: while one client looks its answers through, the other one sends. After each
+stretch of `SAMPLE_SECONDS` the server's process and folder are looked at. At last, with both still
+sending, the server is killed with SIGKILL, and its folder opened.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from logweir.replication.iproto.client.status import fetch_status
 from logweir.replication.protocols import SCHEMES
 from logweir.replication.urls import read_url
 from logweir.store import open as open_store
-from logweir.tools.bench.load import LoadProcess
+from logweir.tools.bench.load import Exchanged, LoadProcess
 from logweir.tools.bench.servers import Server, logweir_server
 
 __all__ = ["ROWS", "SAMPLE_SECONDS", "Reopened", "Sample", "growth", "run_sustained"]
@@ -44,12 +44,14 @@ _DEPTH: Final = 250
 class Sample:
     """At `seconds` since the load began. `rate`: answered requests a second since the sample
     before; `slowest`: seconds that the slowest exchange of `ROWS` requests since then took, 0 where
-    none ended; bytes: of the layers over the state, of the state and the log on the disk, and of
+    none ended; `pause`: the longest time, in seconds, in which a client got no answer in those;
+    bytes: of the layers over the state, of the state and the log on the disk, and of
     the server's own memory."""
 
     seconds: float
     rate: float
     slowest: float
+    pause: float
     layers_bytes: int
     state_bytes: int
     log_bytes: int
@@ -74,25 +76,25 @@ class Reopened:
 
 @dataclass(frozen=True, slots=True)
 class _Sender:
-    """One client and its space. `took`: where all put the seconds of each exchange."""
+    """One client and its space. `took`: where all put each exchange."""
 
     load: LoadProcess
     port: int
     space: int
     rows: int
-    took: list[float]
+    took: list[Exchanged]
 
-    def exchange(self, statement: str, round: int) -> float:
-        """One request for each tuple. Returns the seconds. Raises `Unreachable`."""
+    def exchange(self, statement: str, count: int, round: int) -> Exchanged:
+        """So many requests, each for another tuple. Raises `Unreachable`."""
         wanted = {"statement": statement, "space": self.space, "rows": self.rows}
-        told = {**wanted, "count": self.rows, "round": round}
-        return self.load.exchange(self.port, "iproto", told, _CONNECTIONS, _DEPTH).seconds
+        told = {**wanted, "count": count, "round": round}
+        return self.load.exchange(self.port, "iproto", told, _CONNECTIONS, _DEPTH)
 
     def send(self, is_killed: Event) -> None:
         """Send until the server was killed. Raises `Unreachable` where it ended before."""
         try:
             while True:  # the same requests, which need not be made anew
-                self.took.append(self.exchange("update", round=0))
+                self.took.append(self.exchange("update", min(self.rows, ROWS), round=0))
         except Unreachable:
             if not is_killed.is_set():
                 raise
@@ -106,9 +108,9 @@ def run_sustained(
     rows: int = ROWS,
     sample_seconds: float = SAMPLE_SECONDS,
 ) -> Iterator[Sample | Reopened]:
-    """Load a server for so long, tell how it is after each stretch, and at last how it opens after
-    a kill. Raises `Unreachable`."""
-    store, took, is_killed = directory / "store", list[float](), Event()
+    """Load a server with spaces of so many `rows` for so long, tell how it is after each stretch,
+    and at last how it opens after a kill. Raises `Unreachable`."""
+    store, took, is_killed = directory / "store", list[Exchanged](), Event()
     with ExitStack() as stack:
         server = stack.enter_context(logweir_server(store, [_LISTEN + "0"], durability=durability))
         senders = []
@@ -116,7 +118,7 @@ def run_sustained(
             load = stack.enter_context(LoadProcess())
             load.define(server.port, space, index=True)
             senders.append(_Sender(load, server.port, space, rows, took))
-            senders[-1].exchange("fill", round=-1)
+            senders[-1].exchange("fill", rows, round=-1)
         threads = stack.enter_context(ThreadPoolExecutor(len(senders)))
         stack.callback(_kill, server, is_killed)  # also where what follows fails
         begin = at = time.monotonic()
@@ -128,9 +130,10 @@ def run_sustained(
             for one in ended:
                 one.result()
             now, done = time.monotonic(), len(took)
-            rate = (done - told) * rows / (now - at)
-            slowest = max(took[told:done], default=0.0)
-            yield _sample(server, store, now - begin, rate, slowest)
+            rate, fresh = (done - told) * min(rows, ROWS) / (now - at), took[told:done]
+            slowest = max((one.seconds for one in fresh), default=0.0)
+            pause = max((one.pause for one in fresh), default=0.0)
+            yield _sample(server, store, (now - begin, rate, slowest, pause))
             told, at = done, now
         _kill(server, is_killed)
         for one in sending:
@@ -152,13 +155,13 @@ def _reopened(store: Path) -> Reopened:
     return found
 
 
-def _sample(server: Server, store: Path, seconds: float, rate: float, slowest: float) -> Sample:
+def _sample(server: Server, store: Path, told: tuple[float, float, float, float]) -> Sample:
     status = asyncio.run(fetch_status(read_url(f"{_LISTEN}{server.port}", SCHEMES)))
     state = os.stat(store / "state" / "data.mdb")
     log_bytes = sum(path.stat().st_size for path in store.glob("*.xlog"))
     memory = int(server.memory_bytes())
     layers: int = status["layers_bytes"]
-    return Sample(seconds, rate, slowest, layers, 512 * state.st_blocks, log_bytes, memory)
+    return Sample(*told, layers, 512 * state.st_blocks, log_bytes, memory)
 
 
 def growth(samples: Sequence[Sample]) -> dict[str, float]:

@@ -48,6 +48,7 @@ class Mode(StrEnum):
 _ROWS: Final = 300_000
 _ROWS_MIN: Final = 10_000
 _STATEMENT_ROWS: Final = 20_000
+_SUSTAINED_ROWS: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ class _Chosen:
 
     def rows_of(self, suite: Suite) -> int:
         """As given, or what the suite is made for."""
-        return self.rows or (_STATEMENT_ROWS if suite is Suite.STATEMENTS else _ROWS)
+        made_for = {Suite.STATEMENTS: _STATEMENT_ROWS, Suite.SUSTAINED: _SUSTAINED_ROWS}
+        return self.rows or made_for.get(suite, _ROWS)
 
 
 def command(
@@ -97,7 +99,7 @@ def command(
         int | None,
         typer.Option(
             help="Rows of `scan`, `recover`, `join`, `relay`, `spark` (300000), or of each cell of "
-            "`statements` (20000).",
+            "`statements` (20000), or for each client of `sustained` (50000).",
             min=1,
         ),
     ] = None,
@@ -168,7 +170,7 @@ def command(
         elif suite is Suite.FAIR:
             _fair(out, Path(folder), chosen)
         elif suite is Suite.SUSTAINED:
-            _sustained(out, Path(folder), durability.value, minutes)
+            _sustained(out, Path(folder), durability.value, minutes, rows)
         elif suite is Suite.RECOVER:
             _recover(out, Path(folder), rows, rounds)
         elif suite is Suite.STATEMENTS:
@@ -330,12 +332,12 @@ def _fair(out: Output, folder: Path, chosen: _Chosen) -> None:
         fairpage.write_page(chosen.page, waits)
 
 
-def _sustained(out: Output, folder: Path, durability: str, minutes: float) -> None:
+def _sustained(out: Output, folder: Path, durability: str, minutes: float, rows: int) -> None:
     from logweir.tools.bench import sustained
 
     samples: list[sustained.Sample] = []
     reopened: sustained.Reopened | None = None
-    for one in sustained.run_sustained(folder, minutes=minutes, durability=durability):
+    for one in sustained.run_sustained(folder, minutes=minutes, durability=durability, rows=rows):
         if isinstance(one, sustained.Reopened):
             reopened = one
             continue
@@ -346,7 +348,8 @@ def _sustained(out: Output, folder: Path, durability: str, minutes: float) -> No
             told = {"layers": one.layers_bytes, "state": one.state_bytes, "log": one.log_bytes}
             told["memory"] = one.memory_bytes
             shown = ", ".join(f"{name} {human_bytes(size)}" for name, size in told.items())
-            out.line(f"{one.seconds:6.1f} s  {one.rate:9,.0f} updates/s  {shown}")
+            pause = f"pause {1000 * one.pause:.0f} ms"
+            out.line(f"{one.seconds:6.1f} s  {one.rate:9,.0f} updates/s  {pause}, {shown}")
         out.flush()
     assert reopened is not None
     grown = sustained.growth(samples)
