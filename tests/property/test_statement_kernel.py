@@ -151,14 +151,17 @@ def run_example(state: State, dice: Dice, executor: Any = None) -> Compiled:
 
 
 def has_values(request: Request) -> bool:
-    """Whether it can be given in Python values that are packed as it is."""
+    """Whether it can be given in Python values that are packed as it is. Operations that are no
+    lists cannot: they are refused, or made lists, before the tuple is looked for."""
     if request.index_base or (request.key is None) == (request.tuple is None):
         return False
+    parts = [one for one in (request.key, request.tuple, request.ops) if one is not None]
     try:
-        return all(
-            pack(unpack(part)) == part and isinstance(unpack(part), list)
-            for part in (request.key, request.tuple, request.ops)
-            if part is not None
+        values = [unpack(part) for part in parts]
+        return (
+            all(isinstance(value, list) for value in values)
+            and [pack(value) for value in values] == parts
+            and (request.ops is None or all(isinstance(op, list) for op in values[-1]))
         )
     except LogweirError:
         return False
