@@ -134,7 +134,7 @@ def check(root: Path) -> list[str]:
         *_check_generated(root),
         *_check_names(
             root / "docs" / "errors.md",
-            {name for name in errors.__all__ if name != "ErrorCode"},
+            {one for one in errors.__all__ if one[0].isupper()} - {"ErrorCode"},
             re.compile(r"^#+ `(\w+)`", re.MULTILINE),
         ),
         *_check_names(
