@@ -140,7 +140,9 @@ def plan(options: ScanOptions, *, waits: bool = False, looks: bool = True) -> Pl
     for location in options.paths:
         for folder in _folders(location, options.recursive):
             said = load_end_mark(folder.path, folder.filesystem)  # before the folder is listed
-            index, wanted = _index(folder, options)
+            says = _says_from(folder) if _searches(options, waits, looks) else None
+            look = partial(_looked_in, says=says)
+            index, wanted = _index(folder, options, look)
             found = _sources(folder, index, wanted, options, len(sources), waits, looks)
             if found and "xlog" in options.kinds:
                 lost = lost_behind(said, index, folder.filesystem, options)
@@ -223,7 +225,9 @@ def _below(location: str, filesystem: FileSystem, path: Path) -> Iterator[_Folde
             yield from _below(location, filesystem, path / name)
 
 
-def _index(folder: _Folder, options: ScanOptions) -> tuple[DirectoryIndex, list[LogFile]]:
+def _index(
+    folder: _Folder, options: ScanOptions, look: Callable[[WalReader], object]
+) -> tuple[DirectoryIndex, list[LogFile]]:
     """The index of the folder, and those of its files that are of the wanted kinds."""
     if folder.is_file:
         index = replace(scan_directory(folder.path.parent, folder.filesystem), damage=[])
@@ -231,7 +235,7 @@ def _index(folder: _Folder, options: ScanOptions) -> tuple[DirectoryIndex, list[
         if not wanted:
             wanted = [_single(folder)]
     else:
-        index = scan_directory(folder.path, folder.filesystem)
+        index = scan_directory(folder.path, folder.filesystem, look)
         for damage in index.damage:
             if options.on_error == "fail":
                 raise CorruptFile(damage.message, path=damage.file, hint=damage.hint)
@@ -280,10 +284,13 @@ def _sources(
         if file.suffix != "xlog" or not _is_outside(begin, after, options):
             kept.append((file, after, gap))
     besides = {file.path for file, _, _ in kept}
-    looks_now = options.settled and looks and not waits
-    says = {log.path for log in logs_that_say(index)} if looks_now else set()
-    look = partial(_looked_at, filesystem=folder.filesystem, says=says)
-    looked_at = list(each(folder.filesystem, look, [file.path for file, _, _ in kept]))
+    says = logs_that_say(index) if _searches(options, waits, looks) else []
+    look = partial(_looked_at, filesystem=folder.filesystem, says={log.path for log in says})
+    looked_at = list(each(folder.filesystem, look, [file for file, _, _ in kept]))
+    for file in index.xlogs:
+        if isinstance(one := file.looked, _Looked) and one.is_searched:
+            besides.add(file.path)
+            waits = waits or one.is_said
     waits = waits or any(one.is_said for one in looked_at)
     settled, looked = _settled(folder, index, wanted, options, waits, besides, looks)
     for (file, after, gap), at_it in zip(kept, looked_at, strict=True):
@@ -312,16 +319,47 @@ def _sources(
 
 
 class _Looked(NamedTuple):
-    """What a look into a file found: see `Source`, and `settling.is_said`."""
+    """What a look into a file found: see `Source`, and `settling.is_said`, if it `is_searched`."""
 
     size: int
     first_block: int
     is_said: bool
+    is_searched: bool
 
 
-def _looked_at(path: Path, filesystem: FileSystem, says: Container[Path]) -> _Looked:
-    with WalReader(path, filesystem=filesystem, skip_damage=True) as reader:
-        return _Looked(reader.data_end, reader.first_block, path in says and is_said(reader))
+def _searches(options: ScanOptions, waits: bool, looks: bool) -> bool:
+    """Whether logs are searched for rows that make a space synchronous."""
+    return options.settled and looks and not waits and "xlog" in options.kinds
+
+
+def _says_from(folder: _Folder) -> int:
+    """The number of the first log to search, by names: see `logs_that_say`."""
+    found: dict[str, list[int]] = {".snap": [], ".xlog": []}
+    for name in () if folder.is_file else map(Path, folder.filesystem.list_directory(folder.path)):
+        if name.suffix in found and name.stem.isdecimal():
+            found[name.suffix].append(int(name.stem))
+    newest = max(found[".snap"], default=0)
+    return max((one for one in found[".xlog"] if one <= newest), default=0)
+
+
+def _looked_in(reader: WalReader, says: int | None) -> _Looked | None:
+    """A look at a file that the index has open, with the number of the first log to search; None
+    where it cannot be read, which whoever opens it again tells."""
+    is_wanted = says is not None and reader.path.suffix == ".xlog" and int(reader.path.stem) >= says
+    try:
+        is_found = is_wanted and is_said(reader)
+        return _Looked(reader.data_end, reader.first_block, is_found, is_wanted)
+    except WalError:
+        return None
+
+
+def _looked_at(file: LogFile, filesystem: FileSystem, says: Container[Path]) -> _Looked:
+    found, is_wanted = file.looked, file.path in says
+    if isinstance(found, _Looked) and (found.is_searched or not is_wanted):
+        return found
+    with WalReader(file.path, filesystem=filesystem, skip_damage=True) as reader:
+        is_found = is_wanted and is_said(reader)
+        return _Looked(reader.data_end, reader.first_block, is_found, is_wanted)
 
 
 def _settled(

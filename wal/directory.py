@@ -12,6 +12,7 @@ import os
 import re
 import uuid
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,13 +38,15 @@ _KIND_OF: Final = {"xlog": "XLOG", "snap": "SNAP", "vylog": "VYLOG"}
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One file of the folder. `signature`: of its name; `size`: bytes when it was looked at."""
+    """One file of the folder. `signature`: of its name; `size`: bytes when it was looked at;
+    `looked`: what `look` of `scan_directory` found in it."""
 
     path: Path
     suffix: Suffix
     signature: int
     meta: Meta
     size: int
+    looked: object = field(default=None, compare=False)
 
     @property
     def vclock(self) -> VClock:
@@ -156,8 +159,11 @@ def no_store(path: Path) -> WalError:
     )
 
 
-def scan_directory(path: Path, filesystem: FileSystem = OS) -> DirectoryIndex:
-    """Read the names and headers of a folder. Raises `WalError` if the folder cannot be listed."""
+def scan_directory(
+    path: Path, filesystem: FileSystem = OS, look: Callable[[WalReader], object] | None = None
+) -> DirectoryIndex:
+    """Read the names and headers of a folder. `look`: is given each file while it is open. Raises
+    `WalError` if the folder cannot be listed."""
     index = DirectoryIndex(path)
     try:
         names = filesystem.list_directory(path)
@@ -174,7 +180,7 @@ def scan_directory(path: Path, filesystem: FileSystem = OS) -> DirectoryIndex:
             index.others.append(name)
             continue
         logs.append(match)
-    for loaded in each(filesystem, partial(_load, path, filesystem), logs):
+    for loaded in each(filesystem, partial(_load, path, filesystem, look), logs):
         if isinstance(loaded, Damage):
             index.damage.append(loaded)
         elif loaded is not None:
@@ -189,12 +195,18 @@ def scan_directory(path: Path, filesystem: FileSystem = OS) -> DirectoryIndex:
     return index
 
 
-def _load(folder: Path, filesystem: FileSystem, name: re.Match[str]) -> LogFile | Damage | None:
+def _load(
+    folder: Path,
+    filesystem: FileSystem,
+    look: Callable[[WalReader], object] | None,
+    name: re.Match[str],
+) -> LogFile | Damage | None:
     path, signature = folder / name[0], int(name[1])
     suffix: Suffix = name[2]  # type: ignore[assignment]
     try:
-        with WalReader(path, filesystem=filesystem) as reader:
+        with WalReader(path, filesystem=filesystem, skip_damage=look is not None) as reader:
             meta, size = reader.meta, reader.size
+            looked = None if look is None else look(reader)
     except CorruptFile as error:
         kind = DamageKind.HEADER
         return Damage(kind, str(path), error.offset or 0, 0, error.reason, hint=error.hint)
@@ -210,7 +222,7 @@ def _load(folder: Path, filesystem: FileSystem, name: re.Match[str]) -> LogFile 
         text += f"the name says {signature}."
         hint = "the file was renamed, or its header was changed: give it its right name"
         return Damage(DamageKind.NAME, str(path), 0, size, text, hint=hint)
-    return LogFile(path, suffix, signature, meta, size)
+    return LogFile(path, suffix, signature, meta, size, looked)
 
 
 _UNKNOWN: Final = (DamageKind.UNREADABLE, DamageKind.HEADER)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ from logweir.pipeline.targets import open_target
 from logweir.recovery import examine
 from logweir.recovery.faults import SimFileSystem
 from logweir.wal.directory import scan_directory
-from logweir.wal.filesystem import ReadFile, make_folders
+from logweir.wal.filesystem import OsFileSystem, ReadFile, make_folders
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
 
@@ -152,6 +153,26 @@ def test_headers_of_a_store_of_objects_are_read_several_at_a_time(tmp_path: Path
         one.path for one in near.xlogs if one.path.name not in broken
     ]
     assert [Path(one.file).name for one in far.damage] == sorted(broken)
+
+
+def test_a_plan_opens_each_log_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Header, end, and whether a space is synchronous, in one opening; the newest snapshot, which
+    is searched for spaces by itself, in two."""
+    with logweir.open(tmp_path, wal_max_size=2) as log:
+        for number in range(9):
+            log.create_space(f"t{number}")
+    opened: Counter[str] = Counter()
+    reading = OsFileSystem.open_read
+
+    def counting(self: OsFileSystem, path: Path) -> ReadFile:
+        opened[path.name] += 1
+        return reading(self, path)
+
+    monkeypatch.setattr(OsFileSystem, "open_read", counting)
+    planned = plan(ScanOptions(paths=(str(tmp_path),)))
+    logs = [Path(one.path).name for one in planned.sources if one.kind == "XLOG"]
+    assert len(logs) >= 9
+    assert {opened[name] for name in logs} == {1}
 
 
 # --- writing --------------------------------------------------------------------------------------
