@@ -70,7 +70,6 @@ __all__ = [
     "WriteFailed",
     "WriterPoisoned",
     "WrongHistory",
-    "without_secrets",
 ]
 
 _ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+:/{1,2})([^/\s]\S*)")
