@@ -103,6 +103,7 @@ class _Examination:
     scans: Scans | None
     index: DirectoryIndex = field(init=False)
     mark: EndMark | None = None
+    silent_mark: str = ""
     snaps: list[LogScan] = field(default_factory=list)
     logs: list[LogScan] = field(default_factory=list)
     first_log: int = 0
@@ -117,8 +118,8 @@ class _Examination:
     def run(self) -> RecoveryReport:
         mark = load_end_mark(self.directory, self.filesystem)
         self.index = scan_directory(self.directory, self.filesystem)
-        self.mark, silent = own_mark(mark, self.index)
-        self.warnings += [silent] if silent else []
+        self.mark, self.silent_mark = own_mark(mark, self.index)
+        self.warnings += [self.silent_mark] if self.silent_mark else []
         self._find_start()
         logs = self.index.xlogs[self.first_log :]
         snaps = self.index.snaps if self.since is None else []
@@ -253,6 +254,7 @@ class _Examination:
             since=self.since,
             holes=tuple(holes),
             end_mark=self.mark,
+            silent_mark=self.silent_mark,
             others=tuple(self.index.others),
             filesystem=self.filesystem,
         )

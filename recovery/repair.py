@@ -62,7 +62,8 @@ class RepairResult:
     """What was saved and what is lost. `snapshot`: name of the one that was used, and whether it
     was whole; `rows`: saved from the logs; `holes`: where rows are missing; `lost`: the damage that
     cost something; `not_carried`: whole files that the result does not need;
-    `bytes_lost`: in damaged places whose rows could not be read."""
+    `bytes_lost`: in damaged places whose rows could not be read; `silent_mark`: why nobody knows
+    whether the newest logs are there, "" where that is known."""
 
     directory: Path
     to: Path
@@ -76,17 +77,19 @@ class RepairResult:
     not_carried: tuple[str, ...]
     files: tuple[str, ...]
     bytes_lost: int
+    silent_mark: str = ""
 
     @property
     def rows_lost(self) -> int | None:
         """Rows that are lost, None if nobody can know."""
         known = [hole.rows for hole in self.holes if hole.rows is not None]
-        return sum(known) if self.snapshot_is_whole and len(known) == len(self.holes) else None
+        is_known = self.snapshot_is_whole and not self.silent_mark and len(known) == len(self.holes)
+        return sum(known) if is_known else None
 
     @property
     def summary(self) -> str:
         """One sentence."""
-        lost = "nothing is lost"
+        lost = "nothing is lost" if not self.silent_mark else "what is lost is not known"
         if self.lost and self.rows_lost != 0:
             known = self.rows_lost
             number = (
@@ -108,6 +111,7 @@ class RepairResult:
             "rows": self.rows,
             "rows_lost": self.rows_lost,
             "bytes_lost": self.bytes_lost,
+            "silent_mark": self.silent_mark,
             "holes": [hole.to_json() for hole in self.holes],
             "lost": [damage_json(one) for one in self.lost],
             "not_carried": list(self.not_carried),
@@ -164,6 +168,7 @@ def repair(
         ),
         files=() if dry_run else names_in(to, filesystem),
         bytes_lost=sum(report.damaged_bytes(one) for one in lost if one.salvage == (0, 0)),
+        silent_mark=report.silent_mark,
     )
 
 

@@ -179,7 +179,8 @@ class RecoveryReport:
     usable logs, oldest first; `vclock`: the end of the log, all rows counted; `append_point`: where
     a writer goes on; `since`: where reading began, None for the whole folder (then what is older
     was not looked at); `holes`: rows that an earlier repair lost; `end_mark`: how far the log went,
-    by the mark beside it, where that is this log's.
+    by the mark beside it, where that is this log's; `silent_mark`: why the mark that is there says
+    nothing, which is one of the `warnings`, else "".
     """
 
     directory: Path
@@ -196,6 +197,7 @@ class RecoveryReport:
     since: LogPosition | None = None
     holes: tuple[Hole, ...] = ()
     end_mark: EndMark | None = None
+    silent_mark: str = ""
     others: tuple[str, ...] = ()
     filesystem: FileSystem = field(default=OS, repr=False, compare=False)
 

@@ -91,7 +91,10 @@ def _copies(
                 copy(left)
         there = readable_rows(left, to)
         if isinstance(run.outcome, RepairResult) and run.outcome.lost != lost:
-            return left.open_files == 0 and there is not None and set(there) <= set(whole)
+            is_told = there == whole or run.outcome.rows_lost != 0
+            return (
+                left.open_files == 0 and there is not None and set(there) <= set(whole) and is_told
+            )
         return left.open_files == 0 and there == whole
 
     return disk.copy, is_sound

@@ -131,6 +131,20 @@ def test_newest_log_that_lost_whole_blocks_at_its_end_is_told(folder: Path) -> N
     assert damage.rows_lost == 1
 
 
+def test_repair_does_not_call_the_log_whole_where_the_mark_cannot_be_read(folder: Path) -> None:
+    """The newest log is gone, and what would tell is damaged: nobody knows what is lost."""
+    logs(folder)[-1].unlink()
+    mark = folder / END_MARK_NAME
+    told = repair(folder, folder.with_name("told"), dry_run=True)
+    assert told.rows_lost
+    mark.write_bytes(mark.read_bytes()[:-3])
+    done = repair(folder, folder.with_name("untold"), dry_run=True)
+    assert done.rows_lost is None
+    assert "what is lost is not known" in done.summary
+    assert done.to_json()["silent_mark"] == done.silent_mark == examine(folder).silent_mark
+    assert "Whether the newest logs are there is not known" in done.silent_mark
+
+
 def test_rotation_of_a_log_that_is_still_open_is_marked(tmp_path: Path) -> None:
     """What a kill leaves: the mark of the last rotation, and more rows than that."""
     log = logweir.open(tmp_path, **SMALL)

@@ -45,6 +45,8 @@ def _show(out: Output, result: RepairResult) -> None:
         out.line(f"not needed, so not carried over: {', '.join(result.not_carried)}")
     if not result.snapshot_is_whole:
         out.line(f"{result.snapshot} was damaged: only its whole blocks could be used")
+    if result.silent_mark:
+        out.warning(result.silent_mark)
     out.line(result.summary)
     if result.dry_run:
         out.message("nothing was written: this was a dry run")
