@@ -90,6 +90,7 @@ def test_a_module_that_is_none_leaves_no_store(
         ("cat DIR --from yesterday", {}, "position (--from): "),
         ("cat DIR --until yesterday", {}, "time (--until): "),
         ("cat DIR --type x", {}, "--type: "),
+        ("topic create DIR ../x", {}, "topic (argument): "),
         ("restore DIR --to NEW --at-time x", {}, "time (--at-time): "),
     ],
 )

@@ -174,9 +174,11 @@ def _as_typed(context: typer.Context, key: str) -> str:
         names = {one.name, *(text.lstrip("-").replace("-", "_") for text in options)}
         if key.replace("-", "_") in names:
             source = context.get_parameter_source(one.name or "")
-            if source is not None and source.name == "DEFAULT_MAP":
+            if source is None or source.name == "DEFAULT":
+                continue  # nobody gave it: another thing has that name
+            if source.name == "DEFAULT_MAP":
                 return (one.name or "").replace("_", "-")  # as in the file of the configuration
-            if source is not None and source.name == "ENVIRONMENT":
+            if source.name == "ENVIRONMENT":
                 return str(one.envvar)
             return options[0] if options else (one.metavar or key).strip("[]")
     return key
