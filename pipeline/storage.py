@@ -56,8 +56,7 @@ def connect(location: str, scheme: str) -> tuple[Any, str]:
     from pyarrow import ArrowInvalid, fs
 
     try:
-        filesystem, path = fs.FileSystem.from_uri(location)
-        return filesystem, path
+        return _named(location, *fs.FileSystem.from_uri(location))
     except ArrowInvalid as error:
         if "Unrecognized filesystem" not in str(error):
             raise _unreadable(location, error) from None
@@ -78,7 +77,14 @@ def connect(location: str, scheme: str) -> tuple[Any, str]:
         raise _unreadable(location, error) from None
     except OSError as error:  # some connect at once
         raise WalError(f"{_told(location, error)}.", path=shown(location), hint=_HINT) from None
-    return fs.PyFileSystem(fs.FSSpecHandler(opened)), path
+    return _named(location, fs.PyFileSystem(fs.FSSpecHandler(opened)), path)
+
+
+def _named(location: str, filesystem: Any, path: str) -> tuple[Any, str]:
+    if not path.strip("/"):
+        text, hint = f"{shown(location)!r} names no folder of the place", "s3://bucket/folder"
+        raise ConfigError("path", text, origin=ORIGIN, hint=hint)
+    return filesystem, path
 
 
 def _told(location: str, error: Exception) -> str:

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from logweir.errors import ConfigError
 from logweir.pipeline.options import scheme_of, target_folder
 from logweir.pipeline.storage import UrlFileSystem, as_os_error, connect
 from logweir.wal.filesystem import OS, AppendFile, Buffer, FileSystem
@@ -32,8 +31,6 @@ def open_target(key: str, to: str | Path) -> tuple[FileSystem, Path]:
     if scheme in ("", "file"):
         return OS, target_folder(key, to)
     filesystem, path = connect(str(to), scheme)
-    if not path.strip("/"):
-        raise ConfigError(key, "names no folder of the place", hint="s3://bucket/folder")
     return _UrlTarget(filesystem), Path(path)
 
 

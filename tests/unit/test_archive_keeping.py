@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,10 +26,13 @@ from logweir.archive.catalog import Keep
 from logweir.archive.fetch import drill, restore_archive
 from logweir.archive.objects import FolderObjects, open_objects
 from logweir.errors import (
+    ConfigError,
     LogweirError,
     PositionUnavailable,
     WalError,
 )
+from logweir.pipeline.storage import open_storage
+from logweir.pipeline.targets import open_target
 from logweir.recovery.faults.faulty import WRITING, Fault, FaultyFileSystem
 from logweir.wal.filesystem import OS
 
@@ -219,3 +223,10 @@ def test_the_log_is_archived_while_a_snapshot_is(tmp_path: Path) -> None:
     assert counted == sorted(counted)
     assert len(set(counted)) == len(counted) > 0
     assert drill(str(tmp_path / "a"), tmp_path / "s").ok
+
+
+@pytest.mark.parametrize("opened", [open_objects, open_storage, partial(open_target, "to")])
+def test_a_place_without_a_folder_is_refused(opened: Callable[[str], object]) -> None:
+    """Before anything is asked of it."""
+    with pytest.raises(ConfigError, match="names no folder of the place"):
+        opened("memory://")
