@@ -13,7 +13,15 @@ from logweir.store import open as open_store
 from logweir.store.log import Log
 from logweir.tools.bench import sustained
 from logweir.tools.bench.load import Exchanged, LoadProcess
-from logweir.tools.bench.sustained import Reopened, Sample, growth, run_sustained
+from logweir.tools.bench.sustained import (
+    Beside,
+    Reopened,
+    Sample,
+    against,
+    growth,
+    run_sustained,
+)
+from logweir.tools.bench.tarantool import find_tarantool
 from logweir.wal.block import EOF_MARKER
 
 
@@ -29,12 +37,13 @@ def test_a_load_is_told_of_stretch_by_stretch(
         return open_store(folder)
 
     monkeypatch.setattr(sustained, "open_store", look)
-    *samples, reopened = run_sustained(tmp_path, minutes=0.02, rows=2000, sample_seconds=0.3)
-    assert isinstance(reopened, Reopened)
+    found = list(run_sustained(tmp_path, minutes=0.02, rows=2000, sample_seconds=0.3))
+    (reopened,) = (one for one in found if isinstance(one, Reopened))
     assert reopened.seconds > 0
     assert ends != []
     assert EOF_MARKER not in ends
-    samples = [one for one in samples if isinstance(one, Sample)]
+    samples = [one for one in found if isinstance(one, Sample)]
+    assert found[: len(samples) + 1] == [*samples, reopened]
     seconds = [one.seconds for one in samples]
     assert seconds == sorted(set(seconds))
     assert seconds[-1] >= 1.2  # it ends when the last exchange did
@@ -44,6 +53,12 @@ def test_a_load_is_told_of_stretch_by_stretch(
     assert [one for one in samples if one.pause > one.slowest] == []
     assert [one for one in samples if not (one.log_bytes and one.state_bytes)] == []
     assert max(one.layers_bytes for one in samples) > 0
+    beside = [one for one in found if isinstance(one, Beside)]
+    assert bool(beside) == (find_tarantool() is not None)
+    assert [one for one in beside if not one.memory_bytes] == []
+    told = against(samples, beside)
+    assert bool(told) == bool(beside)
+    assert min(told.values(), default=1) > 0
 
 
 def test_only_the_kill_that_is_meant_ends_a_sender() -> None:
@@ -72,3 +87,13 @@ def test_growth_is_that_of_the_second_half() -> None:
         {"state_bytes": 100.0, "log_bytes": 200.0, "memory_bytes": -100.0, "rate": 0.5}
     )
     assert growth([first, middle, last]) == {}
+
+
+def test_rates_are_over_all_stretches_however_long() -> None:
+    """A short last one counts for little."""
+    samples = [Sample(10.0, 100.0, 0.1, 0.2, 5, 1, 1, 1), Sample(12.0, 40.0, 0.1, 0.3, 5, 1, 1, 1)]
+    beside = [Beside(10.0, 50.0, 0.1, 0.7, 1), Beside(20.0, 30.0, 0.1, 0.1, 1)]
+    assert against(samples, beside) == pytest.approx(
+        {"rate": 90.0, "tarantool_rate": 40.0, "ratio": 2.25, "pause": 0.3, "tarantool_pause": 0.7}
+    )
+    assert against(samples, []) == {}

@@ -4,7 +4,8 @@ Two clients, each a process of its own, send UPDATEs of random keys without a pa
 a space of `ROWS` tuples, or more, for each client, every one of which changes an entry of a
 secondary index too: while one client looks its answers through, the other one sends. After each
 stretch of `SAMPLE_SECONDS` the server's process and folder are looked at. At last, with both still
-sending, the server is killed with SIGKILL, and its folder opened.
+sending, the server is killed with SIGKILL, and its folder opened. Then a Tarantool, where there is
+one, has the same load for as long: a load without a pause cannot go to both in turn.
 """
 
 from __future__ import annotations
@@ -28,14 +29,24 @@ from logweir.replication.protocols import SCHEMES
 from logweir.replication.urls import read_url
 from logweir.store import open as open_store
 from logweir.tools.bench.load import Exchanged, LoadProcess
-from logweir.tools.bench.servers import Server, logweir_server
+from logweir.tools.bench.servers import Server, logweir_server, tarantool_server
+from logweir.tools.bench.tarantool import find_tarantool
 
-__all__ = ["ROWS", "SAMPLE_SECONDS", "Reopened", "Sample", "growth", "run_sustained"]
+__all__ = [
+    "ROWS",
+    "SAMPLE_SECONDS",
+    "Beside",
+    "Reopened",
+    "Sample",
+    "against",
+    "growth",
+    "run_sustained",
+]
 
 ROWS: Final = 50_000
 SAMPLE_SECONDS: Final = 10.0
 _LISTEN: Final = "tarantool://127.0.0.1:"
-_SPACES: Final = (512, 513)
+_SPACES: Final = (520, 521)  # a Tarantool here has one of its own, 512
 _CONNECTIONS: Final = 4
 _DEPTH: Final = 250
 
@@ -55,6 +66,21 @@ class Sample:
     layers_bytes: int
     state_bytes: int
     log_bytes: int
+    memory_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {name: round(value, 3) for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The same of the Tarantool, whose tuples are in its memory."""
+
+    seconds: float
+    rate: float
+    slowest: float
+    pause: float
     memory_bytes: int
 
     def to_json(self) -> dict[str, Any]:
@@ -107,12 +133,28 @@ def run_sustained(
     durability: str = "fsync",
     rows: int = ROWS,
     sample_seconds: float = SAMPLE_SECONDS,
-) -> Iterator[Sample | Reopened]:
+) -> Iterator[Sample | Reopened | Beside]:
     """Load a server with spaces of so many `rows` for so long, tell how it is after each stretch,
-    and at last how it opens after a kill. Raises `Unreachable`."""
-    store, took, is_killed = directory / "store", list[Exchanged](), Event()
+    and how it opens after a kill; then the same of a Tarantool, without the last. Raises
+    `Unreachable`."""
+    store, load = directory / "store", (minutes, rows, sample_seconds)
+    with logweir_server(store, [_LISTEN + "0"], durability=durability) as server:
+        for told in _stretches(server, *load):
+            yield _sample(server, store, told)
+    yield _reopened(store)
+    if find_tarantool() is not None:
+        with tarantool_server(directory / "tarantool", durability) as (_, server):
+            for told in _stretches(server, *load):
+                yield Beside(*told, int(server.memory_bytes()))
+
+
+def _stretches(
+    server: Server, minutes: float, rows: int, sample_seconds: float
+) -> Iterator[tuple[float, float, float, float]]:
+    """Load a server, and kill it in the end. Behind each stretch: seconds since the load began,
+    updates a second, and the slowest exchange and longest pause in it."""
+    took, is_killed = list[Exchanged](), Event()
     with ExitStack() as stack:
-        server = stack.enter_context(logweir_server(store, [_LISTEN + "0"], durability=durability))
         senders = []
         for space in _SPACES:
             load = stack.enter_context(LoadProcess())
@@ -133,12 +175,11 @@ def run_sustained(
             rate, fresh = (done - told) * min(rows, ROWS) / (now - at), took[told:done]
             slowest = max((one.seconds for one in fresh), default=0.0)
             pause = max((one.pause for one in fresh), default=0.0)
-            yield _sample(server, store, (now - begin, rate, slowest, pause))
+            yield now - begin, rate, slowest, pause
             told, at = done, now
         _kill(server, is_killed)
         for one in sending:
             one.result()
-    yield _reopened(store)
 
 
 def _kill(server: Server, is_killed: Event) -> None:
@@ -176,3 +217,24 @@ def growth(samples: Sequence[Sample]) -> dict[str, float]:
     grown = {name: (getattr(last, name) - getattr(middle, name)) / minutes for name in names}
     first, second = (mean(one.rate for one in part) for part in (samples[:half], samples[half:]))
     return {**grown, "rate": second / first if first else 0.0}
+
+
+def against(samples: Sequence[Sample], beside: Sequence[Beside]) -> dict[str, float]:
+    """Updates a second of both over all their stretches, their ratio, and their longest pauses, in
+    seconds; nothing where there was no Tarantool."""
+    if not samples or not beside:
+        return {}
+    ours, theirs = (_rate(told) for told in (samples, beside))
+    return {
+        "rate": ours,
+        "tarantool_rate": theirs,
+        "ratio": ours / theirs if theirs else 0.0,
+        "pause": max(one.pause for one in samples),
+        "tarantool_pause": max(one.pause for one in beside),
+    }
+
+
+def _rate(told: Sequence[Sample | Beside]) -> float:
+    begins = [0.0, *(one.seconds for one in told)]
+    done = sum(one.rate * (one.seconds - at) for one, at in zip(told, begins, strict=False))
+    return done / told[-1].seconds

@@ -336,26 +336,42 @@ def _sustained(out: Output, folder: Path, durability: str, minutes: float, rows:
     from logweir.tools.bench import sustained
 
     samples: list[sustained.Sample] = []
-    reopened: sustained.Reopened | None = None
+    beside: list[sustained.Beside] = []
+    title = {"suite": "sustained", "durability": durability, "rows": rows}
     for one in sustained.run_sustained(folder, minutes=minutes, durability=durability, rows=rows):
         if isinstance(one, sustained.Reopened):
-            reopened = one
+            _grown(out, title, sustained.growth(samples), one)
             continue
-        samples.append(one)
-        if out.as_json:
-            out.json({"suite": "sustained", "durability": durability, **one.to_json()})
+        is_beside = isinstance(one, sustained.Beside)
+        if isinstance(one, sustained.Beside):
+            beside.append(one)
+            sizes = {"memory": one.memory_bytes}
         else:
-            told = {"layers": one.layers_bytes, "state": one.state_bytes, "log": one.log_bytes}
-            told["memory"] = one.memory_bytes
-            shown = ", ".join(f"{name} {human_bytes(size)}" for name, size in told.items())
-            pause = f"pause {1000 * one.pause:.0f} ms"
+            samples.append(one)
+            sizes = {"layers": one.layers_bytes, "state": one.state_bytes, "log": one.log_bytes}
+            sizes["memory"] = one.memory_bytes
+        if out.as_json:
+            out.json({**title, "server": "tarantool" if is_beside else "logweir", **one.to_json()})
+        else:
+            shown = ", ".join(f"{name} {human_bytes(size)}" for name, size in sizes.items())
+            pause = f"{'Tarantool, ' if is_beside else ''}pause {1000 * one.pause:.0f} ms"
             out.line(f"{one.seconds:6.1f} s  {one.rate:9,.0f} updates/s  {pause}, {shown}")
         out.flush()
-    assert reopened is not None
-    grown = sustained.growth(samples)
+    if ratio := sustained.against(samples, beside):
+        if out.as_json:
+            out.json({**title, "against": {name: round(one, 3) for name, one in ratio.items()}})
+            return
+        rates = f"{ratio['rate']:,.0f} updates/s, Tarantool {ratio['tarantool_rate']:,.0f}"
+        pauses = f"{1000 * ratio['pause']:.0f} ms and {1000 * ratio['tarantool_pause']:.0f} ms"
+        told = f"{rates}: ratio {ratio['ratio']:.2f}; longest pauses {pauses}"
+        out.line(f"{told} (2 x {rows:,} tuples of 100 bytes, {durability})")
+
+
+def _grown(out: Output, title: dict[str, Any], grown: dict[str, float], reopened: Any) -> None:
+    """`reopened`: of `sustained.Reopened`."""
     if out.as_json:
         told_last = {"growth": {k: round(v, 3) for k, v in grown.items()}}
-        out.json({"suite": "sustained", **told_last, "reopened": reopened.to_json()})
+        out.json({**title, **told_last, "reopened": reopened.to_json()})
         return
     if grown:
         rate = grown.pop("rate")
