@@ -222,7 +222,7 @@ def test_status_in_the_shell(serving: Serving) -> None:
     assert (code, json.loads(out)["topics"]) == (0, asked(url)["topics"])
     code, out, _ = told("status", url)
     assert code == 0
-    assert ["events", "1", "1", "3", "True"] in [line.split() for line in out.splitlines()]
+    assert ["events", "1", "1", "3", "yes"] in [line.split() for line in out.splitlines()]
     code, _, err = told("status", url, "--checksums")
     assert code == 2
     assert "tank does not tell them" in err

@@ -56,7 +56,8 @@ def test_the_quick_form_measures_and_writes_the_page(
     assert len(found) == 15
     for what, options, tried, broken, _ in found:
         assert (options, int(broken)) == ("`--states 3`", 0), what
-        assert int(tried) >= 3
+        # A signal may come when its process has ended.
+        assert int(tried) >= 3 - what.startswith("Ctrl-C"), what
 
 
 @pytest.mark.kill
