@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PROTOCOLS",
     "SCHEMES",
+    "check_upstream",
     "fetch_status",
     "parse_listen_url",
     "parse_url",
@@ -52,6 +53,13 @@ async def fetch_status(url: Url) -> dict[str, Any]:
         f"logweir.replication.{name}.client.status"
     ).fetch_status(url)
     return found
+
+
+def check_upstream(url: Url) -> None:
+    """Look at what the address of an upstream names on this machine. Raises `ConfigError`."""
+    for protocol in wire_protocols():
+        if url.scheme in protocol.schemes:
+            protocol.check_upstream(url)
 
 
 def wire_protocols() -> tuple[type[WireProtocol], ...]:

@@ -81,6 +81,11 @@ class WireProtocol(ABC):
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
         """What serves a listener's address, and those that come with it. Raises `ConfigError`."""
 
+    @classmethod  # noqa: B027 - most addresses name nothing besides
+    def check_upstream(cls, url: Url) -> None:
+        """Look at what the address of an upstream names on this machine, such as a file, before a
+        store is made for it. Raises `ConfigError`."""
+
     @abstractmethod
     def source(self, url: Url) -> Source:
         """What follows an upstream. Raises `ConfigError`."""

@@ -104,6 +104,7 @@ def test_homeserver_file_may_be_named_by_an_option(tmp_path: Path) -> None:
     file.write_text("server_name: matrix.test\n")
     told = run("follow", "synapse?start=all", tmp_path / "d", "--homeserver", file)
     assert told.returncode == 2
+    assert not (tmp_path / "d").exists()  # no store for what cannot be followed
     assert "instance_map.main" in told.stderr
     assert file.name in told.stderr
     wrong = run("follow", "tarantool://a:hidden@h", tmp_path / "d", "--homeserver", file)

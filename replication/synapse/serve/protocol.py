@@ -11,7 +11,8 @@ from logweir.replication.service.protocol import Reading, Surroundings, WireProt
 from logweir.replication.service.rights import Choice, Rights
 from logweir.replication.service.shared import Shared
 from logweir.replication.synapse.follow.channel import SynapseRedisSource
-from logweir.replication.synapse.follow.homeserver import HomeserverSource
+from logweir.replication.synapse.follow.contents import read_database
+from logweir.replication.synapse.follow.homeserver import HomeserverSource, read_homeserver
 from logweir.replication.synapse.follow.source import SynapseSource
 from logweir.replication.synapse.serve.endpoint import SynapseService
 from logweir.replication.synapse.serve.options import read_options
@@ -50,6 +51,14 @@ class SynapseProtocol(WireProtocol):
         self.made.append(made)
         more = made.companion(shared.logins.failed)
         return [(url, made)] if more is None else [(url, made), more]
+
+    @classmethod
+    def check_upstream(cls, url: Url) -> None:
+        """See `WireProtocol`: the homeserver's file, or the database that is to be asked."""
+        if url.scheme == "synapse+file":
+            read_homeserver(url)
+        else:
+            read_database(url)
 
     def source(self, url: Url) -> Source:
         """See `WireProtocol`."""
