@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from logweir.errors import ConfigError, CorruptFile
-from logweir.limits import READ_WINDOW_BYTES
+from logweir.limits import READ_WINDOW_BYTES, TOPIC_TUPLE_BYTES
 from logweir.pipeline.checkpoints import query_id
 from logweir.pipeline.jobs.places import PART, Place, Written, told_as
 from logweir.pipeline.jobs.work import per_item
@@ -48,6 +48,9 @@ MANIFEST: Final = "_SUCCESS"
 
 SPARKS_OWN: Final = ("file", "hdfs", "s3a", "viewfs", "dbfs", "wasb", "wasbs")
 """Schemes of places that Spark reaches by itself, and reads and writes in its own way."""
+
+_LINE_BYTES: Final = 2 * TOPIC_TUPLE_BYTES
+"""The longest line that is taken: of the largest tuple, in base64."""
 
 
 def committed(place: Place) -> dict[str, Any] | None:
@@ -175,7 +178,7 @@ def read_places(spark: SparkSession, places: list[Place], format: str) -> DataFr
             if format == "parquet":
                 yield from pq.ParquetFile(file).iter_batches()
                 return
-            for lines in _read_lines(file):
+            for lines in _read_lines(file, place.name):
                 yield pa.RecordBatch.from_pydict({"value": lines})
 
     if format == "json":
@@ -187,10 +190,13 @@ def read_places(spark: SparkSession, places: list[Place], format: str) -> DataFr
     return per_item(spark, files, rows, schema)
 
 
-def _read_lines(file: Any) -> Iterator[list[str]]:
+def _read_lines(file: Any, name: str) -> Iterator[list[str]]:
     rest = b""
     while data := file.read(READ_WINDOW_BYTES):
         *lines, rest = (rest + data).split(b"\n")
+        if len(rest) > _LINE_BYTES:
+            text = f"a line is longer than {_LINE_BYTES} bytes; are these lines of JSON?"
+            raise CorruptFile(text, path=name)
         yield [one.decode("utf-8", "replace") for one in lines]
     if rest:
         yield [rest.decode("utf-8", "replace")]

@@ -117,7 +117,7 @@ def copy(at, number, lasts):
     if files(folder) != files(base):
         wrong.append("the source is another")
     there = tuples(target)
-    told = isinstance(outcome, RepairResult) and outcome.lost != clean.lost
+    told = isinstance(outcome, RepairResult) and outcome.rows_lost not in (0, clean.rows_lost)
     if there != whole and not (told and set(there) <= set(whole)):
         wrong.append(f"the copy is not whole: {there}")
     return call, wrong

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import shutil
 import subprocess
@@ -22,7 +23,7 @@ from support.folding import look_here, state_here
 import logweir
 from logweir import pipeline
 from logweir.errors import ConfigError, CorruptBlock, CorruptFile, WalError
-from logweir.pipeline.jobs import compact
+from logweir.pipeline.jobs import commits, compact
 from logweir.pipeline.jobs.delta import DeltaPlace
 from logweir.pipeline.jobs.folding import prepare
 from logweir.pipeline.options import ScanOptions, SinkOptions, target_folder
@@ -362,3 +363,16 @@ def test_a_place_that_does_not_answer_is_named() -> None:
     with pytest.raises(WalError, match=r"ftp://127\.0\.0\.1:1/backup") as caught:
         open_target("to", "ftp://127.0.0.1:1/backup")
     assert caught.value.hint
+
+
+def test_lines_of_json_are_read_across_windows_and_have_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file without ends of lines is none of JSON lines, and is not taken into memory whole."""
+    monkeypatch.setattr(commits, "READ_WINDOW_BYTES", 4)
+    monkeypatch.setattr(commits, "_LINE_BYTES", 16)
+    found = list(commits._read_lines(io.BytesIO(b'{"a":1}\n\n{"b":22}\n{}'), "f"))
+    assert [line for lines in found for line in lines] == ['{"a":1}', "", '{"b":22}', "{}"]
+    with pytest.raises(CorruptFile, match="longer than 16 bytes") as caught:
+        list(commits._read_lines(io.BytesIO(b"x" * 1000), "s3://b/f.json"))
+    assert caught.value.path == "s3://b/f.json"

@@ -95,20 +95,26 @@ def part(number: int = 1, size: int = 5) -> PublishPart:
     return PublishPart("t", 0, bundle)
 
 
+class Slow(MemoryStore):
+    """Makes topics when it may `go`."""
+
+    def __init__(self, go: asyncio.Event) -> None:
+        super().__init__()
+        self.go = go
+        self.asked = 0
+
+    async def create_from(self, request: Create, owner: int | None = None) -> CreateError:
+        self.asked += 1
+        await self.go.wait()
+        return await super().create_from(request, owner)
+
+
 def test_what_is_asked_behind_a_creation_waits_for_it() -> None:
     """On its connection, one creation at a time; others are answered meanwhile."""
     go = asyncio.Event()
 
-    class Slow(MemoryStore):
-        asked = 0
-
-        async def create_from(self, request: Create, owner: int | None = None) -> CreateError:
-            self.asked += 1
-            await go.wait()
-            return await super().create_from(request, owner)
-
     async def test() -> None:
-        topics = Slow()
+        topics = Slow(go)
         topics.create("t", 2)
         async with served(topics) as (url, _):
             reader, writer = await raw(url)
@@ -136,16 +142,8 @@ def test_a_client_that_leaves_while_its_topic_is_made_leaves_nothing_behind() ->
     """What it asked for behind that is not begun; others are answered, before and after."""
     go = asyncio.Event()
 
-    class Slow(MemoryStore):
-        asked = 0
-
-        async def create_from(self, request: Create, owner: int | None = None) -> CreateError:
-            self.asked += 1
-            await go.wait()
-            return await super().create_from(request, owner)
-
     async def test() -> None:
-        topics = Slow()
+        topics = Slow(go)
         topics.create("t", 2)
         async with served(topics) as (url, service):
             _, writer = await raw(url)
