@@ -20,7 +20,7 @@ STEPS = (
     "store.after_publish",
     "store.before_apply_commit",
 )
-CHANGES = 400
+CHANGES = 100_000  # far more than any step needs: the writer is killed, never done
 WRITER = """
 import os, sys
 import logweir
