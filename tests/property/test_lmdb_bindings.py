@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -25,8 +26,14 @@ from hypothesis.stateful import (
     rule,
 )
 
+from logweir.store.state import lmdbfile
+from logweir.store.state.memtable import Memtable
+
 compiled = pytest.importorskip("logweir.store.state.lmdbkernel", reason="LMDB is called by py-lmdb")
 lmdb = pytest.importorskip("lmdb", reason="py-lmdb is not installed")
+applykernel = pytest.importorskip(
+    "logweir.store.state.applykernel", reason="LMDB is called by py-lmdb"
+)
 
 NAMES = (b"one", b"two", b"three", b"four")
 OPTIONS = {"max_dbs": 3, "max_spare_txns": 2, "sync": False, "metasync": False}
@@ -351,3 +358,51 @@ TestBindings.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_memtable_of_many_parts_is_what_the_database_holds(seed: int, tmp_path: Path) -> None:
+    """Whatever is changed, removed, long or a reference, at each border of the parts that LMDB has
+    them in; where the pages run out in one of them, nothing of the others is there."""
+    random, model = Random(seed), dict[bytes, bytes]()
+    with compiled.Environment(tmp_path / "e", map_size=2**26, max_dbs=3) as env:
+        handle = env.open_db(b"a")
+        for count in (1, 255, 256, 1023, 1024, 1025, 2048, 2049, 5000):
+            table, wanted = Memtable(), set[tuple[bytes, bytes]]()
+            for key in random.sample(range(20_000), count):
+                name = b"%06d" % key + (b"l" * 600 if key % 97 == 0 else b"")
+                value = random.choice([b"", b"\xc1" + bytes(32), bytes(random.randrange(1, 300))])
+                table.put(name, value)
+                if len(name) > 511:
+                    wanted.add((name, value))
+                elif value:
+                    model[name] = value
+                else:
+                    model.pop(name, None)
+            with env.begin(write=True) as txn:
+                long, marked = applykernel.apply(txn, handle, table, 511, 0xC1)
+            assert sorted(long) == sorted(wanted)
+            assert marked == [item for item in table.ascending() if item[1][:1] == b"\xc1"]
+            with env.begin() as txn, txn.cursor(handle) as cursor:
+                held = list(cursor.iternext()) if cursor.first() else []
+            assert held == sorted(model.items())
+    assert lmdbfile.damage(tmp_path / "e" / "data.mdb") == ""
+
+
+def test_what_does_not_fit_leaves_nothing_of_its_earlier_parts(tmp_path: Path) -> None:
+    """The transaction is still there to be aborted, and the next one takes less."""
+    table, small = Memtable(), Memtable()
+    for key in range(5000):
+        table.put(b"%06d" % key, bytes(300))
+    small.put(b"k", b"v")
+    with compiled.Environment(tmp_path / "e", map_size=200 * 4096, max_dbs=3) as env:
+        handle = env.open_db(b"a")
+        txn = env.begin(write=True)
+        with pytest.raises(compiled.MapFullError):
+            applykernel.apply(txn, handle, table, 511, 0xC1)
+        txn.abort()
+        with env.begin(write=True) as txn:
+            assert txn.stat(handle)["entries"] == 0
+            applykernel.apply(txn, handle, small, 511, 0xC1)
+        with env.begin() as txn:
+            assert txn.get(b"k", db=handle) == b"v"
