@@ -6,7 +6,9 @@ its rows are durable it is put on the *stack*, which is what readers see: the ne
 knows a key has its value, what no layer knows stands in the base (`store.state.state`). Layers on
 the stack never change. Small ones are joined, so that there are few; when they hold
 `limits.LAYER_BYTES`, or the oldest is `limits.LAYER_SECONDS` old, a thread puts what they say into
-the base, in one LMDB transaction with the position in the log behind them.
+the base, in one LMDB transaction with the position in the log behind them. Where changes come
+faster than it takes them they are spread over the time that it will need, so that nobody waits for
+all of it at once.
 
 A process that dies in between has them in the log, behind the base's position, so opening the
 folder applies them.
@@ -74,6 +76,9 @@ class Layers:
         self._kept_bytes = 0  # at most, of freed memory since it was last given back
         self._rests_since = 0.0  # where the stack is empty
         self._under_way: Stack = ()  # the lowest layers, while the base takes them
+        self._byte_seconds = 0.0  # that the base needed for each byte, last time
+        self._taken_at = 0.0  # when it will have those that are under way, if it needs as long
+        self._next_at = 0.0  # no sooner the next change, as long as there are such
         self._serving = False
         self._closing = False
         self._failure: Exception | None = None
@@ -100,16 +105,19 @@ class Layers:
             while self.is_full and not self._closing:
                 if self._failure is not None:
                     raise self._failure
-                self._changed.wait()
+                is_paced = self._size <= 2 * LAYER_BYTES
+                self._changed.wait(self._next_at - time.monotonic() if is_paced else None)
 
     @property
     def admits(self) -> bool:
         """Whether `admit` would have nothing to wait for, to begin or to raise."""
-        return self._serving and self._failure is None and self._size <= 2 * LAYER_BYTES
+        return self._serving and self._failure is None and not self.is_full
 
     @property
     def is_full(self) -> bool:
-        """Whether changes wait until the base has taken layers."""
+        """Whether changes wait until the base has taken layers, or more of them."""
+        if self._under_way and self._next_at > time.monotonic():
+            return True
         return self._size > 2 * LAYER_BYTES
 
     @property
@@ -127,6 +135,9 @@ class Layers:
             layer.since = time.monotonic()
             stack = (layer, *self.stack)
             size = self._size + layer.size_bytes
+            if self._under_way:  # its part of what there is room for, its part of the time
+                part = layer.size_bytes / max(2 * LAYER_BYTES - size, layer.size_bytes)
+                self._next_at = layer.since + part * (self._taken_at - layer.since)
             while (count := _alike(stack, len(stack) - len(self._under_way))) >= _JOINED_FROM:
                 stack = (Layer.joined(stack[:count]), *stack[count:])
                 size = sum([one.size_bytes for one in stack])
@@ -158,8 +169,10 @@ class Layers:
 
     def _apply(self) -> None:
         with self._lock:
-            stack, behind = self.stack, self.position
-            self._under_way = stack
+            stack, behind, size = self.stack, self.position, self._size
+            began = time.monotonic()
+            self._under_way, self._next_at = stack, 0.0
+            self._taken_at = began + size * self._byte_seconds
         try:
             position = behind()
             if stack or position != self._base_position:  # what was logged may change nothing
@@ -172,6 +185,8 @@ class Layers:
                     self._state.check_disk(_disk_bytes(whole))
                     raise
                 self._base_position = position
+                if size >= LAYER_BYTES:  # of few it is not their bytes that take the time
+                    self._byte_seconds = (time.monotonic() - began) / size
                 self._kept_bytes = max(self._kept_bytes, _disk_bytes(whole))
         finally:
             with self._lock:

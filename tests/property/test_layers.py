@@ -166,3 +166,62 @@ def test_changes_wait_while_the_layers_are_full(
         writer.join(60)
         assert not writer.is_alive()
         assert log.count("t") == 200
+
+
+class Clock:
+    """Stands still until it is told to go on."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_changes_are_spread_over_the_time_that_the_state_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state needed 8 s for what fills the layers once, so a change that takes a part of the
+    room that is left is followed by the next one after that part of 8 s, or when it is done."""
+    clock, stopped, go_on = Clock(), threading.Event(), threading.Event()
+    monkeypatch.setattr(layers, "time", clock)
+    monkeypatch.setattr(layers, "LAYER_BYTES", 20_000)
+
+    def take_long() -> None:
+        clock.now += 8
+
+    def stop() -> None:
+        stopped.set()
+        assert go_on.wait(60)
+
+    def fill(log: Log) -> None:
+        log.append("t", [(i, 1, "x" * 1000) for i in range(22)])
+
+    with opened(tmp_path / "s") as log:
+        stack = log.inner.committer.layers
+        log.inner.change_base(lambda txn: None)
+        try:
+            arm("store.before_apply_commit", take_long)
+            fill(log)
+            log.inner.change_base(lambda txn: None)
+            assert not stack.is_full
+            arm("store.before_apply_commit", stop)
+            log.truncate("t")
+            fill(log)
+            assert stopped.wait(60)
+            assert not stack.is_full  # nothing came behind what is under way
+            log.insert("t", (77, 1, "x" * 2000))
+            assert stack.size_bytes < 2 * layers.LAYER_BYTES
+            assert stack.is_full
+            assert log.inner.has_to_wait
+            clock.now += 0.1
+            assert stack.is_full
+            clock.now += 16  # longer than it was to need
+            assert not stack.is_full
+            log.insert("t", (78, 1, "x"))
+            assert not stack.is_full
+        finally:
+            disarm()
+            go_on.set()
+        log.inner.change_base(lambda txn: None)
+        assert not stack.is_full
+        assert log.count("t") == 24
