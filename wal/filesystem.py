@@ -224,26 +224,27 @@ def each(filesystem: FileSystem, read: Callable[[T], R], of: Sequence[T]) -> Ite
 
 def make_folders(filesystem: FileSystem, path: Path) -> None:
     """Make a folder, and those of its parents that are missing; each is durable when this returns,
-    since the folder that it was made in is synced. Where that cannot be done, as in one that may
-    not be read, it is removed again: else it would be taken for durable the next time. It may be
-    there."""
-    is_ours = True
+    since the folder that it was made in is synced. That one has to be readable for it: none is made
+    in others. It may be there; an empty one may be what a process left that was killed before its
+    sync, so that is done where it can be. Where the sync fails the folder is removed again."""
     try:
-        filesystem.make_directory(path)
-    except FileExistsError as error:
-        try:
-            filesystem.list_directory(path)
-        except NotADirectoryError:
-            raise error from None
+        if not filesystem.list_directory(path):
+            with contextlib.suppress(PermissionError):
+                filesystem.sync_directory(path.parent)
         return
     except FileNotFoundError:
         if path.parent == path:
             raise
-        make_folders(filesystem, path.parent)
-        try:
-            filesystem.make_directory(path)
-        except FileExistsError:  # somebody else makes it too
-            is_ours = False
+    except NotADirectoryError:
+        if filesystem.has_name(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        raise
+    make_folders(filesystem, path.parent)
+    is_ours = True
+    try:
+        filesystem.make_directory(path)
+    except FileExistsError:  # somebody else makes it too
+        is_ours = False
     try:
         filesystem.sync_directory(path.parent)
     except OSError:

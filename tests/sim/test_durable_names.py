@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import itertools
 import os
 import shutil
+import signal
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,10 +24,17 @@ from logweir.errors import WriteFailed
 from logweir.pipeline.parts import Part, PartWriter, SinkLayout
 from logweir.pipeline.publish import Target, publish
 from logweir.recovery import examine, repair, restore
-from logweir.recovery.faults import SimFileSystem, every_fault
+from logweir.recovery.faults import Fault, FaultyFileSystem, SimFileSystem, every_fault
 from logweir.recovery.faults.cuts import Recorder
 from logweir.replication.iproto.follow.join import join
-from logweir.wal.filesystem import OS, AppendFile, FileSystem, FolderGone, make_folders
+from logweir.wal.filesystem import (
+    OS,
+    AppendFile,
+    FileSystem,
+    FolderGone,
+    OsFileSystem,
+    make_folders,
+)
 from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter
@@ -58,7 +68,8 @@ def ids_of(folder: Path, disk: FileSystem) -> list[int]:
 
 
 def test_a_folder_whose_name_cannot_be_synced_is_not_left_for_durable() -> None:
-    """Whichever call fails: what the next try returns for is there behind a power cut."""
+    """Whichever call fails: its folder is not left, since what a failed sync did not save a second
+    one need not; what the next try returns for is there behind a power cut."""
     path = FOLDER / "a" / "b"
 
     def make(disk: FileSystem) -> None:
@@ -70,32 +81,60 @@ def test_a_folder_whose_name_cannot_be_synced_is_not_left_for_durable() -> None:
         disk = run.filesystem.inner
         assert isinstance(disk, SimFileSystem)
         if run.error is not None:
+            assert "a" not in disk.list_directory(FOLDER) or not disk.list_directory(path.parent)
             make(disk)
         for seed in range(10):
             assert disk.crash(seed=seed).list_directory(path) == [], run.failed
     assert failed == {"make_directory", "sync_directory", ""}
 
 
-def test_no_folder_is_made_where_its_name_cannot_be_synced(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_of_new_folders_is_made_durable() -> None:
+    """Whichever call was the last that reached the disk: another process makes the same folders,
+    and what it puts there is there behind a power cut."""
+    path = FOLDER / "a" / "b"
+    tried = 0
+    for at in itertools.count(1):
+        disk = fresh_disk(at)
+        killed = FaultyFileSystem(disk, Fault(at=at, lasts=True))
+        with contextlib.suppress(OSError):
+            make_folders(killed, path)
+        make_folders(disk, path)
+        with contextlib.closing(disk.create(path / "f")) as file:
+            file.sync()
+        disk.sync_directory(path)
+        for seed in range(10):
+            assert disk.crash(seed=seed).list_directory(path) == ["f"], killed.failed
+        if not killed.failed:
+            break
+        tried += 1
+    assert tried == 4  # two folders, two syncs
+
+
+@pytest.mark.parametrize("is_killed", [False, True], ids=["goes on", "killed before its sync"])
+def test_no_folder_is_made_where_its_name_cannot_be_synced(is_killed: bool, tmp_path: Path) -> None:
     """In one that may be written to and not read: the same error each time, and nothing left."""
+
+    class Killed(OsFileSystem):
+        def sync_directory(self, path: Path) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
     place = tmp_path / "drop"
     place.mkdir()
     place.chmod(0o333)
-    pid = os.fork()
-    if pid == 0:
-        found = []
-        try:
-            os.chdir(place)
-            if os.geteuid() == 0:  # who may read everything
-                os.setuid(65534)
-            for _ in range(2):
-                try:
-                    make_folders(OS, Path("store"))
-                except PermissionError:
-                    found.append("refused")
-        finally:
-            os._exit(0 if found == ["refused"] * 2 else 1)
-    assert os.waitpid(pid, 0)[1] == 0
+    for disk in (Killed() if is_killed else OS, OS):
+        pid = os.fork()
+        if pid == 0:
+            found = 1
+            try:
+                os.chdir(place)
+                if os.geteuid() == 0:  # who may read everything
+                    os.setuid(65534)
+                make_folders(disk, Path("store"))
+            except PermissionError:
+                found = 0
+            finally:
+                os._exit(found)
+        assert os.waitpid(pid, 0)[1] == 0
     place.chmod(0o755)
     assert not [*place.iterdir()]
 
