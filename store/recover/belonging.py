@@ -12,10 +12,10 @@ another one                 reach it or not       rebuilt: it is the state of an
 none                        reach it              rebuilt: likewise, or nothing tells
 ==========================  ====================  ==================================================
 
-Where the newest snapshot is further than both it is rebuilt from that: it did not get what was
-never logged (durability "none"). A state with such rows is used where the block is the same, else
-rebuilt. With `force_recovery` what would be refused is rebuilt, too. A block that is damaged in the
-log is none.
+Where the newest snapshot is further than both, or than it and there is no place, it is rebuilt from
+that: it did not get what was never logged (durability "none"). A state with such rows is used where
+the block is the same, else rebuilt. With `force_recovery` what would be refused is rebuilt, too. A
+block that is damaged in the log is none.
 """
 
 from __future__ import annotations
@@ -70,6 +70,12 @@ class Kept:
         if self.since is None or newest is None or report.vclock.covers(newest.vclock):
             return ""
         return f"{newest.path.name} holds what neither it nor the log has"
+
+    def before(self, decided: RecoveryPlan) -> str:
+        """The same where no place of its own says from where on the log is to be looked at."""
+        if self.position.vclock.covers(decided.start):
+            return ""
+        return f"it ends at {self.position.vclock}, the newest snapshot is at {decided.start}"
 
     def is_ahead(self, decided: RecoveryPlan) -> bool:
         """Whether it holds rows that are gone from its log."""

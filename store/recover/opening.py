@@ -230,7 +230,7 @@ def _recovered(
             continue
         decided = plan(report, force=force)
         if kept is not None and not reason:
-            reason = kept.misfit(decided, force=force)
+            reason = kept.misfit(decided, force=force) or kept.before(decided)
             if kept.is_ahead(decided):
                 given_up = kept.position
             if reason and decided.since is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,33 @@ def test_a_snapshot_counts_where_the_state_did_not_get_what_was_not_logged(tmp_p
         failpoint.disarm()
     with logweir.open(tmp_path) as log:
         assert log.select("kv") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_killed_store_has_what_its_snapshots_hold(seed: int, tmp_path: Path) -> None:
+    """Lives of either durability, closed or killed, the first killed: nothing is there but what
+    was written, in its order without a gap, and no less than the newest snapshot, the last row that
+    was logged, and the last closing had."""
+    dice = random.Random(seed)
+    written = safe = 0
+    for life in range(12):
+        durability = "none" if life == 0 else dice.choice(["none", "fsync"])
+        with contextlib.ExitStack() as stack:
+            log = logweir.open(tmp_path, durability)
+            stack.callback(log.inner.abandon)
+            if not written:
+                log.create_space("kv", [("id", "unsigned")])
+            there = [row[0] for row in log.select("kv")]
+            assert there == list(range(len(there)))
+            assert safe <= len(there) <= written
+            written = len(there)
+            for _ in range(dice.randrange(5) + (life == 0)):
+                log.insert("kv", (written,))
+                written += 1
+                safe = written if durability == "fsync" else safe
+            if life == 0 or dice.random() < 0.5:
+                log.snapshot()
+                safe = written
+            if life and dice.random() < 0.4:
+                log.close()
+                safe = written
