@@ -1,0 +1,99 @@
+"""What several partitions or several readers ask a Tank broker for, and how it is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.loops import run
+from support.tankserving import ordinary, served, somebody_waits
+
+import logweir
+from logweir.replication.tank.client import Client
+from logweir.replication.tank.wire.messages import (
+    Fetch,
+    FetchPart,
+    FetchStatus,
+    PublishPart,
+)
+from logweir.replication.topic.bundle import split_chunk
+from logweir.replication.topic.readahead import ReadAhead
+from logweir.replication.topic.spaces import create_topic, topics_of
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[logweir.Log]:
+    """A fresh store with a topic of two partitions."""
+    with logweir.open(tmp_path / "store", durability="write") as opened:
+        create_topic(opened, "t", 2, now_seconds=opened.inner.now())
+        yield opened
+
+
+def fetches(second: int = 1) -> list[Fetch]:
+    """One for each partition, as for more than fit into one; that begins at `second`."""
+    starts = enumerate((1, second))
+    return [Fetch(0, (("t", (FetchPart("t", each, start, 10_000),)),)) for each, start in starts]
+
+
+def test_fetches_of_several_wait_until_one_of_them_has_something(log: logweir.Log) -> None:
+    """And give that, of whichever it is."""
+
+    async def test() -> None:
+        async with served(log) as url, Client(url) as client:
+            connection = await client.connection()
+            waiting = asyncio.ensure_future(connection.fetch_first(fetches(), 60_000))
+            await somebody_waits(url)
+            await client.publish([PublishPart("t", 1, ordinary(b"x"))])
+            found = [part for part in await waiting if part.chunk]
+            assert [part.partition for part in found] == [1]
+
+    run(test)
+
+
+def test_fetches_of_several_tell_a_refusal_at_once(log: logweir.Log) -> None:
+    """No bundle comes for any; one asks for a number that is not there."""
+
+    async def test() -> None:
+        async with served(log) as url, Client(url) as client:
+            connection = await client.connection()
+            parts = await connection.fetch_first(fetches(second=1000), 3_600_000)
+            assert [part.status for part in parts] == [FetchStatus.FINE, FetchStatus.BOUNDARY]
+
+    run(test)
+
+
+def test_a_read_that_was_full_is_not_made_again(log: logweir.Log) -> None:
+    """Bundles that come behind it cannot change it; one that had all there was is read anew."""
+
+    async def test() -> None:
+        reads = ReadAhead(log)
+        async with served(log) as url, Client(url) as client:
+            await client.publish([PublishPart("t", 0, ordinary(b"x")) for _ in range(3)])
+            topic, limit = topics_of(log)["t"], len(ordinary(b"x")) + 10
+            full = reads.take(topic, 0, 1, limit, 3)
+            whole = reads.take(topic, 0, 1, 10_000, 3)
+            assert reads.take(topic, 0, 1, limit, 3) is full
+            assert reads.take(topic, 0, 1, 10_000, 3) is whole
+            await client.publish([PublishPart("t", 0, ordinary(b"x"))])
+            assert reads.take(topic, 0, 1, limit, 4) is full
+            again = reads.take(topic, 0, 1, 10_000, 4)
+            chunks = [b"".join(one.chunk.pieces) for one in (full, whole, again)]
+            counts = [len(split_chunk(chunk)[0]) for chunk in chunks]
+            assert counts == [1, 3, 4]
+
+    run(test)
+
+
+def test_each_bundle_is_a_transaction(log: logweir.Log) -> None:
+    """Also of those that come together: who follows the log gets them one by one, and a disk that
+    refuses one has those before it."""
+
+    async def test() -> None:
+        async with served(log) as url, Client(url) as client:
+            before = log.vclock
+            await client.publish([PublishPart("t", 0, ordinary(b"x")) for _ in range(5)])
+            assert [len(one.rows) for one in log.rows(before)] == [1] * 5
+
+    run(test)
