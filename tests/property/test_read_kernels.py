@@ -16,7 +16,14 @@ import logweir
 from logweir.replication.bucket.item import VBUCKETS, Item, pack_item
 from logweir.replication.bucket.store import Buckets
 from logweir.replication.greenstack.serve.runs import GetReader
-from logweir.replication.greenstack.wire.codec import FlexKey, Frame, Opcode, Status, encode_frame
+from logweir.replication.greenstack.wire.codec import (
+    Flag,
+    FlexKey,
+    Frame,
+    Opcode,
+    Status,
+    encode_frame,
+)
 from logweir.replication.greenstack.wire.many import decode_found, encode_found, encode_get_many
 from logweir.replication.greenstack.wire.messages import encode_get
 from logweir.replication.iproto.wire.requests import encode_request
@@ -200,6 +207,23 @@ def test_many_are_told_what_gets_are(log: logweir.Log) -> None:
     assert [status for status, _ in found] == [0, Status.TOO_BUSY, Status.TOO_BUSY]
     side.reader.has_many = False
     assert side.read(many(11)) == 0
+
+
+@pytest.mark.parametrize("is_many", [False, True], ids=["get", "get many"])
+def test_quiet_requests_are_not_told_what_they_found(is_many: bool, log: logweir.Log) -> None:
+    """A GET of what is there is done without an answer; one that misses has the ordinary one. A
+    GET_MANY is left to others."""
+    reader, make = (many_reader(), many) if is_many else (GetReader(), gets)
+    side = Side(log, reader, make)
+    for number in (5, 99):
+        loud = make(number)
+        assert side.read(loud) == len(loud)
+        told = reader.take()
+        quiet = bytearray(loud)
+        quiet[10] |= Flag.QUIET
+        assert side.read(bytes(quiet)) == (0 if is_many else len(loud))
+        assert reader.count == (not is_many)
+        assert reader.take() == (told if number == 99 and not is_many else b"")
 
 
 def test_spaces_that_are_not_given(log: logweir.Log) -> None:

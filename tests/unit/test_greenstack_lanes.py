@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from struct import pack
 
 import pytest
 
 from logweir.limits import GREENSTACK_TRANSACTION_BYTES, GREENSTACK_TRANSACTION_FRAMES
 from logweir.replication.greenstack.serve.lanes import Batch, Lanes, Pending
+from logweir.replication.greenstack.serve.statements import refusal_of
 from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Frame, Opcode, Status
 
 MEBIBYTE = bytes(1024 * 1024)
@@ -173,3 +176,24 @@ def test_a_part_whose_failure_is_known_is_bound_with_it() -> None:
         (Status.INVALID_ARGUMENTS, None),
         (None, None),
     ]
+
+
+@pytest.mark.parametrize(
+    ("limit_ms", "waited", "wanted"),
+    [
+        (None, 1000.0, None),
+        (0, 1000.0, None),
+        (500, 0.25, None),
+        (500, 0.5, None),
+        (500, 0.75, Status.TMP_FAILURE),
+    ],
+)
+def test_who_comes_too_late_is_refused(
+    limit_ms: int | None, waited: float, wanted: Status | None
+) -> None:
+    """Behind the time that it may wait, if it has one; refused before, it is refused for that."""
+    flex: dict[int, bytes] = {} if limit_ms is None else {FlexKey.EXPIRES_MS: pack(">I", limit_ms)}
+    one = Pending(Frame(Opcode.GET, 1, flex=flex), received_at=100.0)
+    assert refusal_of(one, 100.0 + waited) is wanted
+    refused = replace(one, refusal=Status.NO_ACCESS)
+    assert refusal_of(refused, 100.0 + waited) is Status.NO_ACCESS
