@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import logweir
 from interop.synapsemodel import Stored
-from logweir.errors import DecodeError, LimitExceeded
+from logweir.errors import DecodeError, LimitExceeded, Unreachable
 from logweir.limits import SYNAPSE_ANEW_TOKENS
+from logweir.replication.protocols import parse_url
 from logweir.replication.synapse.follow.cursors import Tracker
+from logweir.replication.synapse.follow.source import SynapseSource
 from logweir.replication.synapse.wire.codec import Dialect, encode_row
 from logweir.replication.synapse.wire.units import Ask, Change, Cursor, Fetch, Gap, Moved, Unit
 
@@ -464,3 +469,33 @@ def test_too_much_held_back_is_refused() -> None:
         tracker.position(f"s{number}", MASTER, 0, 0)
     with pytest.raises(LimitExceeded):
         tracker.position("one more", MASTER, 0, 0)
+
+
+def test_when_a_source_has_caught_up(tmp_path: Path) -> None:
+    """Once: it waits for 5 s for a first stream, then says that there is none; what is behind is
+    waited for; all streams that are known here, then a second of silence, or the 5 s."""
+    with logweir.open(tmp_path) as log:
+        url = parse_url("synapse://127.0.0.1:1")
+        for once in (False, True):
+            source = SynapseSource(url, log, once=once)
+            nobody = source._tracker = Tracker({})
+            nobody.connected(Dialect.D2)
+            assert not source.has_caught_up(nobody, 104.9, 100.0, 100.0)
+            if once:
+                with pytest.raises(Unreachable, match="no stream can be followed"):
+                    source.has_caught_up(nobody, 105.0, 100.0, 100.0)
+            else:
+                assert not source.has_caught_up(nobody, 105.0, 100.0, 100.0)
+            behind, two = (
+                Tracker({("a", MASTER): Cursor(1, 1), ("b", MASTER): Cursor(1, 1)})
+                for _ in range(2)
+            )
+            for tracker, at in ((behind, 9), (two, 1)):
+                tracker.connected(Dialect.D2)
+                tracker.position("a", MASTER, at, at)
+            assert not source.has_caught_up(behind, 105.0, 100.0, 100.0)
+            assert not source.has_caught_up(two, 104.9, 100.0, 100.0)
+            assert source.has_caught_up(two, 105.0, 100.0, 105.0)
+            two.position("b", MASTER, 1, 1)
+            assert source.has_caught_up(two, 102.0, 100.0, 102.0) is not once
+            assert source.has_caught_up(two, 103.0, 100.0, 102.0)

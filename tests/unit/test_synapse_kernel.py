@@ -323,3 +323,17 @@ def test_many_units_together_are_stored_as_one_by_one(dialect: Dialect, seed: in
         assert peer.tracker.held_bytes > 0
     assert found[0] == found[1] == found[2]
     assert sum(map(len, found[0][0].values())) > 300
+
+
+@pytest.mark.parametrize("module", [linekernel, PLAIN_LINES], ids=["compiled", "plain"])
+def test_a_run_is_of_one_replica_and_without_a_gap(module: Any) -> None:
+    """Wherever the one row stands that is of another, or behind a gap."""
+    for count in range(1, 7):
+        replicas, lsns = array("Q", [1] * count), array("Q", range(5, 5 + count))
+        assert module.is_run(replicas, lsns, count)
+        for row in range(1, count):
+            others = array("Q", [2 if each == row else 1 for each in range(count)])
+            assert not module.is_run(others, lsns, count)
+            gap = array("Q", [lsn + (each >= row) for each, lsn in enumerate(lsns)])
+            assert not module.is_run(replicas, gap, count)
+            assert module.is_run(replicas, gap, row)

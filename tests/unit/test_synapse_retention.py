@@ -83,6 +83,20 @@ def test_rows_go_when_they_are_old_enough_and_not_before(log: Log) -> None:
     assert len(marks) <= 2
 
 
+def test_marks_are_few_however_often_it_is_looked(log: Log) -> None:
+    """Rows come every second for two periods of 80 s: a mark for an eighth, two at the ends."""
+    clock = Clock()
+    intake = Intake(log, "x", clock=clock)
+    expiry = Expiry(log, intake, (("typing", 80),), clock)
+    for number in range(1, 160):
+        clock.seconds += 1
+        intake.store([unit(number)])
+        expiry.run()
+        ((*_, marks),) = log.select(RETENTION_SPACE)
+        assert len(marks) <= 8 + 2
+    assert len(marks) >= 8
+
+
 def test_rows_of_earlier_epochs_go_too_and_many_at_a_time(log: Log) -> None:
     """More than a page of them."""
     clock = Clock()
