@@ -49,6 +49,7 @@ __all__ = ["COMMAND", "TABLES", "Amount", "Row", "Table", "main", "program"]
 COMMAND: Final = "python -P -m logweir.testing.figures --page"
 SAMPLES: Final = "tests/data/tarantool"
 _QUICK: Final = 3
+_DAMAGES: Final = ((True, "a file cut short"), (False, "one wrong bit in a file"))
 _INTERRUPTED: Final = {
     "insert": "an insert",
     "transaction": "a transaction",
@@ -165,21 +166,29 @@ def _samples(amount: Amount) -> Iterator[Row]:
     for folder in folders:
         if "05-damaged" in folder.parts:
             continue
-        name = folder.relative_to(find_root() / SAMPLES)
-        for words, cuts in (("one wrong bit in a file", False), ("a file cut short", True)):
-            found = surroundings.sample_damages(folder, amount.states, cuts=cuts)
-            yield Row(f"{name}: {words}", f"--states {amount.states}", found)
+        name = str(folder.relative_to(find_root() / SAMPLES))
+        for cuts, words in reversed(_DAMAGES):
+            yield _damaged(name, words, amount, cuts)
 
 
 def _each_damage(amount: Amount) -> Iterator[Row]:
     """One store of ours, and the smallest folder of somebody else."""
-    folder = find_root() / SAMPLES / "01-fresh"
     again = f"--states {amount.states}"
-    for cuts, words in ((True, "a file cut short"), (False, "one wrong bit in a file")):
+    for cuts, words in _DAMAGES:
         own = measuring.cut_files if cuts else measuring.wrong_bits
         yield Row(f"a closed store: {words}", again, own(amount.states, amount.seed))
-        found = surroundings.sample_damages(folder, amount.states, cuts=cuts)
-        yield Row(f"01-fresh: {words}", again, found)
+        yield _damaged("01-fresh", words, amount, cuts)
+
+
+def _larger(amount: Amount) -> Iterator[Row]:
+    """A folder of several snapshots and logs, of two instances."""
+    for cuts, words in _DAMAGES:
+        yield _damaged("03-replicaset/instance-1", words, amount, cuts)
+
+
+def _damaged(name: str, words: str, amount: Amount, cuts: bool) -> Row:
+    found = surroundings.sample_damages(find_root() / SAMPLES / name, amount.states, cuts=cuts)
+    return Row(f"{name}: {words}", f"--states {amount.states}", found)
 
 
 def program(run: str, check: str, amount: Amount) -> Iterator[Row]:
@@ -261,6 +270,13 @@ TABLES: Final = {
         "python -P -m logweir.testing.figures damages",
         "",
         _each_damage,
+        Amount(1_000_000),
+    ),
+    "larger": Table(
+        "Each length and each bit of a folder of several logs, `examine`",
+        "python -P -m logweir.testing.figures larger",
+        "",
+        _larger,
         Amount(1_000_000),
     ),
     "mesh": Table(

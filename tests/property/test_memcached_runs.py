@@ -501,6 +501,30 @@ def test_streams_in_runs_are_those_packet_by_packet(
         assert sides[0].seen() == sides[1].seen(), what
 
 
+@pytest.mark.parametrize("step", [1, 2, 3, 5])
+def test_a_run_that_is_acknowledged_bit_by_bit(step: int) -> None:
+    """Of each packet, or of every so many: the window is as that of packets, and when the consumer
+    is busy the same ones come again."""
+    sizes = (0, 9, 1, 30, 4, 100, 2, 50, 3, 20)
+    for busy_at in range(0, len(sizes), step):
+        sides = [Half(StreamOptions(), Option.SUPPORT_ACK, 0, in_runs) for in_runs in (True, False)]
+        for side in sides:
+            side.items = [
+                Item(b"k%d" % n, cas=1, value=b"v" * size) for n, size in enumerate(sizes)
+            ]
+            side.pump(0.0)
+            side.step("ask", 0, 0.0)
+        for at in range(step - 1, len(sizes), step):
+            what = "busy" if at // step * step == busy_at else "answer"
+            for side in sides:
+                side.step(what, step - 1, 0.0)
+            assert sides[0].seen() == sides[1].seen()
+        for side in sides:
+            side.step("wait", 0, 3600.0)
+            side.pump(3600.0)
+        assert sides[0].seen() == sides[1].seen()
+
+
 def test_a_long_window_is_kept_as_runs() -> None:
     """Not as a packet each, which would cost what runs save."""
     half = Half(StreamOptions(), Option.SUPPORT_ACK, 0, in_runs=True)
