@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from logweir.limits import TAP_ANSWERS_BYTES
+from logweir.replication.bucket.joint import RUN_MAX
 from logweir.replication.bucket.store import NO_STATE, Bucket, ViewItems
 from logweir.store.engine.reader import PlainRequests, Published
 from logweir.store.log import Log
 
 __all__ = ["ItemReads"]
-
-_MOST: Final = 2048
-"""More are divided, so that the first answers are on their way while others are made."""
 
 
 class ItemReads:
@@ -46,4 +43,4 @@ class ItemReads:
     ) -> int:
         spaces = published.spaces
         space = spaces[space_id] if space_id in spaces or published.find(space_id) else None
-        return self.reader.read(data, 0, space, states, now, _MOST, TAP_ANSWERS_BYTES)
+        return self.reader.read(data, 0, space, states, now, RUN_MAX, TAP_ANSWERS_BYTES)

@@ -55,6 +55,7 @@ _SLOW_COST: Final = 16  # what a slow one counts, and so many quick ones make go
 _SLOW_LIMIT: Final = 24  # tells little of the disk, two of them with few others between much
 _ASIDE_SECONDS: Final = 0.05  # for so long
 _PARTS_MAX: Final = 64  # of a job: answering so many takes about a turn
+_PARTS_BYTES: Final = 256 * 1024  # so do those of so many bytes, if they have failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,12 +239,14 @@ class Shared:
         size: int,
         apply: Callable[[Sequence[T], Group], object],
         done: Callable[[Sequence[T], Job], None],
+        *,
+        is_long: bool = False,
     ) -> None:
         """Put a change of about `size` bytes of log in line, in one job with those that have the
         same key and came in this turn of the loop. `apply`, `done`: of the first of them, make and
-        answer all; in order, as those of `submit`."""
+        answer all; in order, as those of `submit`. `is_long`: see `Job`."""
         known = self._joint.get(key)
-        if known is None or len(known[1]) >= _PARTS_MAX:
+        if known is None or len(known[1]) >= _PARTS_MAX or known[0].size >= _PARTS_BYTES:
             parts: list[T] = []
             job = Job(partial(apply, parts))
             self._joint[key] = known = job, parts
@@ -251,6 +254,7 @@ class Shared:
         job, parts = known
         parts.append(part)
         job.size += size
+        job.is_long |= is_long
 
     def _judge(self, began: float) -> float:
         """See how quick the disk was. Returns the seconds since `began`."""

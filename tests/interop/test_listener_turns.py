@@ -21,6 +21,7 @@ import pytest
 import logweir
 from interop.gsraw import mutation
 from logweir.limits import TURN_SECONDS
+from logweir.replication.bucket.joint import look_all
 from logweir.replication.bucket.store import Buckets
 from logweir.replication.greenstack.server_session import ServerSession
 from logweir.replication.greenstack.wire.codec import Flag, Frame, decode_frames, encode_frame
@@ -28,7 +29,7 @@ from logweir.replication.greenstack.wire.codec import Opcode as Green
 from logweir.replication.greenstack.wire.messages import Hello, encode_bucket
 from logweir.replication.iproto.wire.codec import RequestType, frame
 from logweir.replication.iproto.wire.requests import encode_request
-from logweir.replication.memcached.serve.joint import Part, look_all
+from logweir.replication.memcached.serve.runs import Asked
 from logweir.replication.memcached.wire.codec import Opcode, Packet
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.server import Server, ServerOptions
@@ -362,11 +363,11 @@ def test_a_large_transaction_is_answered_in_turns(
 def test_expensive_commands_of_one_turn_are_divided(tmp_path: Path) -> None:
     """Of memcached's commands those behind a turn's work are left; each client has one answered."""
 
-    def look(part: Part, packet: Packet) -> bytes:
+    def look(part: Asked, packet: Packet) -> bytes:
         burn()
         return b"x"
 
-    one, other = Part([Packet(Opcode.STAT)] * 20), Part([Packet(Opcode.STAT)] * 20)
+    one, other = Asked([Packet(Opcode.STAT)] * 20), Asked([Packet(Opcode.STAT)] * 20)
     with logweir.open(tmp_path) as log:
         buckets = Buckets(log)
         look_all([one, other], buckets, buckets.make("b"), 0.0, look, [])

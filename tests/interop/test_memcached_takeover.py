@@ -11,8 +11,8 @@ import pytest
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from interop.test_memcached_endpoint import ACK, serve, set_state, take_until
+from logweir.replication.bucket import joint
 from logweir.replication.bucket.item import VbucketState
-from logweir.replication.memcached.serve import joint
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_request
 from logweir.replication.memcached.wire.messages import (
     Connect,

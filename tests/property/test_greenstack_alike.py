@@ -8,6 +8,7 @@ from types import ModuleType
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.gsmodel import spellings, vectors
 
 from interop.gsraw import mutation
 from logweir.replication.greenstack.serve import runs
@@ -101,3 +102,12 @@ def test_requests_that_are_nearly_alike(value: bytes, changes: list[tuple[int, i
     expected = one_by_one(PLAIN, frames)
     for module in (kernel, PLAIN):
         assert taken(module, b"".join(frames)) == expected
+
+
+def test_the_libraries_frames_are_taken_too() -> None:
+    """What each library writes for a plain Set."""
+    for name in ("mutation_set_minimal", "mutation_set_quiet_lane"):
+        for data in spellings(vectors()[name]):
+            run = runs.take_run(data * 3)
+            assert run is not None
+            assert run.count == 3

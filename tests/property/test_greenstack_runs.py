@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from array import array
 from collections.abc import Iterator, Sequence
@@ -12,18 +13,22 @@ from types import ModuleType
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.gsmodel import spellings, vectors
 
 import logweir
 from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.serving import Serving
-from logweir.replication.bucket import batch, change
+from logweir.replication.bucket import batch, change, joint
 from logweir.replication.bucket.item import VBUCKETS, Item, pack_item, unpack_item
 from logweir.replication.bucket.store import Buckets, GroupItems
 from logweir.replication.greenstack.serve import runs
 from logweir.replication.greenstack.serve.commands import Executor, item_of
-from logweir.replication.greenstack.serve.lanes import Pending
-from logweir.replication.greenstack.serve.statements import execute_alone
+from logweir.replication.greenstack.serve.lanes import Batch, BatchKind, Lane, Pending
+from logweir.replication.greenstack.serve.statements import (
+    Work,
+    change_works,
+    execute_alone,
+    look_work,
+)
 from logweir.replication.greenstack.wire import kernel
 from logweir.replication.greenstack.wire.codec import (
     Flag,
@@ -125,9 +130,18 @@ class Side:
         found = [runs.take_run(one) for one in data]
         taken = [run for run in found if run is not None]
         assert len(taken) == len(data)
+        if self.in_runs:
+            works = [self._work(run) for run in taken]
+            self.log.inner.run_job(Job(lambda group: change_works(works, group, NOW)))
+            assert not any(work.left for work in works)
+            return [(b"".join(work.fresh), work.failed) for work in works]
         job = Job(lambda group: [self._one(group, run) for run in taken])
         self.log.inner.run_job(job)
         return job.result  # type: ignore[no-any-return]
+
+    def _work(self, run: runs.RequestRun) -> Work:
+        batch = Batch(BatchKind.STORE, Lane(None, ""), (Pending(run),), run.size_bytes)
+        return Work(batch, self.bucket, batch.requests, UUID, asker=None)  # type: ignore[arg-type]
 
     def _one(self, group: Group, run: runs.RequestRun) -> tuple[bytes, int]:
         items = GroupItems(self.bucket, group, NOW)
@@ -136,10 +150,6 @@ class Side:
         def ordinary(frame: Frame) -> tuple[Status, bytes]:
             return execute_alone(group, executor, Pending(frame), NOW)
 
-        if self.in_runs:
-            answered = runs.execute_run(run, items, group, NOW, UUID, ordinary)
-            assert answered.rest is None
-            return answered.said, answered.failed
         said, failed = b"", 0
         for frame in run.frames():
             status, payload = ordinary(frame)
@@ -153,9 +163,10 @@ class Side:
         run, said, failed = runs.take_run(data), b"", 0
         buckets = Buckets(self.log, lambda: NOW)
         while run is not None:
-            answered = runs.look_up(run, buckets, self.bucket, NOW, expired)
-            assert answered is not None
-            said, failed, run = said + answered.said, failed + answered.failed, answered.rest
+            work = self._work(run)
+            look_work(work, buckets, NOW, expired)
+            said, failed = said + b"".join(work.fresh), failed + work.failed
+            run = work.left[0].frame if work.left else None
         return said, failed
 
     def rows(self) -> list[Sequence[Row]]:
@@ -276,6 +287,58 @@ def test_conditions_are_those_of_single_requests(
     assert made[0] == made[1] == made[2]
 
 
+LANES = st.sampled_from([None, b"", b"blue"])
+RUNS = st.tuples(
+    LANES, st.sampled_from([0, 9]), st.booleans(), st.lists(CHANGES, min_size=1, max_size=4)
+)
+
+
+@settings(deadline=None)
+@given(st.lists(RUNS, min_size=2, max_size=5), st.sampled_from([60, 1 << 20]))
+def test_runs_of_several_are_answered_as_each_by_itself(
+    sides: list[Side],
+    asked: list[tuple[bytes | None, int, bool, list[tuple[bytes, tuple[int, int | str], bool]]]],
+    limit: int,
+) -> None:
+    """GETs and changes of several lanes, of a vbucket that is there and one that is not yet, also
+    where answers are more than are made at a time: the same bytes, counts, rows and state."""
+    made: list[object] = []
+    for side, module in zip(sides, (runs.kernel, PLAIN, runs.kernel), strict=True):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runs, "kernel", module)
+            patch.setattr(batch, "TAP_ANSWERS_BYTES", limit)
+            patch.setattr(joint, "_JOB_SECONDS", math.inf)
+            side.begin()
+            sent = []
+            for lane, number, gets, changes in asked:
+                flex = vbucket(number) if lane is None else vbucket(number, lane=lane)
+                frames = [
+                    get(key, opaque=n, flags=Flag.QUIET * is_quiet, flex=flex)
+                    if gets
+                    else mutation(
+                        key, b"v" * n, operation=operation, opaque=n, flags=Flag.QUIET * is_quiet,
+                        cas=7 if cas == "last" else cas, flex=flex,
+                    )
+                    for n, (key, (operation, cas), is_quiet) in enumerate(changes)
+                ]  # fmt: skip
+                sent.append(b"".join(map(encode_frame, frames)))
+            start = side.start.lsn(1)
+            said = [
+                (failed, [_content(one, start) for one in FrameBuffer().feed(data)[0]])
+                for data, failed in side.make(sent)
+            ]
+            made.append((said, side.rows(), side.state()))
+    assert made[0] == made[1] == made[2]
+
+
+def _content(answer: Frame, start: int) -> object:
+    """What is told, as far as it is the same in every store."""
+    if answer.status or answer.opcode == Opcode.GET:
+        return answer
+    told = MutationAnswer.decode(answer.payload)
+    return replace(answer, payload=b""), told.seqno - start, told.size
+
+
 ITEMS = st.builds(
     Item,
     st.sampled_from([b"a", b"b", b"c", b"key" * 83]),
@@ -350,15 +413,6 @@ def test_what_does_not_fit_is_not_written() -> None:
             assert numbers[1] <= size
         with pytest.raises(IndexError):
             given_by(module, run.data[:-1], run.table, 5)
-
-
-def test_the_libraries_frames_are_taken_too() -> None:
-    """What each library writes for a plain Set."""
-    for name in ("mutation_set_minimal", "mutation_set_quiet_lane"):
-        for data in spellings(vectors()[name]):
-            run = runs.take_run(data * 3)
-            assert run is not None
-            assert run.count == 3
 
 
 @pytest.mark.parametrize(

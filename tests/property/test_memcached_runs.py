@@ -17,16 +17,17 @@ from support.tapcommands import Model, StoredItems
 
 import logweir
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucket import store
+from logweir.replication.bucket import joint, store
 from logweir.replication.bucket.feed import Puts
 from logweir.replication.bucket.item import Item, VbucketState, pack_item, unpack_item
+from logweir.replication.bucket.joint import change_all, look_all
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.bucket.sweep import removal
 from logweir.replication.memcached.push.stream import Producer, StreamOptions, mutation_of
-from logweir.replication.memcached.serve import joint, runs
+from logweir.replication.memcached.serve import runs
 from logweir.replication.memcached.serve.commands import READS, Executor, Viewer
-from logweir.replication.memcached.serve.joint import Part, change_all, look_all
 from logweir.replication.memcached.serve.runs import (
+    Asked,
     RequestRun,
     execute_one,
     packets_of,
@@ -147,7 +148,7 @@ class Side:
     def feed(self, sent: list[bytes]) -> list[bytes]:
         """The answers to what came of each client in one turn."""
         answers: list[bytes] = []
-        waiting: list[Part] = []
+        waiting: list[Asked] = []
         for data in sent:
             pieces, problem = PacketBuffer().feed_runs(data, take_run)
             assert problem is None
@@ -158,10 +159,10 @@ class Side:
                 answers += [*self._change(waiting), self._look(pieces)]
                 waiting = []
             else:
-                waiting.append(Part(pieces))
+                waiting.append(Asked(pieces))
         return answers + self._change(waiting)
 
-    def _change(self, parts: list[Part]) -> list[bytes]:
+    def _change(self, parts: list[Asked]) -> list[bytes]:
         self.log.inner.run_job(Job(partial(self._apply, parts)))
         assert not any(part.left for part in parts)
         return [b"".join(part.fresh) for part in parts]
@@ -170,22 +171,22 @@ class Side:
         """As a connection answers what changes nothing."""
         expired: list[tuple[bytes, int]] = []
 
-        def ordinary(part: Part, packet: Packet) -> bytes:
+        def ordinary(part: Asked, packet: Packet) -> bytes:
             with self.log.read_view() as view:
                 return Viewer(ViewItems(self.bucket, view)).execute(packet)
 
-        part = Part(pieces)
+        part = Asked(pieces)
         look_all([part], self.all, self.bucket, self.now, ordinary, expired)
         self.log.inner.run_job(removal(self.bucket, expired, lambda: self.now))
-        return b"".join(part.fresh) + b"".join(self._change([Part(part.left)]))
+        return b"".join(part.fresh) + b"".join(self._change([Asked(part.left)]))
 
-    def _apply(self, parts: list[Part], group: Group) -> None:
+    def _apply(self, parts: list[Asked], group: Group) -> None:
         items = GroupItems(self.bucket, group, self.now)
         executor = Executor(items, self.now)
         if not self.in_runs:
             executor = Model(items, self.now, StoredItems(items, group, self.now))
 
-        def ordinary(part: Part, request: Packet) -> bytes:
+        def ordinary(part: Asked, request: Packet) -> bytes:
             return execute_one(group, executor, request)
 
         change_all(parts, items, self.now, ordinary, group)

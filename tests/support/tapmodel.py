@@ -12,11 +12,10 @@ from support.tapcommands import Model
 
 from logweir.replication.bucket.change import BURY, TAKEN, PlainItemComputer
 from logweir.replication.bucket.item import Changed, Item, VbucketState, pack_item, unpack_item
+from logweir.replication.bucket.joint import Held, change_all
 from logweir.replication.bucket.store import Buckets, GroupItems, ViewItems
 from logweir.replication.memcached.serve.commands import Executor
-from logweir.replication.memcached.serve.joint import Part, change_all
-from logweir.replication.memcached.serve.pending import Pending
-from logweir.replication.memcached.serve.runs import execute_one, packets_of
+from logweir.replication.memcached.serve.runs import Asked, execute_one, packets_of
 from logweir.replication.memcached.server_session import (
     Commands,
     Connected,
@@ -194,7 +193,7 @@ class StoreServer(Server):
         self.start = log.vclock
 
     def run(self, event: Commands) -> bytes:
-        part = Part(event.requests)
+        part = Asked(event.requests)
 
         def apply(group: Group) -> bytes:
             items = GroupItems(self.stored, group, self.now)
@@ -205,7 +204,7 @@ class StoreServer(Server):
                     [part], items, self.now, lambda _, one: execute_one(group, executor, one), group
                 )
                 if part.is_held:
-                    raise Pending
+                    raise Held
                 answers += part.fresh
                 part.rest = part.left
             return b"".join(answers)

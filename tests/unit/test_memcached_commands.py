@@ -14,7 +14,7 @@ from support.tapmodel import NOW, StoreServer, packets, sent
 import logweir
 from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket.item import Item, VbucketState
-from logweir.replication.memcached.serve.pending import Pending
+from logweir.replication.bucket.joint import Held
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_request
 from logweir.replication.memcached.wire.messages import Opaque, TapMessage, encode_tap
 
@@ -234,7 +234,7 @@ def test_vbuckets_answer_by_their_state(server: StoreServer) -> None:
         ask(server, Packet(Opcode.SET_VBUCKET, extras=state.to_bytes(4, "big"), vbucket=vbucket))
     found = [ask(server, store(b"k", vbucket=n))[0].status for n in (1, 2, 4, 5)]
     assert found == [0, 7, 7, 7]
-    with pytest.raises(Pending):
+    with pytest.raises(Held):
         ask(StoreServer(server.log), store(b"k", vbucket=3))
     read = [ask(server, Packet(Opcode.GET_VBUCKET, vbucket=n))[0] for n in (3, 5)]
     assert (read[0].value, read[1].status) == (b"\0\0\0\3", 7)

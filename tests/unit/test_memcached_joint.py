@@ -11,12 +11,12 @@ import pytest
 
 import logweir
 from logweir.limits import TAP_ANSWERS_BYTES
+from logweir.replication.bucket import joint
 from logweir.replication.bucket.item import VbucketState
+from logweir.replication.bucket.joint import change_all
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
-from logweir.replication.memcached.serve import joint
 from logweir.replication.memcached.serve.commands import Executor
-from logweir.replication.memcached.serve.joint import Part, change_all
-from logweir.replication.memcached.serve.runs import execute_one, take_run
+from logweir.replication.memcached.serve.runs import Asked, execute_one, take_run
 from logweir.replication.memcached.wire.codec import (
     Opcode,
     Packet,
@@ -49,28 +49,28 @@ def bucket(log: Log) -> Bucket:
     return bucket
 
 
-def part(*requests: Packet) -> Part:
+def part(*requests: Packet) -> Asked:
     pieces, problem = PacketBuffer().feed_runs(b"".join(map(encode_request, requests)), take_run)
     assert problem is None
-    return Part(pieces)
+    return Asked(pieces)
 
 
 def store(key: bytes, value: bytes = b"v", vbucket: int = 0) -> Packet:
     return Packet(Opcode.SET, key, value, SET_EXTRAS, vbucket=vbucket)
 
 
-def change(log: Log, bucket: Bucket, *parts: Part) -> None:
+def change(log: Log, bucket: Bucket, *parts: Asked) -> None:
     def apply(group: Group) -> None:
         items = GroupItems(bucket, group, 0.0)
         executor = Executor(items, 0.0)
-        ordinary: Callable[[Part, Packet], bytes]
+        ordinary: Callable[[Asked, Packet], bytes]
         ordinary = lambda _, one: execute_one(group, executor, one)  # noqa: E731
         change_all(parts, items, 0.0, ordinary, group)
 
     log.inner.run_job(Job(apply))
 
 
-def told(one: Part) -> list[tuple[int, int]]:
+def told(one: Asked) -> list[tuple[int, int]]:
     """Opcode and status of each answer."""
     found, problem = PacketBuffer().feed(b"".join(one.fresh))
     assert problem is None

@@ -1,9 +1,9 @@
 """Serving Greenstack clients: sessions, lanes, connections and buckets together.
 
-A batch of a lane's requests is one job of the commit queue, in which each is a transaction of its
-own, or all together if `more` binds them; it is answered once durable, turn by turn if it has
-many. A batch of GETs after nothing unfinished in its lane is answered at once, from a view of what
-is durable.
+What all clients of a bucket have asked for in one turn of the loop is one job of the commit queue,
+in which each request is a transaction of its own, or those together that `more` binds; it is
+answered once durable. A batch of GETs after nothing unfinished in its lane is answered at once, of
+what is durable.
 
 Nobody may do more than the grants of the user say: SASL makes one out of guest. A guest can select
 no bucket but `default`, unless guests may do everything. On a read-only server changes get
@@ -15,8 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -28,34 +27,25 @@ from logweir.limits import (
     GREENSTACK_STREAMS,
     OUTPUT_LOW_BYTES,
     TAP_SWEEP_SECONDS,
-    TURN_ANSWER_BYTES,
 )
 from logweir.replication.bucket.feed import Changes
 from logweir.replication.bucket.item import DEFAULT_BUCKET
 from logweir.replication.bucket.reads import ItemReads
-from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
+from logweir.replication.bucket.store import Bucket, Buckets
 from logweir.replication.bucket.sweep import Sweeper, remove
 from logweir.replication.budget import Unanswered
 from logweir.replication.greenstack.push.streaming import Streaming
-from logweir.replication.greenstack.serve.commands import Answer, Executor
 from logweir.replication.greenstack.serve.definitions import Definitions
-from logweir.replication.greenstack.serve.lanes import READS, Batch, BatchKind, Lanes, Pending
-from logweir.replication.greenstack.serve.many import answer_run
-from logweir.replication.greenstack.serve.runs import (
-    READ_CODES,
-    Answered,
-    GetReader,
-    RequestRun,
-    execute_run,
-    look_up,
+from logweir.replication.greenstack.serve.lanes import (
+    READS,
+    Batch,
+    BatchKind,
+    Bound,
+    Lanes,
+    Pending,
 )
-from logweir.replication.greenstack.serve.statements import (
-    execute_alone,
-    execute_together,
-    first_answers,
-    is_part,
-    refusal_of,
-)
+from logweir.replication.greenstack.serve.runs import READ_CODES, GetReader
+from logweir.replication.greenstack.serve.statements import Work, change_works, look_work
 from logweir.replication.greenstack.server_session import (
     Acknowledged,
     Event,
@@ -79,7 +69,6 @@ from logweir.replication.service.access import Privilege
 from logweir.replication.service.credentials import StoreCredentials
 from logweir.replication.service.sasl import Authenticated, LoginFailed
 from logweir.replication.service.shared import Shared
-from logweir.replication.turns import Turn
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.wal.vclock import VClock
@@ -90,7 +79,6 @@ __all__ = ["Conversation", "GreenstackService"]
 _log = get_logger("logweir.replication.greenstack")
 _LOOPBACK: Final = ("127.", "::1:", UNIX_PEER)  # how peers begin that need no encryption
 _QUICK_REQUESTS: Final = 32  # more are left to the log's own thread: each may be executed by itself
-_STEP_REQUESTS: Final = 16  # are answered before it is asked whether the turn is over
 
 
 class GreenstackService:
@@ -146,6 +134,21 @@ class GreenstackService:
         for conversation in tuple(self.conversations):
             conversation.shutting_down()
 
+    def put_in_line(self, work: Work) -> None:
+        """Run a batch after those that came before, and tell its conversation."""
+        batch = work.batch
+        self.shared.submit_part(
+            work.bucket,
+            work,
+            batch.size_bytes,
+            self._apply,
+            _finish,
+            is_long=len(batch.requests) > _QUICK_REQUESTS,
+        )
+
+    def _apply(self, works: Sequence[Work], group: Group) -> None:
+        change_works(works, group, self.now())
+
     def _committed(self, vclock: VClock) -> None:
         """In the committing thread."""
         del vclock
@@ -160,6 +163,11 @@ class GreenstackService:
         gone, made = self.definitions.news()
         for conversation in tuple(self.conversations):
             conversation.buckets_changed(gone, made)
+
+
+def _finish(works: Sequence[Work], job: Job) -> None:
+    for work in works:
+        work.asker.link.attempt(work.asker.finish, work, job.error)
 
 
 class Conversation:
@@ -184,7 +192,6 @@ class Conversation:
         self._unanswered = Unanswered(link, GREENSTACK_PIPELINE_BYTES, self._tell_pace)
         self._is_put_off = False
         self._is_over = False  # what was read has taken a turn
-        self._answering: deque[Iterator[None]] = deque()  # batches that are done
         service.conversations.add(self)
 
     # --- events -----------------------------------------------------------------------------------
@@ -311,17 +318,15 @@ class Conversation:
     def _pump(self) -> None:
         """Answer what is done and start what may be started, as far as a turn goes and the client
         takes the answers."""
+        if not self.lanes.has_ready:
+            return
         link, session, turn = self.link, self.session, self.link.turn()
-        while self._answering or self.lanes.has_ready:
+        while self.lanes.has_ready:
             if session.waiting_bytes > OUTPUT_LOW_BYTES:
                 link.flush()
             if not link.writable or turn.is_over(link.sent_bytes + session.waiting_bytes):
                 link.go_on_later(self._pump)
                 return
-            if self._answering:
-                if next(self._answering[0], True):  # it has said all
-                    self._answering.popleft()
-                continue
             for batch in self.lanes.take():
                 self._start(batch)
 
@@ -337,10 +342,10 @@ class Conversation:
         self._is_put_off = False
         self._pump()
 
-    def _done(self, batch: Batch[str], count: int = 1) -> None:
-        """The first `count` requests of a batch are answered."""
-        self._take(sum(one.frame.size_bytes for one in batch.requests[count:]) - batch.size_bytes)
-        self.lanes.done(batch, count)
+    def _done(self, batch: Batch[str], left: Sequence[Pending | Bound] = ()) -> None:
+        """A batch is answered, but for what is left of it."""
+        self._take(sum([one.size_bytes for one in left]) - batch.size_bytes)
+        self.lanes.done(batch, left)
 
     def _start(self, batch: Batch[str]) -> None:
         if batch.kind == BatchKind.SINGLE:
@@ -348,34 +353,35 @@ class Conversation:
             return
         bucket = self.service.buckets.find(batch.lane.selected) if batch.lane.selected else None
         if bucket is None:
-            self._finish(batch, [(one.refusal or Status.NO_BUCKET, b"") for one in batch.requests])
+            self._answer(batch, Status.NO_BUCKET)
             return
         requests = self._judge(batch.requests, bucket)
         reads_only = all(one.frame.opcode in READS for one in requests)
+        work = Work(batch, bucket, requests, self.service.uuid, self)
         if batch.kind == BatchKind.STORE and reads_only and batch.lane.in_flight == 1:
-            self._read(batch, requests, bucket)
+            self._read(work)
         else:
-            self._submit(batch, requests, bucket)
+            self.service.put_in_line(work)
 
     def _judge(self, requests: Sequence[Pending], bucket: Bucket) -> Sequence[Pending]:
         """Refuse those that their user may not make."""
         refusals: dict[tuple[int, bool], Status | None] = {}
         judged = []
         for one in requests:
-            writes = one.frame.opcode not in READS
-            key = (one.user_id, writes)
-            if key not in refusals:
-                refusals[key] = self._refusal(bucket, one.user_id, writes=writes)
-            status = one.refusal if one.refusal is not None else refusals[key]
-            judged.append(one if status is None else replace(one, refusal=status))
+            if one.refusal is None:
+                key = one.user_id, one.frame.opcode in READS
+                if key not in refusals:
+                    refusals[key] = self._refusal(bucket, *key)
+                if (status := refusals[key]) is not None:
+                    one = replace(one, refusal=status)
+            judged.append(one)
         return judged
 
-    def _refusal(self, bucket: Bucket, user_id: int, *, writes: bool) -> Status | None:
-        if not self.service.definitions.may(
-            user_id, bucket, Privilege.WRITE if writes else Privilege.READ
-        ):
+    def _refusal(self, bucket: Bucket, user_id: int, reads: bool) -> Status | None:
+        wanted = Privilege.READ if reads else Privilege.WRITE
+        if not self.service.definitions.may(user_id, bucket, wanted):
             return Status.NO_ACCESS
-        if writes and self.service.shared.options.read_only:
+        if not reads and self.service.shared.options.read_only:
             return self._read_only_status
         return None
 
@@ -383,101 +389,48 @@ class Conversation:
     def _read_only_status(self) -> Status:
         return Status.READ_ONLY if self.session.features else Status.NO_ACCESS
 
-    def _read(self, batch: Batch[str], requests: Sequence[Pending], bucket: Bucket) -> None:
+    def _read(self, work: Work) -> None:
         """Answer GETs at once, as far as that goes."""
-        service, now = self.service, self.service.now()
-        expired: list[tuple[bytes, int]] = []
-
-        def find(run: RequestRun) -> Answered | None:
-            return look_up(run, service.buckets, bucket, now, expired)
-
-        def look(one: Pending) -> Answer | Answered | None:
-            if (status := refusal_of(one, now)) is not None:
-                return status, b""
-            return answer_run(one.frame, find)
-
-        answers = first_answers(requests, look, Turn().is_over)
-        if answers:
-            self._finish(batch, answers)
-        else:
-            self._submit(batch, requests, bucket)
-        if expired:
-            remove(service.shared, bucket, expired)
-
-    def _submit(self, batch: Batch[str], requests: Sequence[Pending], bucket: Bucket) -> None:
         service = self.service
-        binds = batch.kind == BatchKind.TRANSACTION
+        expired: list[tuple[bytes, int]] = []
+        look_work(work, service.buckets, service.now(), expired)
+        if work.fresh:
+            self._say(work)
+        else:
+            service.put_in_line(work)
+        if expired:
+            remove(service.shared, work.bucket, expired)
 
-        def apply(group: Group) -> Sequence[Answer | Answered]:
-            if batch.lane.left_from not in (None, batch):
-                return ()
-            now = service.now()
-            items = GroupItems(bucket, group, now)
-            items.divides = not binds
-            executor = Executor(items, now, uuid=service.uuid, lsn=lambda: group.last_lsn)
-            if binds:
-                return execute_together(group, executor, requests, now)
+    def finish(self, work: Work, error: BaseException | None) -> None:
+        """What was asked for is durable, or failed."""
+        if error is not None:
+            _log.warning("greenstack.commit_failed", peer=self.link.peer, error=str(error))
+            work.fail(Status.TMP_FAILURE)
+        self._say(work)
+        self._pump()
+        self.link.flush()
 
-            def run(one: Pending) -> Answer | Answered:
-                def ordinary(frame: Frame) -> Answer:
-                    return execute_alone(group, executor, replace(one, frame=frame), now)
+    def _say(self, work: Work) -> None:
+        """What was made of a batch is its answer."""
+        for data in work.fresh:
+            self.session.put(data)
+        self._told(work.batch, work.failed, work.left)
 
-                def execute(run: RequestRun) -> Answered:
-                    return execute_run(run, items, group, now, service.uuid, ordinary)
-
-                is_run = refusal_of(one, now) is None
-                made = answer_run(one.frame, execute) if is_run else None
-                return execute_alone(group, executor, one, now) if made is None else made
-
-            answers = first_answers(requests, run, lambda size: size >= TURN_ANSWER_BYTES)
-            is_left = len(answers) < len(requests) or is_part(answers[-1])
-            batch.lane.left_from = batch if is_left else None
-            return answers
-
-        def done(job: Job) -> None:
-            answers: Sequence[Answer | Answered]
-            if job.error is None:
-                answers = job.result
-            else:
-                _log.warning("greenstack.commit_failed", peer=self.link.peer, error=str(job.error))
-                answers = [(Status.TMP_FAILURE, b"")] * len(requests)
-            self._answering.append(self._answer(batch, answers))
-            self._pump()
-            self.link.flush()
-
-        try:
-            is_long = len(requests) > _QUICK_REQUESTS
-            service.shared.submit(Job(apply, batch.size_bytes, is_long=is_long), done)
-        except LogweirError as error:
-            failed = Job(apply)
-            failed.error = error
-            done(failed)
-
-    def _finish(self, batch: Batch[str], answers: Sequence[Answer | Answered]) -> None:
-        """Answer a batch in this turn."""
-        for _ in self._answer(batch, answers):
-            pass
-
-    def _answer(self, batch: Batch[str], answers: Sequence[Answer | Answered]) -> Iterator[None]:
-        """Answer a batch step by step, or its first requests: the others were not run."""
-        count = failed = 0
-        whole = len(answers)
-        for number, (one, made) in enumerate(zip(batch.requests, answers, strict=False)):
-            if isinstance(made, Answered):
-                self.session.put(made.said)
-                count, failed = count + made.done, failed + made.failed
-                if made.rest is not None:
-                    whole = number
-                    rest = replace(one, frame=made.rest)
-                    batch.requests = [*batch.requests[:whole], rest, *batch.requests[whole + 1 :]]
-                continue
+    def _answer(self, batch: Batch[str], status: Status, payload: bytes = b"") -> None:
+        """Answer all requests of a batch so, but those that are refused already."""
+        failed = 0
+        for one in batch.requests:
+            told = one.refusal or status
             for frame in one.frames:
-                self.session.answer(frame, *made)
-                count, failed = count + 1, failed + (made[0] != Status.SUCCESS)
-            if (number + 1) % _STEP_REQUESTS == 0:
-                yield
+                self.session.answer(frame, told, payload)
+                failed += told != Status.SUCCESS
+        self._told(batch, failed)
+
+    def _told(self, batch: Batch[str], failed: int, left: Sequence[Pending | Bound] = ()) -> None:
+        """A batch is answered, but for what is left of it."""
+        count = sum([one.count for one in batch.requests]) - sum([one.count for one in left])
         self.service.shared.metrics.answered("greenstack", count - failed, failed)
-        self._done(batch, whole)
+        self._done(batch, left)
 
     # --- requests that run alone ------------------------------------------------------------------
 
@@ -489,33 +442,33 @@ class Conversation:
             self.session.put(pending.answer)
             self._done(batch)
         elif pending.refusal is not None:
-            self._finish(batch, [(pending.refusal, b"")])
+            self._answer(batch, pending.refusal)
         elif frame.opcode in (Opcode.CREATE_BUCKET, Opcode.DELETE_BUCKET):
             self.link.spawn(self._define(batch))
         elif frame.opcode == Opcode.STREAM_OPEN:
             self._open_stream(batch)
         elif frame.opcode == Opcode.SELECT_BUCKET:
-            self._finish(batch, [self._select(batch)])
+            self._answer(batch, self._select(batch))
         elif frame.opcode == Opcode.LIST_BUCKETS:
             names = tuple(self.service.definitions.visible(pending.user_id))
-            self._finish(batch, [(Status.SUCCESS, encode_buckets(names))])
+            self._answer(batch, Status.SUCCESS, encode_buckets(names))
         else:
-            self._finish(batch, [(Status.NOT_IMPLEMENTED, b"")])
+            self._answer(batch, Status.NOT_IMPLEMENTED)
 
-    def _select(self, batch: Batch[str]) -> Answer:
+    def _select(self, batch: Batch[str]) -> Status:
         pending = batch.requests[0]
         assert isinstance(pending.frame, Frame)
         try:
             name = decode_bucket(pending.frame.payload)
         except LogweirError:
-            return Status.INVALID_ARGUMENTS, b""
+            return Status.INVALID_ARGUMENTS
         bucket = self.service.buckets.find(name)
         if bucket is None:
-            return Status.NOT_FOUND, b""
+            return Status.NOT_FOUND
         if name not in self.service.definitions.visible(pending.user_id):
-            return Status.NO_ACCESS, b""
+            return Status.NO_ACCESS
         batch.lane.selected = name
-        return Status.SUCCESS, b""
+        return Status.SUCCESS
 
     async def _define(self, batch: Batch[str]) -> None:
         pending = batch.requests[0]
@@ -524,7 +477,7 @@ class Conversation:
         except (ConfigError, RequestError) as error:
             _log.warning("greenstack.define_failed", peer=self.link.peer, error=str(error))
             status = Status.INTERNAL_ERROR
-        self._finish(batch, [(status, b"")])
+        self._answer(batch, status)
         self._pump()
         self.link.flush()
 
@@ -537,11 +490,11 @@ class Conversation:
         try:
             asked = StreamOpen.decode(frame.payload)
         except LogweirError:
-            self._finish(batch, [(Status.INVALID_ARGUMENTS, b"")])
+            self._answer(batch, Status.INVALID_ARGUMENTS)
             return
         status = self._may_open(name, asked)
         if status != Status.SUCCESS:
-            self._finish(batch, [(status, b"")])
+            self._answer(batch, status)
             return
         position = self.service.shared.log.applied.without_local()
         if asked.now:

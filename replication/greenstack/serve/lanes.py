@@ -45,7 +45,7 @@ from logweir.limits import (
 from logweir.replication.greenstack.serve.runs import RequestRun
 from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Frame, Opcode, Status
 
-__all__ = ["READS", "Batch", "BatchKind", "Lane", "Lanes", "Pending"]
+__all__ = ["READS", "Batch", "BatchKind", "Bound", "Lane", "Lanes", "Pending"]
 
 _IN_FLIGHT: Final = 4
 _QUIET_IN_FLIGHT: Final = 16
@@ -81,6 +81,16 @@ class Pending:
     answer: bytes | None = None
 
     @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory until it is answered."""
+        return self.frame.size_bytes
+
+    @property
+    def count(self) -> int:
+        """How many requests it is."""
+        return self.frame.count if isinstance(self.frame, RequestRun) else 1
+
+    @property
     def frames(self) -> Sequence[Frame]:
         """The requests as objects."""
         frame = self.frame
@@ -100,6 +110,11 @@ class Bound:
     requests: list[Pending] = field(default_factory=list)
     size_bytes: int = 0
     is_refused: bool = False
+
+    @property
+    def count(self) -> int:
+        """How many requests it is."""
+        return len(self.requests)
 
 
 @dataclass(slots=True, eq=False)
@@ -187,8 +202,8 @@ class Lanes(Generic[Selected]):
             lane.queue.append(_refused(pending, Status.INVALID_STATE))
         else:
             bound.requests.append(pending)
-            bound.size_bytes += pending.frame.size_bytes
-            self.open_bytes += pending.frame.size_bytes
+            bound.size_bytes += pending.size_bytes
+            self.open_bytes += pending.size_bytes
             if (
                 len(bound.requests) > GREENSTACK_TRANSACTION_FRAMES
                 or self.open_bytes > GREENSTACK_TRANSACTION_BYTES
@@ -217,12 +232,11 @@ class Lanes(Generic[Selected]):
                 batches.append(batch)
         return batches
 
-    def done(self, batch: Batch[Selected], count: int | None = None) -> None:
-        """A batch is answered, or its first `count` requests are and the others were not run."""
+    def done(self, batch: Batch[Selected], left: Sequence[Pending | Bound] = ()) -> None:
+        """A batch is answered but for what is `left` of it, which was not run."""
         lane = batch.lane
         lane.in_flight -= 1
-        if count is not None and count < len(batch.requests):
-            self._leave(batch, count)
+        lane.left += left
         if not lane.in_flight:
             lane.is_blocked = False
             lane.queue.extendleft(reversed(lane.left))
@@ -233,12 +247,6 @@ class Lanes(Generic[Selected]):
             self._alone_done += 1
             if self._unbegun:
                 self._begin()
-
-    def _leave(self, batch: Batch[Selected], count: int) -> None:
-        if batch.kind == BatchKind.TRANSACTION:
-            batch.lane.left.append(Bound(list(batch.requests), batch.size_bytes))
-        else:
-            batch.lane.left += batch.requests[count:]
 
     def _begin(self) -> None:
         """Begin the lanes that need not wait any more."""
@@ -279,7 +287,7 @@ class Lanes(Generic[Selected]):
                 return None
             lane.is_blocked = True
             queue.popleft()
-            return Batch(BatchKind.SINGLE, lane, (first,), first.frame.size_bytes)
+            return Batch(BatchKind.SINGLE, lane, (first,), first.size_bytes)
         requests: list[Pending] = []
         size = 0
         while queue and size < GREENSTACK_BATCH_BYTES:
@@ -288,7 +296,7 @@ class Lanes(Generic[Selected]):
                 break
             queue.popleft()
             requests.append(pending)
-            size += pending.frame.size_bytes
+            size += pending.size_bytes
             if pending.frame.flags & _FENCE:
                 lane.is_blocked = True
                 break

@@ -1,24 +1,23 @@
 """Runs of requests, handled as bytes instead of objects.
 
-`take_run` finds the run that comes first; its form is in `kernel`. `execute_run` executes a run in
-a group, `look_up` one of GETs as of what is published (`replication.bucket.batch`). A request that
-needs more than that knows is handed to `ordinary`, everything before it being done.
+`take_run` finds the run that comes first; its form is in `kernel`. `bucket.joint` has them
+executed.
 """
 
 from __future__ import annotations
 
 import threading
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Protocol
 
 from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket import kernel as bucket_kernel
-from logweir.replication.bucket.batch import Changes, Looks, Paused, Said
-from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
-from logweir.replication.greenstack.serve.commands import Answer, Failed, told
+from logweir.replication.bucket.batch import AT, USED, WHOLE, Said
+from logweir.replication.greenstack.serve.commands import Failed, told
 from logweir.replication.greenstack.wire import kernel as compiled
 from logweir.replication.greenstack.wire.codec import (
     Flag,
@@ -30,7 +29,6 @@ from logweir.replication.greenstack.wire.codec import (
     encode_answer,
     encode_frame,
 )
-from logweir.store.commit.group import Group
 from logweir.store.engine.reader import PlainRequests
 from logweir.store.schema.bulk import interpreted
 from logweir.wal import kernel as rows_kernel
@@ -38,12 +36,12 @@ from logweir.wal import kernel as rows_kernel
 __all__ = [
     "ANY_COMPILED",
     "READ_CODES",
-    "Answered",
+    "Asked",
     "GetReader",
+    "Joined",
     "RequestRun",
-    "execute_run",
+    "encode",
     "interpreted_kernel",
-    "look_up",
     "run_of",
     "take_run",
 ]
@@ -73,8 +71,9 @@ kernel: Final = interpreted_kernel() if _is_mixed else compiled
 
 @dataclass(slots=True)
 class RequestRun:
-    """GETs or MUTATIONs in `data` from `start` to `stop`. `begun`: how many of them are answered;
-    `loud`: how many are not quiet; `key_bytes`, `value_bytes`: of all; `flex`: the lane, if any."""
+    """GETs or MUTATIONs in `data` from `start` to `stop`. `begun`: how many of them are answered,
+    `count`: how many are not; `loud`: how many are not quiet; `key_bytes`, `value_bytes`: of all;
+    `flex`: the lane, if any."""
 
     data: bytes
     start: int
@@ -85,14 +84,9 @@ class RequestRun:
     value_bytes: int
     flex: Mapping[int, bytes]
     table: array[int]
+    count: int
     begun: int = 0
     flags: int = 0
-
-    @property
-    def count(self) -> int:
-        """How many requests have no answer."""
-        count: int = len(self.table) // kernel.WIDTH - self.begun
-        return count
 
     @property
     def lane(self) -> bytes | None:
@@ -109,16 +103,6 @@ class RequestRun:
         found, _, _, problem = decode_frames(self.data[self.start : self.stop])
         assert problem is None
         return found[self.begun :]
-
-
-class Answered(NamedTuple):
-    """The answers to the first `done` requests of a run, how many of them have failed, and what was
-    not run of it, if anything."""
-
-    said: bytes
-    done: int
-    failed: int
-    rest: RequestRun | None
 
 
 if TYPE_CHECKING:
@@ -155,6 +139,7 @@ def take_run(data: bytes, at: int = 0) -> RequestRun | None:
         found[kernel.RUN_VALUES],
         flex,
         scratch[: kernel.WIDTH * count],
+        count,
     )
 
 
@@ -185,25 +170,55 @@ class _Scratch(threading.local):
 _scratch: Final = _Scratch()
 
 
-class _Requests:
-    """See `replication.bucket.batch.Requests`; places are numbers in the run."""
+class Asked(Protocol):
+    """Of whose requests a run is. `failed`: how many of them have."""
 
-    __slots__ = ("count", "failed", "given_bytes", "run", "start", "stop", "uuid")
+    failed: int
 
-    def __init__(self, run: RequestRun, uuid: int) -> None:
-        self.run = run
-        self.uuid = uuid
-        self.failed = 0
-        self.count = run.count
-        self.start = run.begun
-        self.stop = self.start + self.count
-        self.given_bytes: int = run.key_bytes + run.value_bytes + kernel.ITEM_BYTES * self.count
+
+class Joined:
+    """Runs of several who ask as one, see `replication.bucket.joint.Joined`: places are numbers of
+    the requests of all. `uuid`: first 8 bytes of the instance's."""
+
+    __slots__ = ("_asked", "_ends", "_shifts", "_uuid", "count", "given_bytes", "start", "stop")
+
+    def __init__(self, runs: Sequence[RequestRun], asked: Sequence[Asked], uuid: int) -> None:
+        self._asked = asked
+        self._uuid = uuid
+        self._ends: list[int] = []
+        self._shifts: list[tuple[RequestRun, int]] = []
+        """Each run, and how much larger a place is than the number of the request in it."""
+        at = size = 0
+        for run in runs:
+            self._shifts.append((run, at - run.begun))
+            at += run.count
+            self._ends.append(at)
+            size += run.key_bytes + run.value_bytes
+        self.start, self.stop, self.count = 0, at, at
+        self.given_bytes: int = size + kernel.ITEM_BYTES * at
+
+    def number(self, at: int) -> int:
+        """See `replication.bucket.joint.Joined`."""
+        return bisect_right(self._ends, at)
+
+    def frame(self, at: int) -> Frame:
+        """The request at a place."""
+        run, shift = self._shifts[self.number(at)]
+        return run.frames()[at - shift - run.begun]
+
+    def rest(self, at: int) -> RequestRun:
+        """What is not answered of the run of the request at `at`, which is the first of it."""
+        run, shift = self._shifts[self.number(at)]
+        begun = at - shift
+        return replace(run, begun=begun, count=run.count - begun + run.begun)
 
     def name(self, at: int) -> tuple[bytes, int]:
-        row = self.run.table[at * kernel.WIDTH : (at + 1) * kernel.WIDTH]
+        """See `Requests`."""
+        run, shift = self._shifts[self.number(at)]
+        row = run.table[(at - shift) * kernel.WIDTH :][: kernel.WIDTH]
         key_at = row[kernel.KEY_AT]
         vbucket = row[kernel.TRAITS] >> 16 & 0xFFFF
-        return self.run.data[key_at : key_at + row[kernel.KEY_BYTES]], vbucket
+        return run.data[key_at : key_at + row[kernel.KEY_BYTES]], vbucket
 
     def statements(
         self,
@@ -213,92 +228,68 @@ class _Requests:
         given: bytearray,
         columns: array[int],
     ) -> int:
-        run = self.run
-        everything = run.data, run.table, self.stop, most, numbers, states, given, columns
-        how: int = kernel.statements(*everything)
+        """See `Requests`."""
+        how: int = WHOLE
+        first = self.number(numbers[AT])
+        end = min(numbers[AT] + most, self.stop)
+        for (run, shift), stop in zip(self._shifts[first:], self._ends[first:], strict=True):
+            stop = min(stop, end)
+            numbers[AT] -= shift
+            place = stop - shift, most, numbers, states, given, columns
+            how = kernel.statements(run.data, run.table, *place)
+            numbers[AT] += shift
+            if how != WHOLE or stop == end:
+                break
         return how
 
     def answers(
         self, at: int, reached: int, first: int, results: array[int], made: bytes, lsn: int
     ) -> list[Said]:
-        run, lane = self.run, self.run.lane
-        lane_bytes = -1 if lane is None else len(lane)
-        numbers = array("Q", (at, 0, first, lsn, self.failed))
-        room = (kernel.ANSWER_BYTES + max(lane_bytes, 0)) * (reached - at)
+        """See `Requests`: those of each run by themselves."""
+        said: list[Said] = []
+        numbers = array("Q", (0, 0, first, lsn, 0))
+        room = kernel.ANSWER_BYTES * (reached - at)
         if made:
             room += kernel.DOCUMENT_BYTES * (reached - at) + len(made)
         out = bytearray(room)
-        given = run.table, reached, numbers, results, made, lane or b"", lane_bytes, self.uuid
-        while (how := kernel.answers(*given, out)) != kernel.DONE:
-            assert how == kernel.ODD
-            at, used, number, _, failed = numbers
-            start, stop = results[number * kernel.RESULTS + 4 :][:2]
-            try:
-                answer = Status.SUCCESS, told(0, made[start:stop])
-            except Failed as one:
-                answer = one.status, b""
-            said = _encode(run.frames()[at - run.begun], *answer)
-            out = bytearray(memoryview(out)[:used]) + said + bytearray(room)
-            numbers[:3] = array("Q", (at + 1, used + len(said), number + 1))
-            numbers[kernel.FAILED] = failed + (answer[0] != Status.SUCCESS)
-        self.failed = numbers[kernel.FAILED]
-        return [(numbers[kernel.AT], bytes(memoryview(out)[: numbers[kernel.USED]]))]
+        for index in range(self.number(at), self.number(reached - 1) + 1):
+            run, shift = self._shifts[index]
+            stop = min(reached, self._ends[index])
+            lane = run.flex.get(FlexKey.LANE)
+            name, lane_bytes = (b"", -1) if lane is None else (lane, len(lane))
+            if lane:
+                out += bytes(lane_bytes * (stop - at))
+            begin = numbers[USED]
+            numbers[AT], numbers[kernel.FAILED] = at - shift, 0
+            given = run.table, stop - shift, numbers, results, made, name, lane_bytes, self._uuid
+            while kernel.answers(*given, out) != kernel.DONE:
+                out = _answer_odd(run, numbers, results, made, out)
+            self._asked[index].failed += numbers[kernel.FAILED]
+            at = numbers[AT] + shift
+            said.append((at, bytes(memoryview(out)[begin : numbers[USED]])))
+            if at < stop:
+                break  # so far they were executed
+        return said
 
 
-def _encode(frame: Frame, status: Status, payload: bytes) -> bytes:
+def _answer_odd(
+    run: RequestRun, numbers: array[int], results: array[int], made: bytes, out: bytearray
+) -> bytearray:
+    """`out`, with room for as much, after the answer to a GET of an item that is not as `pack_item`
+    writes it."""
+    at, used, number = numbers[:3]
+    start, end = results[number * kernel.RESULTS + 4 :][:2]
+    try:
+        answer = Status.SUCCESS, told(0, made[start:end])
+    except Failed as one:
+        answer = one.status, b""
+    said = encode(run.frames()[at - run.begun], *answer)
+    numbers[:3] = array("Q", (at + 1, used + len(said), number + 1))
+    numbers[kernel.FAILED] += answer[0] != Status.SUCCESS
+    return bytearray(memoryview(out)[:used]) + said + bytearray(len(out))
+
+
+def encode(frame: Frame, status: Status, payload: bytes = b"") -> bytes:
     """An answer, unless none is wanted."""
     is_told = status != Status.SUCCESS or not frame.is_quiet
     return encode_answer(frame, status, payload) if is_told else b""
-
-
-def execute_run(
-    run: RequestRun,
-    items: GroupItems,
-    group: Group,
-    now: float,
-    uuid: int,
-    ordinary: Callable[[Frame], Answer],
-) -> Answered:
-    """The answers to a run, or to the first requests of it. `now`: Unix seconds; `uuid`: first 8
-    bytes of the instance's; `ordinary`: runs one request.
-    """
-    requests = _Requests(run, uuid)
-    frames: list[Frame] = []
-
-    def one(at: int) -> Said:
-        if not frames:
-            frames.extend(run.frames())
-        frame = frames[at - run.begun]
-        status, payload = ordinary(frame)
-        requests.failed += status != Status.SUCCESS
-        return at + 1, _encode(frame, status, payload)
-
-    return _answered(requests, Changes(requests, items, now, group, one))
-
-
-def look_up(
-    run: RequestRun,
-    buckets: Buckets,
-    bucket: Bucket,
-    now: float,
-    expired: list[tuple[bytes, int]],
-) -> Answered | None:
-    """The answers to GETs, or to the first of them; None if that is of a vbucket that is not
-    active: a change has to look then. `now`: Unix seconds; `expired`: see `Looks`."""
-    requests = _Requests(run, 0)
-    made = _answered(requests, Looks(requests, buckets, bucket, now, expired, _leave))
-    return made if made.done else None
-
-
-def _leave(at: int) -> Said:
-    raise Paused([], at)
-
-
-def _answered(requests: _Requests, way: Changes | Looks) -> Answered:
-    run = requests.run
-    try:
-        said, rest = way.answer(), None
-    except Paused as paused:
-        said, rest = paused.said, replace(run, begun=paused.at)
-    done = requests.count - (0 if rest is None else rest.count)
-    return Answered(b"".join([data for _, data in said]), done, requests.failed, rest)

@@ -1,23 +1,214 @@
-"""A lane's requests as transactions of a group of the store, each of its own or all together."""
+"""A lane's requests as transactions of a group of the store, each of its own or all together, and
+GETs as of what is published. What several lanes and clients ask for goes together, see
+`replication.bucket.joint`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import Any, Protocol, cast
 
 from logweir.errors import RequestError
+from logweir.replication.bucket.batch import Changes, Looks, Paused, Said
+from logweir.replication.bucket.joint import Held, Part, change_all, look_all
+from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.greenstack.serve.commands import Answer, Executor
-from logweir.replication.greenstack.serve.lanes import Pending
-from logweir.replication.greenstack.serve.runs import Answered
-from logweir.replication.greenstack.wire.codec import FlexKey, Frame, Status
+from logweir.replication.greenstack.serve.lanes import Batch, BatchKind, Bound, Pending
+from logweir.replication.greenstack.serve.many import answer_many
+from logweir.replication.greenstack.serve.runs import Asked, Joined, RequestRun, encode, run_of
+from logweir.replication.greenstack.wire.codec import FlexKey, Frame, Opcode, Status
+from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
 from logweir.store.commit.group import Group
 
-__all__ = ["execute_alone", "execute_together", "first_answers", "is_part", "refusal_of"]
+__all__ = ["Work", "change_works", "execute_alone", "look_work"]
 
 _log = get_logger("logweir.replication.greenstack")
 
 
-def refusal_of(one: Pending, now: float) -> Status | None:
+class Asker(Protocol):
+    """What is asked of a conversation here."""
+
+    @property
+    def link(self) -> Link: ...
+
+    def finish(self, work: Any, error: BaseException | None) -> None:
+        """What was asked for is answered, or failed."""
+        ...
+
+
+class Work(Part[Pending | Bound]):
+    """A batch of a lane, of `asker`. `requests`: as they are judged; `failed`: how many of those
+    that are answered have failed; `uuid`: first 8 bytes of the instance's."""
+
+    __slots__ = ("asker", "batch", "bucket", "failed", "uuid")
+
+    def __init__(
+        self,
+        batch: Batch[str],
+        bucket: Bucket,
+        requests: Sequence[Pending],
+        uuid: int,
+        asker: Asker,
+    ) -> None:
+        binds = batch.kind == BatchKind.TRANSACTION
+        self.batch = batch
+        super().__init__([Bound(list(requests), batch.size_bytes)] if binds else requests)
+        self.bucket = bucket
+        self.uuid = uuid
+        self.asker = asker
+
+    @staticmethod
+    def run_count(request: Pending | Bound) -> int:
+        if isinstance(request, Bound) or request.refusal is not None:
+            return 0
+        frame = request.frame
+        return frame.count if isinstance(frame, RequestRun) else 0
+
+    @staticmethod
+    def joined(parts: Sequence[Any], runs: Sequence[Any]) -> JoinedRuns:
+        return JoinedRuns(runs, parts)
+
+    def begin(self) -> None:
+        super().begin()
+        self.failed = 0
+        if self.batch.lane.left_from is self.batch:  # what it left before is in `rest`
+            self.batch.lane.left_from = None
+
+    @property
+    def is_behind(self) -> bool:
+        return self.batch.lane.left_from is not None
+
+    def leave(self, request: Pending | Bound) -> None:
+        super().leave(request)
+        self.batch.lane.left_from = self.batch
+
+    def fail(self, status: Status) -> None:
+        """Nothing of it was made: that is the answer to all."""
+        self.begin()
+        self.say(self.answer(chain(*[one.frames for one in self.batch.requests]), status))
+
+    def answer(self, frames: Iterable[Frame], status: Status, payload: bytes = b"") -> bytes:
+        """That to each of these, which is noted as failed if it is."""
+        said = [encode(frame, status, payload) for frame in frames]
+        self.failed += len(said) * (status != Status.SUCCESS)
+        return b"".join(said)
+
+
+class JoinedRuns(Joined):
+    """Those of the requests of batches."""
+
+    def __init__(self, runs: Sequence[Pending], works: Sequence[Work]) -> None:
+        super().__init__([cast(RequestRun, one.frame) for one in runs], works, works[0].uuid)
+        self._pending = runs
+
+    def request(self, at: int) -> tuple[Pending, int]:
+        """See `replication.bucket.joint.Joined`."""
+        return replace(self._pending[self.number(at)], frame=self.frame(at)), at + 1
+
+    def behind(self, at: int) -> Sequence[Pending]:
+        """See `replication.bucket.joint.Joined`."""
+        return (replace(self._pending[self.number(at)], frame=self.rest(at)),)
+
+
+def change_works(works: Sequence[Work], group: Group, now: float) -> None:
+    """Run what clients of one bucket ask for. `now`: Unix seconds."""
+    uuid = works[0].uuid
+    items = GroupItems(works[0].bucket, group, now)
+    executor = Executor(items, now, uuid=uuid, lsn=lambda: group.last_lsn)
+
+    def together(work: Work, bound: Bound) -> bytes:
+        items.divides = False
+        answers = _execute_together(group, executor, bound.requests, now)
+        items.divides = True
+        each = zip(bound.requests, answers, strict=True)
+        return b"".join([work.answer(one.frames, *answer) for one, answer in each])
+
+    def ordinary(work: Work, request: Pending | Bound) -> bytes:
+        if isinstance(request, Bound):
+            return together(work, request)
+
+        def alone(frame: Frame) -> bytes:
+            answer = execute_alone(group, executor, replace(request, frame=frame), now)
+            return work.answer((frame,), *answer)
+
+        def execute(asked: Asked, run: RequestRun) -> bytes:
+            joined = Joined((run,), (asked,), uuid)
+
+            def one(at: int) -> Said:
+                return at + 1, alone(joined.frame(at))
+
+            return _said_by(Changes(joined, items, now, group, one))
+
+        return _answer(work, request, now, alone, execute)
+
+    change_all(works, items, now, ordinary, group)
+
+
+def look_work(work: Work, buckets: Buckets, now: float, expired: list[tuple[bytes, int]]) -> None:
+    """Answer GETs as of what is published, as far as that goes. `now`: Unix seconds; `expired`: see
+    `Looks`."""
+
+    def ordinary(work: Work, request: Pending | Bound) -> bytes:
+        assert isinstance(request, Pending)
+
+        def look(asked: Asked, run: RequestRun) -> bytes:
+            joined = Joined((run,), (asked,), work.uuid)
+            return _said_by(Looks(joined, buckets, work.bucket, now, expired, _leave))
+
+        return _answer(work, request, now, _hold, look)
+
+    look_all([work], buckets, work.bucket, now, ordinary, expired)
+
+
+def _answer(
+    work: Work,
+    request: Pending,
+    now: float,
+    alone: Callable[[Frame], bytes],
+    execute: Callable[[Asked, RequestRun], bytes],
+) -> bytes:
+    """The answer to what is no part of a run. `alone`: answers anything, `execute` GETs."""
+    refusal = _refusal_of(request, now)
+    if refusal is not None:
+        return work.answer(request.frames, refusal)
+    frame = request.frame
+    assert isinstance(frame, Frame)
+    if frame.opcode == Opcode.GET_MANY:
+        each = _Each()
+        return work.answer((frame,), *answer_many(frame, partial(execute, each)))
+    run = run_of(frame) if frame.opcode == Opcode.GET else None
+    return alone(frame) if run is None else execute(work, run)
+
+
+class _Each:
+    """Those of a GET_MANY: that is told as one request."""
+
+    failed = 0
+
+
+def _said_by(way: Changes | Looks) -> bytes:
+    """What a run is answered, as far as it goes. Raises `Held` before the first."""
+    try:
+        said = way.answer()
+    except Paused as paused:
+        said = paused.said
+        if not said:
+            raise Held from None
+    return b"".join([data for _, data in said])
+
+
+def _hold(frame: Frame) -> bytes:
+    raise Held
+
+
+def _leave(at: int) -> Said:
+    raise Paused([], at)
+
+
+def _refusal_of(one: Pending, now: float) -> Status | None:
     """Why a request is not executed: it is refused, or came too late; None: it is."""
     if one.refusal is not None:
         return one.refusal
@@ -29,7 +220,7 @@ def refusal_of(one: Pending, now: float) -> Status | None:
 
 
 def _answer_one(executor: Executor, one: Pending, now: float) -> Answer:
-    refusal = refusal_of(one, now)
+    refusal = _refusal_of(one, now)
     if refusal is not None:
         return refusal, b""
     assert isinstance(one.frame, Frame)
@@ -51,7 +242,7 @@ def execute_alone(group: Group, executor: Executor, one: Pending, now: float) ->
     return answer
 
 
-def execute_together(
+def _execute_together(
     group: Group, executor: Executor, requests: Sequence[Pending], now: float
 ) -> list[Answer]:
     """All requests as one transaction, or none."""
@@ -66,28 +257,5 @@ def execute_together(
                 answer if i == number else (other.refusal or Status.INVALID_STATE, b"")
                 for i, other in enumerate(requests)
             ]
+    group.end_transaction()
     return answers
-
-
-def first_answers(
-    requests: Sequence[Pending],
-    answer: Callable[[Pending], Answer | Answered | None],
-    is_enough: Callable[[int], bool],
-) -> list[Answer | Answered]:
-    """The answers to the first requests, up to one that has none; `is_enough`: of so many bytes."""
-    answers: list[Answer | Answered] = []
-    size = 0
-    for one in requests:
-        made = answer(one)
-        if made is None:
-            break
-        answers.append(made)
-        size += len(made.said if isinstance(made, Answered) else made[1])
-        if is_enough(size) or is_part(made):
-            break
-    return answers
-
-
-def is_part(made: Answer | Answered) -> bool:
-    """Whether it answers a part of a run: the rest was not executed."""
-    return isinstance(made, Answered) and made.rest is not None

@@ -62,7 +62,7 @@ from logweir.replication.bucket.item import (
     VbucketStates,
     absolute_expiry,
 )
-from logweir.replication.memcached.serve.pending import Pending
+from logweir.replication.bucket.joint import Held
 from logweir.replication.memcached.wire.codec import (
     Opcode,
     Packet,
@@ -219,7 +219,7 @@ class Viewer:
     def execute(self, request: Packet) -> bytes:
         """Run one request. Returns its answer, b"" if a quiet one has none.
 
-        Raises `Pending` if it is to be run again once the state of its vbucket has changed.
+        Raises `Held` if it is to be run again once the state of its vbucket has changed.
         """
         opcode = plain_opcode(request.opcode)
         command = None if opcode is None else self._commands.get(opcode)
@@ -244,7 +244,7 @@ class Viewer:
         if state == VbucketState.ACTIVE:
             return
         if state == VbucketState.PENDING:
-            raise Pending
+            raise Held
         raise Failed(Status.NOT_MY_VBUCKET)
 
     def _item(self, request: Packet) -> bytes:

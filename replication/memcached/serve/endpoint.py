@@ -35,6 +35,7 @@ from typing import Any, Final
 from logweir.limits import TAP_PIPELINE_BYTES, TAP_SWEEP_SECONDS
 from logweir.replication.bucket.feed import BucketFeed, Changes, Feed
 from logweir.replication.bucket.item import DEFAULT_BUCKET, VbucketState
+from logweir.replication.bucket.joint import change_all
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.bucket.sweep import Sweeper
 from logweir.replication.budget import Unanswered
@@ -51,7 +52,6 @@ from logweir.replication.memcached.serve.commands import (
 )
 from logweir.replication.memcached.serve.flushes import Flushes
 from logweir.replication.memcached.serve.idle import IdleClients
-from logweir.replication.memcached.serve.joint import change_all
 from logweir.replication.memcached.serve.reads import Reads, Run
 from logweir.replication.memcached.serve.runs import (
     RequestRun,

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from logweir.errors import LogweirError
+from logweir.replication.bucket.joint import look_all
 from logweir.replication.bucket.reads import ItemReads
 from logweir.replication.bucket.store import Bucket, Buckets, ViewItems
 from logweir.replication.bucket.sweep import remove
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
 from logweir.replication.memcached.serve.commands import Viewer
-from logweir.replication.memcached.serve.joint import Part, look_all
-from logweir.replication.memcached.serve.runs import ItemReader, RequestRun
+from logweir.replication.memcached.serve.runs import Asked, ItemReader, RequestRun
 from logweir.replication.memcached.serve.statistics import Statistics, Stats
 from logweir.replication.memcached.wire.codec import Packet
 from logweir.replication.service.shared import Shared
@@ -44,7 +44,7 @@ class Asker(Protocol):
         ...
 
 
-class Run(Part):
+class Run(Asked):
     """Commands of a client of a bucket that are run together."""
 
     __slots__ = ("asker", "bucket")

@@ -1,7 +1,7 @@
 """Runs of commands, handled as columns of statements instead of objects.
 
 `take_run` finds the run that comes first; its form is in `kernel`, and one request is a run.
-`memcached.serve.joint` has them executed.
+`bucket.joint` has them executed.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from logweir.errors import LimitExceeded, RequestError
 from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket import kernel as bucketkernel
 from logweir.replication.bucket.batch import Said
 from logweir.replication.bucket.item import unpack_item
+from logweir.replication.bucket.joint import RUN_MAX, Part
 from logweir.replication.logs import get_logger
 from logweir.replication.memcached.serve.commands import Executor, item_answer
 from logweir.replication.memcached.wire import kernel
@@ -35,7 +36,7 @@ from logweir.store.schema.bulk import interpreted
 from logweir.wal import kernel as rows_kernel
 
 __all__ = [
-    "RUN_MAX",
+    "Asked",
     "ItemReader",
     "RequestRun",
     "execute_one",
@@ -50,9 +51,6 @@ _SAID_BYTES: Final = 96  # of an answer, without keys and values
 _SAID_ROOM: Final = 512  # so much there has to be for one
 _KEY_BYTES: Final = 250  # limits.TAP_KEY_BYTES
 _ZERO: Final = array("Q", (0,))
-
-RUN_MAX: Final = 2048
-"""Longer runs are divided, so that the first answers are on their way while others are made."""
 
 
 def _choose() -> None:
@@ -69,7 +67,7 @@ _choose()
 class RequestRun:
     """Requests in `data` from `start` to `stop`, their places. `count`: how many; `changes`: how
     many of them may change something; `borders`: the places after those of each client, if they
-    are of several. See `replication.bucket.batch.Requests`."""
+    are of several. See `replication.bucket.joint.Joined`."""
 
     data: bytes
     start: int
@@ -89,7 +87,7 @@ class RequestRun:
         return cls(b"".join(data), 0, borders[-1], count, changes, borders)
 
     def number(self, at: int) -> int:
-        """Of which of the joined runs the request at `at` is."""
+        """See `Joined`."""
         return bisect_right(self.borders, at)
 
     @property
@@ -107,14 +105,14 @@ class RequestRun:
         """The same as objects."""
         return _packets(self.data[self.start : self.stop])
 
-    def packet(self, at: int) -> tuple[Packet, int]:
-        """The request at a place, and where it ends."""
+    def request(self, at: int) -> tuple[Packet, int]:
+        """See `Joined`."""
         stop = at + HEADER_BYTES + int.from_bytes(self.data[at + 8 : at + 12], "big")
         (packet,) = _packets(self.data[at:stop])
         return packet, stop
 
     def behind(self, at: int) -> Sequence[Packet | RequestRun]:
-        """The requests from a place on; if several are joined, those of that one."""
+        """See `Joined`."""
         left = self.data[at : self.borders[self.number(at)] if self.borders else self.stop]
         run = take_run(left)
         return _packets(left) if run is None else (run,)
@@ -150,7 +148,7 @@ class RequestRun:
         for stop in (*borders, reached):
             while kernel.answers(self.data, stop, numbers, results, made, out) != kernel.DONE:
                 at, used, number = numbers
-                packet, numbers[kernel.AT] = self.packet(at)
+                packet, numbers[kernel.AT] = self.request(at)
                 old, end, new, new_end = results[number * kernel.RESULTS + 4 :][:4]
                 data = made[old:end] if end else made[new:new_end]
                 won = results[number * kernel.RESULTS + 3] > 0
@@ -164,6 +162,21 @@ class RequestRun:
             if at < stop:
                 break  # so far they were executed
         return said
+
+
+class Asked(Part[Packet | RequestRun]):
+    """What one client asks for in a job."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def run_count(request: Packet | RequestRun) -> int:
+        return request.count if isinstance(request, RequestRun) else 0
+
+    @staticmethod
+    def joined(parts: Sequence[Part[Any]], runs: Sequence[Any]) -> RequestRun:
+        del parts
+        return RequestRun.joined(runs)
 
 
 def _packets(data: bytes) -> list[Packet]:

@@ -1,4 +1,4 @@
-"""Commands of several clients, answered together.
+"""Requests of several clients, answered together.
 
 What the clients of a bucket ask for in one turn of the loop is a job, one of what only reads and
 one of the rest: the runs that stand one after the other in it are joined, whoever sent them, and
@@ -10,28 +10,50 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from logweir.limits import TAP_ANSWERS_BYTES, TURN_SECONDS
-from logweir.replication.bucket.batch import Changes, Looks, Paused, Said
+from logweir.replication.bucket.batch import Changes, Looks, Paused, Requests, Said
 from logweir.replication.bucket.change import WINS_HALT, WINS_MAKE, WINS_NONE
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
-from logweir.replication.memcached.serve.pending import Pending
-from logweir.replication.memcached.serve.runs import RUN_MAX, RequestRun
-from logweir.replication.memcached.wire.codec import Packet
 from logweir.replication.turns import Turn
 from logweir.store.commit.group import Group
 
-__all__ = ["Part", "change_all", "look_all"]
+__all__ = ["RUN_MAX", "Held", "Joined", "Part", "change_all", "look_all"]
 
-P = TypeVar("P", bound="Part")
-Requests = Sequence[Packet | RequestRun]
-Batch = Callable[[RequestRun, Callable[[int], Said], bool], Changes | Looks]
+R = TypeVar("R")  # a request that is answered by itself, or a run
+R_co = TypeVar("R_co", covariant=True)
+P = TypeVar("P", bound="Part[Any]")
+Batch = Callable[[Requests, Callable[[int], Said], bool], Changes | Looks]
+
+RUN_MAX: Final = 2048
+"""More are divided, so that the first answers are on their way while others are made."""
 
 _JOB_SECONDS: Final = 5 * TURN_SECONDS  # a job may cost a sync: that is to be worth while
 
 
-class Part:
+class Held(Exception):
+    """A request waits until the state of its vbucket has changed, or for a job that may change
+    something, and nothing was done."""
+
+
+class Joined(Requests, Protocol[R_co]):
+    """Several runs as one."""
+
+    def number(self, at: int) -> int:
+        """Of which of them the request at `at` is."""
+        ...
+
+    def request(self, at: int) -> tuple[R_co, int]:
+        """The one at `at` by itself, and the place after it."""
+        ...
+
+    def behind(self, at: int) -> Sequence[R_co]:
+        """The rest of its run, from `at` on."""
+        ...
+
+
+class Part(Generic[R]):
     """What one client asks for in a job. `rest`: the requests that are not answered; `fresh`: the
     answers that this job has made, of `fresh_bytes`; `left`: the requests that it leaves for a
     later one; `is_held`: the first of these waits for another state of its vbucket, or for a job
@@ -39,16 +61,26 @@ class Part:
 
     __slots__ = ("fresh", "fresh_bytes", "is_held", "left", "may_change", "rest")
 
-    def __init__(self, rest: Requests, *, may_change: bool = True) -> None:
+    def __init__(self, rest: Sequence[R], *, may_change: bool = True) -> None:
         self.rest = rest
         self.may_change = may_change
         self.begin()
+
+    @staticmethod
+    def run_count(request: R) -> int:
+        """How many requests a run has; 0: it is none."""
+        raise NotImplementedError
+
+    @staticmethod
+    def joined(parts: Sequence[Any], runs: Sequence[R]) -> Joined[R]:
+        """Runs of these parts, one of each, as one."""
+        raise NotImplementedError
 
     def begin(self) -> None:
         """A job begins with `rest`."""
         self.fresh: list[bytes] = []
         self.fresh_bytes = 0
-        self.left: list[Packet | RequestRun] = []
+        self.left: list[R] = []
         self.is_held = False
 
     @property
@@ -56,7 +88,7 @@ class Part:
         """Whether nothing more is to be made, since something before it waits."""
         return bool(self.left)
 
-    def leave(self, request: Packet | RequestRun) -> None:
+    def leave(self, request: R) -> None:
         """That one is for a later job."""
         self.left.append(request)
 
@@ -76,17 +108,17 @@ def change_all(
     parts: Sequence[P],
     items: GroupItems,
     now: float,
-    ordinary: Callable[[P, Packet], bytes],
+    ordinary: Callable[[P, Any], bytes],
     group: Group,
 ) -> None:
     """Run what clients of one bucket ask for. `now`: Unix seconds; `ordinary`: answers one request
-    that is no part of a run, or raises `Pending`.
+    that is no part of a run, or raises `Held`.
 
     Behind answers of `limits.TAP_ANSWERS_BYTES` to a client the rest of what it asks for is left,
     also after a request that waits, and, but for the first, when the job has taken long.
     """
 
-    def batch(run: RequestRun, one: Callable[[int], Said], may_change: bool) -> Changes:
+    def batch(run: Requests, one: Callable[[int], Said], may_change: bool) -> Changes:
         return Changes(run, items, now, group, one, WINS_MAKE if may_change else WINS_NONE)
 
     _answer_all(parts, batch, ordinary, _JOB_SECONDS)
@@ -97,12 +129,12 @@ def look_all(
     buckets: Buckets,
     bucket: Bucket,
     now: float,
-    ordinary: Callable[[P, Packet], bytes],
+    ordinary: Callable[[P, Any], bytes],
     expired: list[tuple[bytes, int]],
 ) -> None:
     """As `change_all`, of what changes nothing, as of what is published. `expired`: see `Looks`."""
 
-    def batch(run: RequestRun, one: Callable[[int], Said], may_change: bool) -> Looks:
+    def batch(run: Requests, one: Callable[[int], Said], may_change: bool) -> Looks:
         wins = WINS_HALT if may_change else WINS_NONE
         return Looks(run, buckets, bucket, now, expired, one, wins)
 
@@ -110,9 +142,9 @@ def look_all(
 
 
 def _answer_all(
-    parts: Sequence[P], batch: Batch, ordinary: Callable[[P, Packet], bytes], seconds: float
+    parts: Sequence[P], batch: Batch, ordinary: Callable[[P, Any], bytes], seconds: float
 ) -> None:
-    line: deque[tuple[P, Packet | RequestRun]] = deque()
+    line: deque[tuple[P, Any]] = deque()
     for part in parts:
         part.begin()
         line.extend([(part, request) for request in part.rest])
@@ -122,43 +154,44 @@ def _answer_all(
         if part.is_behind or part.has_enough(turn):
             part.leave(request)
             line.popleft()
-        elif isinstance(request, RequestRun):
+        elif part.run_count(request):
             _answer(line, batch, ordinary)
         else:
             try:
                 part.say(ordinary(part, request))
                 line.popleft()
-            except Pending:
+            except Held:
                 part.is_held = True
                 part.leave(line.popleft()[1])
 
 
 def _answer(
-    line: deque[tuple[P, Packet | RequestRun]],
+    line: deque[tuple[P, Any]],
     batch: Batch,
-    ordinary: Callable[[P, Packet], bytes],
+    ordinary: Callable[[P, Any], bytes],
 ) -> None:
     """Make the runs that are first in line, as one; what is not made of them stays in line."""
     parts: list[P] = []
-    runs: list[RequestRun] = []
+    runs: list[Any] = []
     count = 0
     for part, request in line:
-        if not isinstance(request, RequestRun) or part.is_behind:
+        size = part.run_count(request)
+        if not size or part.is_behind:
             break
-        if runs and (count + request.count > RUN_MAX or part is parts[-1]):
+        if runs and (count + size > RUN_MAX or part is parts[-1]):
             break
         if runs and part.may_change != parts[0].may_change:
             break
         parts.append(part)
         runs.append(request)
-        count += request.count
-    run = RequestRun.joined(runs)
+        count += size
+    run = parts[0].joined(parts, runs)
 
     def one(at: int) -> Said:
-        packet, stop = run.packet(at)
+        request, stop = run.request(at)
         try:
-            return stop, ordinary(parts[run.number(at)], packet)
-        except Pending:
+            return stop, ordinary(parts[run.number(at)], request)
+        except Held:
             raise Paused([], at, is_held=True) from None
 
     try:
