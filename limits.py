@@ -254,7 +254,7 @@ TRIALS: Final = 64
 """Views that open transactions have at a time; who rests longest gives one back."""
 
 WATCHED_KEYS: Final = 1024
-"""Keys that one connection may watch."""
+"""Keys that one connection may watch, and that have values which clients gave them."""
 
 # --- followers ------------------------------------------------------------------------------------
 HUB_STEP_BYTES: Final = 1024 * 1024

@@ -21,6 +21,7 @@ KEY, TUPLE, OPS, AFTER, AFTER_TUPLE, DATA, POSITION = 0x20, 0x21, 0x28, 0x2E, 0x
 SPACE_NAME, INDEX_NAME = 0x5E, 0x5F
 ROWS = [[number, number % 3] for number in range(20)]
 GE, LE = 5, 4
+VALUE_BYTES = 16 * 1024  # of a key of a client's own, at most
 
 
 @pytest.fixture
@@ -165,6 +166,44 @@ def test_keys_are_watched(serving: Serving, client: RawClient) -> None:
     tell(client, UNWATCH, "box.schema")
     serving.log.create_space("d")
     assert not client.ask(64).is_error
+
+
+def broadcast(client: RawClient, *given: object) -> int:
+    """The code of the error of CALL `box.broadcast`; 0: there was none."""
+    answer = client.ask(10, {0x22: "box.broadcast", 0x21: list(given)})
+    return int(answer.error().code) if answer.is_error else 0
+
+
+def test_keys_of_one_s_own_are_watched(serving: Serving, client: RawClient) -> None:
+    """Who watches a key is told what CALL gives it, another connection too; nil ends that."""
+    sync = tell(client, WATCH, "leader")
+    assert event(client) == (sync, {EVENT_KEY: "leader"})
+    sync = tell(client, WATCH, "leader")
+    with RawClient(serving.port) as other:
+        assert broadcast(other, "leader", {"host": "one"}) == 0
+        told = {EVENT_KEY: "leader", EVENT_DATA: {"host": "one"}}
+        assert event(client) == (sync, told)
+        assert broadcast(other, "other", 1) == 0
+        sync = tell(client, WATCH, "leader")
+        assert broadcast(other, "leader", {"host": "one"}) == 0  # the same: no EVENT
+        assert broadcast(other, "leader") == 0
+        assert event(client) == (sync, {EVENT_KEY: "leader"})
+        assert other.ask(WATCH_ONCE, {EVENT_KEY: "other"}).body[DATA] == [1]
+        assert other.ask(WATCH_ONCE, {EVENT_KEY: "leader"}).body[DATA] == []
+
+
+def test_what_cannot_be_broadcast_is_refused(serving: Serving, client: RawClient) -> None:
+    """Keys of the server, what is none, and more than there is room for."""
+    assert [broadcast(client, key, 1) for key in ("box.id", "internal.ballot", 1)] == [32] * 3
+    assert broadcast(client) == broadcast(client, "a", 1, 2) == 32
+    assert broadcast(client, "k" * 256, "v" * (VALUE_BYTES - 3)) == 0
+    assert broadcast(client, "k" * 256, "v" * (VALUE_BYTES - 2)) == 2
+    assert broadcast(client, "k" * 257, 1) == 2
+    for number in range(1, WATCHED_KEYS):
+        assert broadcast(client, str(number), number) == 0
+    assert broadcast(client, "one more", 1) == 2
+    assert broadcast(client, "1", "another value") == broadcast(client, "2") == 0
+    assert broadcast(client, "one more", 1) == 0
 
 
 def test_what_can_be_watched_is_honest(serving: Serving, client: RawClient) -> None:

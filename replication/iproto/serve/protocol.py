@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from logweir.replication.iproto.follow.source import TarantoolSource
 from logweir.replication.iproto.serve.endpoint import IprotoService
@@ -18,8 +18,6 @@ from logweir.replication.urls import Url
 
 __all__ = ["PROTOCOL", "IprotoProtocol"]
 
-INFO_FUNCTION: Final = "box.info"
-
 
 class IprotoProtocol(WireProtocol):
     """One instance, whatever the address."""
@@ -30,7 +28,12 @@ class IprotoProtocol(WireProtocol):
     def __init__(self, shared: Shared, around: Surroundings) -> None:
         super().__init__(shared, around)
         found = load_functions(around.functions) if around.functions else {}
-        calls = {**found, **around.calls, INFO_FUNCTION: lambda: self.instance.info()}
+        calls = {
+            **found,
+            **around.calls,
+            "box.info": lambda: self.instance.info(),
+            "box.broadcast": lambda *given: self.instance.events.broadcast(*given),
+        }
         functions = Functions(calls, shared.log, guarded=around.operator_calls)
         self.instance = Instance(shared, functions)
 

@@ -10,17 +10,20 @@ box.schema       version: of the definitions
 internal.ballot  what VOTE is answered, for replicas from 2.11 on
 ===============  ===================================================================================
 
-All others have no value. A WATCH is answered with an EVENT at once, and after it with one whenever
+All others have the value that CALL of `box.broadcast` gave them last, in memory only; without one
+they have none. A WATCH is answered with an EVENT at once, and after it with one whenever
 the value is another one; between two the client sends WATCH again, so that a slow one is sent the
 newest value only. None of the three has an answer. Nobody needs rights for them.
 
-Source: Tarantool 2.11 and 3.x (read): `iproto_constants.h`, `box.cc`, `applier.cc`.
+Source: Tarantool 2.11 and 3.x (read): `iproto_constants.h`, `box.cc`, `applier.cc`,
+`lua/watcher.c`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -28,7 +31,7 @@ from typing import TYPE_CHECKING, Final
 from logweir.errors import ErrorCode, RequestError
 from logweir.limits import WATCHED_KEYS
 from logweir.replication.iproto.wire.codec import encode_event
-from logweir.wal.mp import pack
+from logweir.wal.mp import Value, pack
 from logweir.wal.vclock import VClock
 
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["Events", "Watchers"]
 
 _KEY_BYTES: Final = 256
+_VALUE_BYTES: Final = 16 * 1024
 
 
 class Events:
@@ -48,6 +52,9 @@ class Events:
         self._watchers: set[Watchers] = set()
         self._forget: Callable[[], None] | None = None
         self._seen = 0
+        self._loop: asyncio.AbstractEventLoop | None = None  # where somebody watches
+        self._own: dict[str, bytes] = {}
+        self._changing = threading.Lock()
         self._makers: Final[Mapping[str, Callable[[], bytes | None]]] = {
             "box.id": self._id,
             "box.status": self._status,
@@ -59,13 +66,39 @@ class Events:
     def value(self, key: str) -> bytes | None:
         """What a key stands for, as MsgPack; None for nothing."""
         maker = self._makers.get(key)
-        return None if maker is None else maker()
+        return self._own.get(key) if maker is None else maker()
+
+    def broadcast(self, key: str, value: Value = None) -> None:
+        """What CALL of `box.broadcast` does: from now on `key` stands for `value`, None: nothing;
+        who watches it is told. From any thread. Raises `RequestError`: 32 for a key that is not for
+        this, 2 for one that is too long, or a value, or for too many."""
+        if not isinstance(key, str):
+            raise RequestError(ErrorCode.PROC_LUA, "Usage: box.broadcast(key[, value])")
+        if key.startswith(("box.", "internal.")):
+            raise RequestError(ErrorCode.PROC_LUA, "System event can't be override")
+        packed = b"" if value is None else pack(value)
+        with self._changing:
+            is_one_more = value is not None and key not in self._own
+            if len(key) > _KEY_BYTES or len(packed) > _VALUE_BYTES:
+                text = f"A key has {_KEY_BYTES} letters at most, its value {_VALUE_BYTES} bytes"
+                raise RequestError(ErrorCode.MEMORY_ISSUE, text)
+            if is_one_more and len(self._own) >= WATCHED_KEYS:
+                text = f"At most {WATCHED_KEYS} keys may have values"
+                raise RequestError(ErrorCode.MEMORY_ISSUE, text)
+            if value is None:
+                self._own.pop(key, None)
+            else:
+                self._own[key] = packed
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it is closed: nobody watches
+                self._loop.call_soon_threadsafe(self._tell)
 
     def join(self, watchers: Watchers) -> None:
         """Somebody watches: tell when values may have changed."""
         self._watchers.add(watchers)
         if self._forget is None:
             log, loop = self._instance.shared.log, asyncio.get_running_loop()
+            self._loop = loop
             self._seen = log.inner.system_changes
 
             def committed(vclock: VClock) -> None:
@@ -87,8 +120,11 @@ class Events:
         changes = self._instance.shared.log.inner.system_changes
         if changes != self._seen:
             self._seen = changes
-            for one in tuple(self._watchers):
-                one.look()
+            self._tell()
+
+    def _tell(self) -> None:
+        for one in tuple(self._watchers):
+            one.look()
 
     def _id(self) -> bytes | None:
         shared = self._instance.shared
