@@ -202,7 +202,7 @@ class ServerSession(BaseSession[Event]):
         is_text, takes_runs = self._text is not None, self._takes_runs()
         if takes_runs and not self._slots and (is_text or not self.kept_bytes):
             data = data[self.read(data) :]  # lines have become whole packets
-            if not (data or is_text):
+            if not (data or self.kept_bytes or self._text):
                 return ()
         pieces, problem = self._packets.feed_runs(data, take_run) if data else ((), None)
         problem = problem or text_problem

@@ -11,11 +11,11 @@ ctypedef unsigned char* Target
 
 cdef Py_ssize_t _AT, _USED, _TOLD, _ABOUT, _WAITS, _NO_ROOM, _OTHER, _PASSES
 cdef Py_ssize_t _HEADER, _OPAQUE, _LAST_BIT, _KEY_MAX, _LINE_ROOM, _KEY_ROOM, _TOLD_ROOM, _WORDS_MAX
-cdef Py_ssize_t _META_SIZE, _NAME_BYTES
+cdef Py_ssize_t _META_SIZE, _NAME_BYTES, _RECORDS_MAX, _ROOM
 cdef u64 _ALL, _LOW, _PAST, _LONGEST, _QUIET, _LINE, _END
 cdef Py_ssize_t _GET, _GETS, _BGET, _GAT, _GATS, _SET, _ADD, _REPLACE, _APPEND, _PREPEND, _CAS
 cdef Py_ssize_t _INCR, _DECR, _TOUCH, _DELETE, _NOOP_OPCODE
-cdef Py_ssize_t _ERROR, _BAD_FORMAT, _BAD_CHUNK, _BAD_EXPIRY, _BAD_DELTA, _BAD_DELETE, _TOO_LARGE
+cdef Py_ssize_t _ERROR, _BAD_FORMAT, _BAD_CHUNK, _BAD_EXPIRY, _BAD_DELTA, _BAD_DELETE, _TOO_LARGE, _MN
 cdef bytes _names, _noreply, _opcodes, _forms
 cdef Source NAMES, NOREPLY, OPCODES, FORMS
 
@@ -51,5 +51,13 @@ cdef Py_ssize_t put_store(
                room=Py_ssize_t, how=Py_ssize_t, about=Py_ssize_t, feed=Py_ssize_t, stop=Py_ssize_t,
                zero=Py_ssize_t, behind=Py_ssize_t, count=Py_ssize_t, command=Py_ssize_t,
                need=Py_ssize_t, wrong=Py_ssize_t, size=Py_ssize_t, value_at=Py_ssize_t)
-cpdef Py_ssize_t take(
-    bytes data, Py_ssize_t value_max, u64[::1] numbers, bytearray out, bytearray told) except? -2
+cdef Py_ssize_t make(
+    bytes data, Py_ssize_t value_max, u64* numbers, bytearray out, bytearray told) except -2
+
+cdef class Lines:
+    cdef bytearray _records
+    cdef readonly Py_ssize_t how, at, about
+
+    @cython.locals(numbers="unsigned long long[4]", parts=list, told=bytearray, records=Target,
+                   how=Py_ssize_t, out=bytearray, to=Target)
+    cpdef bytes take(self, bytes data, Py_ssize_t at, Py_ssize_t value_max)

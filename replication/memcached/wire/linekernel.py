@@ -12,13 +12,10 @@ words are divided by blanks. Numbers are read as C's `strtol` and `strtoull` rea
 memcached 1.6.18, its source and observed.
 
 Nothing here recurses or believes a length: every read and write is checked against the ends of its
-buffer first, since the compiled one would not notice. A table of the caller's own that is too short
-is an `IndexError`, and nothing else raises.
+buffer first, since the compiled one would not notice.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import logweir.replication.bucket.kernel as bucket
 import logweir.replication.memcached.wire.metakernel as meta
@@ -26,23 +23,15 @@ import logweir.replication.memcached.wire.wordkernel as words_of
 import logweir.wal.kernel as rows
 from logweir.replication.memcached.wire import textforms as forms
 
-if TYPE_CHECKING:
-    from array import array
-
-    Table = array[int] | memoryview
-
 COMPILED = not __file__.endswith(".py")
 
-# What `take` is given and writes: where the next line begins, bytes used of `out` and of `told`;
-# and a number that how it ended is about.
-AT, USED, TOLD, ABOUT = range(4)
-
-# How it ended: nothing whole is left, ABOUT bytes have to be there, 0: not known; so much room is
+# How it ended: nothing whole is left, `about` bytes have to be there, 0: not known; so much room is
 # wanted; a line that is not for here, and where it ends; so many bytes of a value are still to be
 # passed over.
 WAITS, NO_ROOM, OTHER, PASSES = range(4)
 
-# The same for C, which alone then sees them.
+# The same for C, which alone then sees them; and what `make` is given and writes: where the next
+# line begins, bytes used of `out` and of `told`, and a number that how it ended is about.
 _AT, _USED, _TOLD, _ABOUT = range(4)
 _WAITS, _NO_ROOM, _OTHER, _PASSES = range(4)
 
@@ -53,6 +42,8 @@ _LINE_ROOM = 512  # for the requests of a line, beside its own bytes
 _KEY_ROOM = 16  # times the bytes of a line of keys are its requests at most
 _META_SIZE = 12  # metakernel._SIZE
 _TOLD_ROOM = 512  # for the record of a meta command
+_RECORDS_MAX = 64 * 1024
+_ROOM = 1024
 _WORDS_MAX = 23
 _ALL = 0xFFFF_FFFF_FFFF_FFFF  # the CAS of no item
 _LOW = 0xFFFF_FFFF
@@ -100,13 +91,14 @@ _BAD_DELETE = forms.line_number(
     b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]"
 )
 _TOO_LARGE = forms.line_number(b"SERVER_ERROR object too large for cache")
+_MN = forms.line_number(b"MN")
 
 
 def command_of(raw: bytes, at: int, stop: int) -> int:
     """The number of a command, of a meta command its second letter; 0: it is not for here.
     Unchecked."""
     if stop - at == 2 and raw[at] == 0x6D:  # m
-        return raw[at + 1] if raw[at + 1] in (0x67, 0x73, 0x64, 0x61, 0x65) else 0  # g s d a e
+        return raw[at + 1] if raw[at + 1] in (0x67, 0x73, 0x64, 0x61, 0x65, 0x6E) else 0  # gsdaen
     for number in range(1, 16):
         slot = number * _NAME_BYTES
         if raw[at] == NAMES[slot + 1] and words_of.is_word(
@@ -247,7 +239,7 @@ def put_store(
     return rows.copy(raw, at, at + store[2], out, used)
 
 
-def take(data: bytes, value_max: int, numbers: Table, out: bytearray, told: bytearray) -> int:
+def make(data: bytes, value_max: int, numbers: list[int], out: bytearray, told: bytearray) -> int:
     """Make requests of whole lines, and of values behind them. Returns how it ended.
 
     `value_max`: longest value; `numbers`: see above; `told`: takes the records of meta commands.
@@ -257,15 +249,11 @@ def take(data: bytes, value_max: int, numbers: Table, out: bytearray, told: byte
     store = [0] * 5
     fields = [0] * 16
     places = [0]
-    if len(numbers) <= _ABOUT:
-        raise IndexError("take: a table is too short")
     at = numbers[_AT]
     used = numbers[_USED]
     places[0] = numbers[_TOLD]
     end = len(data)
     room = len(out)
-    if at < 0 or used < 0 or used > room or places[0] < 0:
-        raise IndexError("take: numbers beyond their buffers")
     how = _WAITS
     about = 0
     while at < end:
@@ -298,6 +286,8 @@ def take(data: bytes, value_max: int, numbers: Table, out: bytearray, told: byte
             used = words_of.put_line(to, used, _ERROR, 0)
         elif command <= _GATS:
             used = take_gets(raw, command, words, stop, to, used)
+        elif command == 0x6E:  # mn
+            used = words_of.put_line(to, used, _MN, 0)
         elif _CAS < command <= _DELETE:
             used = take_short(raw, command, words, count, to, used)
         else:
@@ -345,3 +335,32 @@ def take(data: bytes, value_max: int, numbers: Table, out: bytearray, told: byte
     numbers[_TOLD] = places[0]
     numbers[_ABOUT] = about
     return how
+
+
+class Lines:
+    """The lines of one connection. `records`: takes the records of meta commands; `how`, `at`,
+    `about`: how the newest `take` ended, where, and what that is about."""
+
+    def __init__(self, records: bytearray) -> None:
+        self._records = records
+        self.how = WAITS
+        self.at = self.about = 0
+
+    def take(self, data: bytes, at: int, value_max: int) -> bytes:
+        """The requests of whole lines from `at` on, and of values behind them. `value_max`: the
+        longest value."""
+        numbers = [at, 0, 0, 0]
+        parts = []
+        told = bytearray(min(len(data), _RECORDS_MAX) + _TOLD_ROOM)
+        records = told
+        how = _NO_ROOM
+        while how == _NO_ROOM:
+            out = bytearray(numbers[_ABOUT] + 2 * (len(data) - numbers[_AT]) + _ROOM)
+            numbers[_USED] = numbers[_TOLD] = 0
+            how = make(data, value_max, numbers, out, told)
+            to = out
+            parts.append(bytes(to[: numbers[_USED]]))
+            if numbers[_TOLD]:
+                self._records += records[: numbers[_TOLD]]
+        self.how, self.at, self.about = how, numbers[_AT], numbers[_ABOUT]
+        return b"".join(parts)

@@ -66,5 +66,13 @@ cdef Py_ssize_t put_meta(
                failed=Py_ssize_t, told=Py_ssize_t, end=Py_ssize_t, room=Py_ssize_t, how=Py_ssize_t,
                body=Py_ssize_t, status=Py_ssize_t, opaque=u64, form=Py_ssize_t, is_quiet=bint,
                line=Py_ssize_t, size=Py_ssize_t, need=Py_ssize_t)
-cpdef Py_ssize_t tell(
-    bytes answers, bytearray records, u64[::1] numbers, bytearray out) except? -2
+cdef Py_ssize_t write(
+    bytes answers, bytearray records, u64* numbers, bytearray out) except -2
+
+cdef class Teller:
+    cdef bytearray _records
+    cdef readonly u64 failed
+
+    @cython.locals(numbers="unsigned long long[6]", parts=list, how=Py_ssize_t, left=Py_ssize_t,
+                   out=bytearray, to=Target)
+    cpdef bytes tell(self, bytes answers, double now)

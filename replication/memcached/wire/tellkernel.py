@@ -8,41 +8,30 @@ nothing else calls it. Answers are specified in `memcached.wire.codec`; their op
 they are told, in `memcached.wire.textforms`.
 
 Nothing here recurses or believes a length: every read and write is checked against the ends of its
-buffer first, since the compiled one would not notice. A table of the caller's own that is too short
-is an `IndexError`, and nothing else raises.
+buffer first, since the compiled one would not notice. A part of an answer, or of a record, is an
+`IndexError`, and nothing else raises.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import logweir.replication.bucket.kernel as bucket
 import logweir.wal.kernel as rows
 from logweir.replication.memcached.wire import textforms as forms
 
-if TYPE_CHECKING:
-    from array import array
-
-    Table = array[int] | memoryview
-
 COMPILED = not __file__.endswith(".py")
 
-# What `tell` is given and writes: where the next answer begins, bytes used of `out`, with what
+# What `write` is given and writes: where the next answer begins, bytes used of `out`, with what
 # status an item of the `get` that is under way was refused, 0: none; where the next record begins;
-# Unix seconds.
-AT, USED, FAILED, TOLD, NOW = range(5)
-
-# How it ended: with all answers, or before one that wants so much room as stands in ABOUT.
-DONE, NO_ROOM = range(2)
-ABOUT = 5
-
-# The same for C, which alone then sees them.
+# Unix seconds; so much room is wanted.
 _AT, _USED, _FAILED, _TOLD, _NOW, _ABOUT = range(6)
+
+# How it ended: with all answers, or before one that wants more room.
 _DONE, _NO_ROOM = range(2)
 
 _HEADER = 24
 _TEXT_ROOM = 512  # of a line, beside its keys and values
 _FLAG_ROOM = 22  # of what is told for a byte of a record
+_ROOM = 1024
 _FORMS = 32
 _MISSING, _EXISTS, _TOO_BIG, _NOT_STORED = 1, 2, 3, 5
 _ADD, _REPLACE, _APPEND, _PREPEND = 2, 3, 0x0E, 0x0F
@@ -304,30 +293,26 @@ def put_meta(
     return put_end(out, used)
 
 
-def tell(answers: bytes, records: bytearray, numbers: Table, out: bytearray) -> int:
+def write(answers: bytes, records: bytearray, numbers: list[int], out: bytearray) -> int:
     """Write what clients are told of answers. Returns how it ended.
 
     `answers`: whole ones; `records`: of meta commands, those of these answers and behind them;
     `numbers`: see above.
     """
     raw, to, record = answers, out, records
-    if len(numbers) <= _ABOUT:
-        raise IndexError("tell: a table is too short")
     at = numbers[_AT]
     used = numbers[_USED]
     failed = numbers[_FAILED]
     told = numbers[_TOLD]
     end = len(answers)
     room = len(out)
-    if at < 0 or used < 0 or used > room or told < 0:
-        raise IndexError("tell: numbers beyond their buffers")
     how = _DONE
     while at < end:
         if end - at < _HEADER:
-            raise IndexError("tell: a part of an answer")
+            raise IndexError("write: a part of an answer")
         body = bucket.load4(raw, at + 8)
         if body > end - at - _HEADER or bucket.load2(raw, at + 2) + raw[at + 4] > body:
-            raise IndexError("tell: a part of an answer")
+            raise IndexError("write: a part of an answer")
         status = bucket.load2(raw, at + 6)
         opaque = bucket.load4(raw, at + 12)
         form = opaque >> 24
@@ -349,7 +334,7 @@ def tell(answers: bytes, records: bytearray, numbers: Table, out: bytearray) -> 
                 failed = 0
         elif form >= _META_GET:
             if size < 2 or size > len(records) - told:
-                raise IndexError("tell: a record is missing")
+                raise IndexError("write: a record is missing")
             used = put_meta(raw, at, record, told, told + size, numbers[_NOW], to, used)
             told += size
         elif form == _END:
@@ -378,3 +363,30 @@ def tell(answers: bytes, records: bytearray, numbers: Table, out: bytearray) -> 
     numbers[_FAILED] = failed
     numbers[_TOLD] = told
     return how
+
+
+class Teller:
+    """What one connection is told. `records`: of meta commands that are not answered yet;
+    `failed`: with what status an item of the `get` that is under way was refused, 0: none was."""
+
+    def __init__(self, records: bytearray) -> None:
+        self._records = records
+        self.failed = 0
+
+    def tell(self, answers: bytes, now: float) -> bytes:
+        """What the client is told of whole answers. `now`: Unix seconds."""
+        numbers = [0, 0, self.failed, 0, 0, 0]
+        numbers[_NOW] = int(now)
+        parts = []
+        how = _NO_ROOM
+        while how == _NO_ROOM:
+            left = len(answers) - numbers[_AT] + len(self._records) - numbers[_TOLD]
+            out = bytearray(numbers[_ABOUT] + 2 * left + _ROOM)
+            numbers[_USED] = 0
+            how = write(answers, self._records, numbers, out)
+            to = out
+            parts.append(bytes(to[: numbers[_USED]]))
+        self.failed = numbers[_FAILED]
+        if numbers[_TOLD]:
+            del self._records[: numbers[_TOLD]]
+        return b"".join(parts)

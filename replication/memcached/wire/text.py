@@ -12,7 +12,6 @@ that is too long is passed over as it comes. Source: memcached 1.6.18, its sourc
 from __future__ import annotations
 
 import re
-from array import array
 from typing import Final
 
 from logweir.errors import LimitExceeded
@@ -33,12 +32,9 @@ from logweir.wal import kernel as rows_kernel
 
 __all__ = ["TextCodec"]
 
-_ROOM: Final = 4096
 _FIRST: Final = tuple(bytes((letter,)) for letter in b"mgsacidt")
 """Letters with which commands begin; what begins otherwise may be a browser, which is hung up on.
 Source: memcached 1.6.18."""
-_RECORDS_MAX: Final = 64 * 1024
-_RECORD_ROOM: Final = 1024
 _KEYS: Final = re.compile(rb" {0,100}gets? ")
 _NUMBER: Final = re.compile(rb"[ \t\n\v\f\r]*([+-]?[0-9]+)(?=[ \t\n\v\f\r]|\Z)")
 
@@ -64,67 +60,49 @@ class TextCodec:
         self._is_value = False  # what is kept is a line and a part of its value
         self._is_keys = False  # it is a line of keys
         self._pass_bytes = 0
-        self._failed = 0
-        self._records = bytearray()
+        records = bytearray()  # of meta commands that are not answered yet
+        self._lines = linekernel.Lines(records)
+        self._teller = tellkernel.Teller(records)
+        self.tell = self._teller.tell
 
     def __len__(self) -> int:
         """Bytes of a command that is not whole yet, those passed over included."""
-        return len(self._kept) + self._pass_bytes
+        return self._kept.size_bytes + self._pass_bytes
 
     def feed(self, data: bytes) -> tuple[bytes, LimitExceeded | None]:
         """The binary requests of the commands that are whole now, and what ends the connection
         after them, if anything."""
-        passed = min(self._pass_bytes, len(data))
-        self._pass_bytes -= passed
-        data = data[passed:]
-        if len(self._kept) and not self._is_value and b"\n" not in data:
-            self._kept.add(data)
-            return self._check_line()
-        data = self._kept.join(data)
-        return self._take(data) if data else (b"", None)
-
-    def tell(self, answers: bytes, now: float) -> bytes:
-        """What the client is told of whole binary answers. `now`: Unix seconds."""
-        parts: list[memoryview] = []
-        numbers = array("Q", (0, 0, self._failed, 0, int(now), len(answers) + _ROOM))
-        how = tellkernel.NO_ROOM
-        while how != tellkernel.DONE:
-            out = bytearray(numbers[tellkernel.ABOUT])
-            numbers[tellkernel.USED] = 0
-            how = tellkernel.tell(answers, self._records, numbers, out)
-            parts.append(memoryview(out)[: numbers[tellkernel.USED]])
-        self._failed = numbers[tellkernel.FAILED]
-        del self._records[: numbers[tellkernel.TOLD]]
-        return b"".join(parts)
+        if self._kept.size_bytes or self._pass_bytes:
+            passed = min(self._pass_bytes, len(data))
+            self._pass_bytes -= passed
+            data = data[passed:]
+            if self._kept.size_bytes and not self._is_value and b"\n" not in data:
+                self._kept.add(data)
+                return self._check_line()
+            data = self._kept.join(data)
+        lines = self._lines
+        made = lines.take(data, 0, TAP_VALUE_BYTES)
+        if lines.how == linekernel.WAITS and lines.at == len(data):
+            return made, None
+        return self._go_on(data, made)
 
     def finish(self, now: float) -> bytes:
         """What the client is told of a `get` whose end does not come."""
         end = encode_answer(Packet(Opcode.NOOP, opaque=textforms.END << 24))
-        return self.tell(end, now) if self._failed else b""
+        return self.tell(end, now) if self._teller.failed else b""
 
-    def _take(self, data: bytes) -> tuple[bytes, LimitExceeded | None]:
-        parts: list[bytes] = []
-        numbers = array("Q", (0, 0, 0, 0))
-        told = bytearray(min(len(data), _RECORDS_MAX) + _RECORD_ROOM)
-        how = linekernel.NO_ROOM
-        while how in (linekernel.NO_ROOM, linekernel.OTHER):
-            at, _, _, about = numbers
-            if how == linekernel.NO_ROOM:
-                room = bytearray(about + 2 * (len(data) - at) + _ROOM)
-            numbers[linekernel.USED] = numbers[linekernel.TOLD] = 0
-            how = linekernel.take(data, TAP_VALUE_BYTES, numbers, room, told)
-            at, used, recorded, about = numbers
-            self._records += memoryview(told)[:recorded]
-            parts.append(bytes(memoryview(room)[:used]))
-            if how == linekernel.OTHER:
-                parts.append(_other(data[at:about]))
-                numbers[linekernel.AT] = about
+    def _go_on(self, data: bytes, made: bytes) -> tuple[bytes, LimitExceeded | None]:
+        """`feed` behind what was `made` of lines that are about items."""
+        lines, parts = self._lines, [made]
+        while lines.how == linekernel.OTHER:
+            parts.append(_other(data[lines.at : lines.about]))
+            parts.append(lines.take(data, lines.about, TAP_VALUE_BYTES))
         problem = None
-        if how == linekernel.PASSES:
-            self._pass_bytes = about
-        elif at < len(data):
-            self._is_value, self._is_keys = about > 0, False
-            self._kept.keep(data[at:], about)
+        if lines.how == linekernel.PASSES:
+            self._pass_bytes = lines.about
+        elif lines.at < len(data):
+            self._is_value, self._is_keys = lines.about > 0, False
+            self._kept.keep(data[lines.at :], lines.about)
             said, problem = self._check_line()
             parts.append(said)
         return b"".join(parts), problem
@@ -171,8 +149,6 @@ def _other(line: bytes) -> bytes:
     words = [word for word in text.split(b" ") if word]
     quiet = words[-1:] == [b"noreply"]
     match words:
-        case [b"mn", *_]:
-            return _line(b"MN")
         case [b"stats"]:
             return _request(Opcode.STAT, textforms.STAT)
         case [b"stats", b"reset", *_]:
