@@ -14,6 +14,7 @@ from interop.serving import Serving
 from logweir.replication.protocols import parse_listen_url
 
 MEMCCAPABLE = shutil.which("memccapable")
+MEMASLAP = shutil.which("memaslap") or shutil.which("memcaslap")  # as Debian calls it
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,22 @@ def test_memccapable_finds_all_of_both_protocols(port: int) -> None:
         )
         assert done.stdout.count("[pass]") == 27, done.stdout + done.stderr
         assert done.stdout.endswith("All tests passed\n"), done.stdout + done.stderr
+
+
+@pytest.mark.skipif(MEMASLAP is None, reason="no `memaslap` program on this machine")
+@pytest.mark.parametrize("options", [("-v", "0.1"), ("-B", "-d", "8")], ids=["lines", "packets"])
+def test_the_load_of_memaslap_loses_nothing(port: int, options: tuple[str, ...]) -> None:
+    """By lines with a tenth of the values compared, and by packets, eight in flight."""
+    done = subprocess.run(
+        [str(MEMASLAP), "-s", f"127.0.0.1:{port}", "-T", "1", "-c", "8", "-x", "4000", *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    told = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
+    assert (told["cmd_get"], told["cmd_set"]) == ("3600", "400"), done.stdout + done.stderr
+    wrong = [told.get(name, "0") for name in ("get_misses", "verify_misses", "verify_failed")]
+    assert wrong == ["0"] * 3, done.stdout
 
 
 @nodeclients.needed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from logweir.replication.iproto.follow.source import TarantoolSource
@@ -28,7 +28,7 @@ class IprotoProtocol(WireProtocol):
     def __init__(self, shared: Shared, around: Surroundings) -> None:
         super().__init__(shared, around)
         found = load_functions(around.functions) if around.functions else {}
-        calls = {
+        calls: dict[str, Callable[..., Any]] = {
             **found,
             **around.calls,
             "box.info": lambda: self.instance.info(),
