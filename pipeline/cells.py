@@ -21,6 +21,7 @@ Numbers = Any  # a numpy array
 
 _KIND: Final = {name: number for number, name in enumerate(typedkernel.KINDS)}
 _OFFSET_MAX: Final = 2**31 - 1
+_HALF: Final = 2**32 - 1
 
 
 def packed(column: pa.Array) -> tuple[bytes, Numbers]:
@@ -76,7 +77,8 @@ class Cells:
         self.odd = bytearray(count)
 
     def column(self, number: int, kind: str, arrow: pa.DataType) -> pa.Array:
-        """The column of a field. `kind`: one of `typedkernel.KINDS`, or boolean."""
+        """The column of a field. `kind`: one of `typedkernel.KINDS`, boolean, or fixed with the
+        scale of `arrow`. Raises `DecodeError`."""
         data, table, at, count = self.data, self.table, number * self.count, self.count
         valid = bytearray((count + 7) // 8)
         if kind == "boolean":
@@ -93,6 +95,12 @@ class Cells:
                 lambda texts, *more: typedkernel.write(_KIND[kind], texts, data, table, at, *more)
             )
         numbers = np.empty(count * arrow.bit_width // 64, np.uint64)
+        if kind.startswith("fixed "):
+            found = typedkernel.fixed(arrow.scale, data, table, at, numbers.data, valid, self.odd)
+            if -count <= found < 0:
+                span = int(table[at - 1 - found])
+                _shown(data[span & _HALF : span >> 32])  # says what is wrong with it
+            return _array(arrow, count, found == count, valid, numbers)
         done = typedkernel.fill(_KIND[kind], data, table, at, numbers.data, valid, self.odd)
         return _array(arrow, count, done, valid, numbers)
 

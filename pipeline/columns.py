@@ -135,9 +135,14 @@ def arrow_schema(names: Sequence[str], types: Mapping[str, str] = COLUMNS) -> pa
         "BINARY": pa.binary(),
         "BOOLEAN": pa.bool_(),
         "TIMESTAMP": pa.timestamp("us", tz="UTC"),
-        "DECIMAL(20,0)": pa.decimal128(20, 0),
     }
-    return pa.schema([pa.field(name, made[types[name]]) for name in names])
+
+    def kind(ddl: str) -> pa.DataType:
+        if ddl.startswith("DECIMAL("):
+            return pa.decimal128(*map(int, ddl[8:-1].split(",")))
+        return made[ddl]
+
+    return pa.schema([pa.field(name, kind(types[name])) for name in names])
 
 
 def widened(

@@ -148,8 +148,8 @@ cdef class Texts:
     cdef void uuid(self, Py_ssize_t start) noexcept
 
     @cython.locals(raw=Source, end=Py_ssize_t, scale=Py_ssize_t, count=Py_ssize_t, i=Py_ssize_t,
-                   sign=Py_ssize_t, digits=Py_ssize_t, nibble=Py_ssize_t, point=Py_ssize_t,
-                   shown=Py_ssize_t, _=Py_ssize_t)
+                   sign=Py_ssize_t, digits=Py_ssize_t, point=Py_ssize_t, shown=Py_ssize_t,
+                   _=Py_ssize_t)
     cdef bint decimal(self, Py_ssize_t start, Py_ssize_t stop) except -1
 
 @cython.locals(first=Py_ssize_t)
@@ -160,6 +160,10 @@ cdef Py_ssize_t integer_end(Source data, Py_ssize_t at, Py_ssize_t stop) noexcep
 
 @cython.locals(first=Py_ssize_t, bits=Py_ssize_t, value=u64)
 cdef Py_ssize_t small_integer(Source data, Py_ssize_t at, Py_ssize_t end) noexcept
+
+@cython.locals(end=Py_ssize_t, scale=Py_ssize_t, digits=Py_ssize_t, i=Py_ssize_t,
+               nibble=Py_ssize_t)
+cdef Py_ssize_t decimal_digits(Source data, Py_ssize_t start, Py_ssize_t stop) noexcept
 
 @cython.locals(size=Py_ssize_t)
 cdef bint is_same(

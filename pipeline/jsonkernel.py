@@ -378,21 +378,13 @@ class Texts:
         """The text that Python has for a decimal (`wal.mp` has its bytes). False, and nothing is
         written, where it is malformed."""
         raw = self.raw
-        end = integer_end(raw, start, stop)
-        if end < 0 or end >= stop:
+        digits = decimal_digits(raw, start, stop)
+        if digits < 0:
             return False
+        end = integer_end(raw, start, stop)
         scale = small_integer(raw, start, end)
         count = 2 * (stop - end) - 1
         sign = raw[stop - 1] & 0x0F
-        digits = 0
-        for i in range(count):
-            nibble = raw[end + (i >> 1)] >> (0 if i & 1 else 4) & 0x0F
-            if nibble > 9:
-                return False
-            if digits or nibble:
-                digits += 1
-        if sign < 10 or digits > DIGITS or scale > SCALE or scale < -SCALE:
-            return False
         if sign == 11 or sign == 13:
             self.byte(0x2D)
         if digits == 0:
@@ -443,6 +435,24 @@ def small_integer(data: bytes, at: int, end: int) -> int:
         value = (ONES >> (64 - bits)) - value + 1
         return -value if value < 128 else -128
     return value if value < 127 else 127
+
+
+def decimal_digits(data: bytes, start: int, stop: int) -> int:
+    """How many digits that decimal has, zeros in front left out; -1 where it is malformed."""
+    end = integer_end(data, start, stop)
+    if end < 0 or end >= stop:
+        return -1
+    scale = small_integer(data, start, end)
+    digits = 0
+    for i in range(2 * (stop - end) - 1):
+        nibble = data[end + (i >> 1)] >> (0 if i & 1 else 4) & 0x0F
+        if nibble > 9:
+            return -1
+        if digits or nibble:
+            digits += 1
+    if data[stop - 1] & 0x0F < 10 or digits > DIGITS or scale > SCALE or scale < -SCALE:
+        return -1
+    return digits
 
 
 def is_same(data: bytes, start: int, stop: int, other: int, end: int) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from logweir.errors import ConfigError, DecodeError, without_secrets
 from logweir.limits import (
+    DECIMAL_DIGITS,
     PIPELINE_BATCH_BYTES,
     PIPELINE_BATCH_ROWS,
     PIPELINE_SPLIT_BYTES,
@@ -34,6 +35,7 @@ __all__ = [
     "ScanOptions",
     "SinkOptions",
     "absolute",
+    "check_decimals",
     "is_spooled",
     "is_topic",
     "list_text",
@@ -143,6 +145,13 @@ def _columns(key: str, text: str) -> tuple[str, ...]:
     return parse_paths(key, text) if text.startswith("[") else tuple(_items(text))
 
 
+def check_decimals(key: str, text: str) -> str:
+    """`text`, if it is `string` or the scale of a DECIMAL, 0 … 38. Raises `ConfigError`."""
+    if text != "string" and parse_count(key, text) > DECIMAL_DIGITS:
+        raise _refuse(key, f"{text!r} is not string, or 0 … {DECIMAL_DIGITS}")
+    return text
+
+
 def _positive(key: str, text: str) -> int:
     return parse_count(key, text, 1)
 
@@ -163,6 +172,7 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "time_to": _time,
     "space": lambda key, text: text,
     "integers": _one_of(("decimal", "long")),
+    "decimals": check_decimals,
     "spaces": _spaces,
     "types": _types,
     "split_bytes": _positive,
@@ -210,6 +220,7 @@ class ScanOptions:
     time_to: float | None = None
     space: str = ""
     integers: str = "decimal"
+    decimals: str = "string"
     spaces: tuple[int | str, ...] = ()
     types: tuple[int, ...] = ()
     split_bytes: int = PIPELINE_SPLIT_BYTES
@@ -405,8 +416,8 @@ def target_folder(key: str, to: str | os.PathLike[str]) -> Path:
             key,
             f"{shown(text)!r} is no local folder: what is written here is locked, or renamed as a "
             f"whole, which {scheme}:// does not promise.",
-            "name a folder that the driver and all workers see, then copy what is in it; what "
-            "compact, export and cdc write may go to an object store",
+            "name a folder that the driver and all workers see; `logweir archive` copies a store "
+            "into an object store, and compact, export and cdc write there",
         )
     return Path(urllib.parse.unquote(urllib.parse.urlsplit(text).path))
 

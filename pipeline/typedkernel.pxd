@@ -25,6 +25,14 @@ cpdef bint fill(
     Py_ssize_t kind, bytes data, u64[::1] table, Py_ssize_t at, u64[::1] out, bytearray valid,
     bytearray odd) except? -1
 
+@cython.locals(raw=Source, bits=Target, count=Py_ssize_t, i=Py_ssize_t, span=u64,
+               start=Py_ssize_t, stop=Py_ssize_t, low=u64, high=u64, found=bint, head=Py_ssize_t,
+               digits=Py_ssize_t, end=Py_ssize_t, more=Py_ssize_t, last=Py_ssize_t, k=Py_ssize_t,
+               digit=u64, part=u64, over=u64, sign=Py_ssize_t)
+cpdef Py_ssize_t fixed(
+    Py_ssize_t scale, bytes data, u64[::1] table, Py_ssize_t at, u64[::1] out, bytearray valid,
+    bytearray odd) except? -2
+
 @cython.locals(raw=Source, bits=Target, to=Target, count=Py_ssize_t, i=Py_ssize_t, span=u64,
                start=Py_ssize_t, stop=Py_ssize_t)
 cpdef bint booleans(

@@ -158,6 +158,64 @@ def fill(
     return True
 
 
+def fixed(
+    scale: int, data: bytes, table: Spans, at: int, out: Spans, valid: bytearray, odd: bytearray
+) -> int:
+    """Write a column of decimals with `scale` digits behind the point, as `fill` writes `DECIMAL`:
+    those that have more digits there, or more than 38 in all, are none of the column.
+
+    Returns how many rows there are; -1 - i where decimal i is malformed, or, after the last one,
+    where a buffer is of another length.
+    """
+    raw, bits = data, valid
+    count = len(odd)
+    if at < 0 or len(table) - at < count or len(out) != 2 * count or len(valid) * 8 < count:
+        return -1 - count
+    for i in range(count):
+        span = table[at + i]
+        start = span & HALF
+        stop = span >> 32
+        low = 0
+        high = 0
+        if start < stop <= len(data) and raw[start] != NIL:
+            head = texts.extension_head(raw, start, stop)
+            found = head > 0 and raw[head - 1] == EXT_DECIMAL
+            if found:
+                digits = texts.decimal_digits(raw, head, stop)
+                if digits < 0:
+                    return -1 - i
+                end = texts.integer_end(raw, head, stop)
+                more = scale - texts.small_integer(raw, head, end)
+                last = 2 * (stop - end) - 1
+                found = digits == 0 or digits + more <= texts.DIGITS
+                if found and digits:
+                    for k in range(last - digits, last + more if more > 0 else last):
+                        digit = 0
+                        if k < last:
+                            digit = raw[end + (k >> 1)] >> (0 if k & 1 else 4) & 0x0F
+                        if more < 0 and k >= last + more:
+                            found = found and digit == 0
+                        else:
+                            part = (low & HALF) * 10 + digit
+                            over = (low >> 32) * 10 + (part >> 32)
+                            low = (over & HALF) << 32 | part & HALF
+                            high = high * 10 + (over >> 32)
+                    sign = raw[stop - 1] & 0x0F
+                    if sign == 11 or sign == 13:
+                        low = (ONES - low + 1) & ONES
+                        high = (ONES - high + (1 if low == 0 else 0)) & ONES
+            if found:
+                bits[i >> 3] |= 1 << (i & 7)
+            else:
+                low = 0
+                high = 0
+                table[at + i] = span | MISFIT
+                odd[i] = 1
+        out[2 * i] = low
+        out[2 * i + 1] = high
+    return count
+
+
 def booleans(
     data: bytes, table: Spans, at: int, out: bytearray, valid: bytearray, odd: bytearray
 ) -> bool:

@@ -80,20 +80,24 @@ def space_of_text(text: str) -> SpaceDef:
 def typed_rows(options: ScanOptions) -> TypedRows:
     """How rows of the space of resolved options become columns. Raises `ConfigError`."""
     wanted = () if options.columns == DEFAULT_COLUMNS else options.columns
-    return _typed_rows(options.space, options.integers, wanted)
+    return _typed_rows(options.space, options.integers, options.decimals, wanted)
 
 
 @lru_cache(maxsize=8)
-def _typed_rows(definition: str, integers: str, wanted: tuple[str, ...]) -> TypedRows:
-    return TypedRows(space_of_text(definition), integers, wanted)
+def _typed_rows(
+    definition: str, integers: str, decimals: str, wanted: tuple[str, ...]
+) -> TypedRows:
+    columns = TypedColumns(space_of_text(definition), integers, decimals, (*_FRONT, _OPS))
+    return TypedRows(columns, wanted)
 
 
 class TypedRows:
-    """The columns of one space's rows. `wanted`: names of columns, empty for all; `types`: of all
-    that there are, as Spark's DDL names them. Raises `ConfigError` for a name that is none."""
+    """The columns of one space's rows. `columns`: of its fields; `wanted`: names, empty for all;
+    `types`: of all that there are, as Spark's DDL names them. Raises `ConfigError` for a name that
+    is none."""
 
-    def __init__(self, space: SpaceDef, integers: str, wanted: tuple[str, ...] = ()) -> None:
-        self._columns = TypedColumns(space, integers, (*_FRONT, _OPS))
+    def __init__(self, columns: TypedColumns, wanted: tuple[str, ...] = ()) -> None:
+        self._columns = columns
         self.types: Mapping[str, str] = {**_FRONT, **self._columns.types, _OPS: "STRING"}
         self.names = check_columns(wanted or tuple(self.types), known=self.types)
         self.schema = arrow_schema(self.names, self.types)

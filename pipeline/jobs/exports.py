@@ -107,6 +107,7 @@ def export(
     space: str | int | None = None,
     until: Until = None,
     integers: str = "decimal",
+    decimals: str | int = "string",
     told: Told | None = None,
     **options: Any,
 ) -> Exported:
@@ -116,20 +117,22 @@ def export(
 
     `format`: parquet, json (lines), csv (with header), delta; `what`: changes or state; `space`:
     one space only, as typed columns; `until`: a vclock or time, for a state; `integers`: decimal or
-    long (see `typed`); `options`: of the scan, for changes. Raises `ConfigError`, and what reading
-    the archive raises; then nothing is left under `to`.
+    long, `decimals`: string or the scale of a DECIMAL (see `typed`); `options`: of the scan, for
+    changes. Raises `ConfigError`, and what reading the archive raises; then nothing is left under
+    `to`.
     """
     if format not in FORMATS:
         raise ConfigError("format", f"{format!r} is not one of {', '.join(FORMATS)}")
     if what not in ("changes", "state"):
         raise ConfigError("what", f"{what!r} is not changes or state")
+    numbers = {"integers": integers, "decimals": str(decimals)}
     write = _writer(to, format)
     folders = [paths] if isinstance(paths, str | Path) else paths
     with leased(*folders), watched(spark, told), typed_errors():
         if what == "state":
-            frame = _state_frame(spark, paths, space, until, integers)
+            frame = _state_frame(spark, paths, space, until, numbers)
         else:
-            frame = _changes_frame(spark, paths, space, until, integers, format, options)
+            frame = _changes_frame(spark, paths, space, until, numbers, format, options)
         return write(frame)
 
 
@@ -163,10 +166,14 @@ def _stored(frame: DataFrame, place: Place, format: str) -> Exported:
 
 
 def _state_frame(
-    spark: SparkSession, paths: Paths, space: str | int | None, until: Until, integers: str
+    spark: SparkSession,
+    paths: Paths,
+    space: str | int | None,
+    until: Until,
+    numbers: dict[str, str],
 ) -> DataFrame:
     if space is not None:
-        return table(spark, paths, space, until=until, integers=integers)
+        return table(spark, paths, space, until=until, **numbers)
     rows = state(spark, paths, prepared=prepared_state(spark, paths, until))
 
     def show(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -183,7 +190,7 @@ def _changes_frame(
     paths: Paths,
     space: str | int | None,
     until: Until,
-    integers: str,
+    numbers: dict[str, str],
     format: str,
     options: dict[str, Any],
 ) -> DataFrame:
@@ -192,7 +199,7 @@ def _changes_frame(
     listed = [paths] if isinstance(paths, str | Path) else list(paths)
     if space is not None:
         found = space_of(spark, paths, space)
-        return scan(spark, *listed, **options, space=definition_text(found), integers=integers)
+        return scan(spark, *listed, **options, space=definition_text(found), **numbers)
     if format == "json":
         return lines(spark, *listed, **{"kinds": "xlog", **options})
     return changes(spark, *listed, **options)
@@ -248,6 +255,7 @@ def cdc(
     format: str = "parquet",
     space: str | int | None = None,
     integers: str = "decimal",
+    decimals: str | int = "string",
     mirror: bool = False,
     every_seconds: float | None = None,
     **options: Any,
@@ -255,26 +263,27 @@ def cdc(
     """Export changes as they come, each once, going on where `checkpoint` says.
 
     `path`: the folder of a live or closed log; `to`: a folder, table or object store that grows
-    (what Spark alone reaches, as `hdfs://`, by its own sink); `format`, `space`, `integers`: as
-    `export`; `mirror`: a Delta table of the tuples of `space` instead of its changes (see
-    `mirror`); `every_seconds`: go on until stopped, a batch so often, else take what is there and
-    end; `options`: of the stream (`max_rows_per_batch` …). Returns the running query. The space's
-    definition is that of the start: stop and start after changing it. Rows that the checkpoint
-    still needs and that were collected: the query fails with `PositionUnavailable`, naming both
-    positions.
+    (what Spark alone reaches, as `hdfs://`, by its own sink); `format`, `space`, `integers`,
+    `decimals`: as `export`; `mirror`: a Delta table of the tuples of `space` instead of its changes
+    (see `mirror`); `every_seconds`: go on until stopped, a batch so often, else take what is there
+    and end; `options`: of the stream (`max_rows_per_batch` …). Returns the running query. The
+    space's definition is that of the start: stop and start after changing it. Rows that the
+    checkpoint still needs and that were collected: the query fails with `PositionUnavailable`,
+    naming both positions.
     """
     if format not in FORMATS:
         raise ConfigError("format", f"{format!r} is not one of {', '.join(FORMATS)}")
+    numbers = {"integers": integers, "decimals": str(decimals)}
     write = None
     if mirror:
-        write, options = _mirrored(spark, path, to, checkpoint, format, space, integers, options)
+        write, options = _mirrored(spark, path, to, checkpoint, format, space, numbers, options)
     found = None if space is None or mirror else space_of(spark, path, space)
     if mirror:
         given = options
     elif found is None:
         given = {**options, "columns": [*_ROW_COLUMNS, "key_json", "tuple_json", "ops_json"]}
     else:
-        given = {**options, "space": definition_text(found), "integers": integers}
+        given = {**options, "space": definition_text(found), **numbers}
     texts = scan_options(path, **given).to_text()
     texts.pop("paths", None)
     frame = spark.readStream.format("logweir").options(**texts).load(absolute(str(path)))
@@ -309,7 +318,7 @@ def _mirrored(
     checkpoint: str | Path,
     format: str,
     space: str | int | None,
-    integers: str,
+    numbers: dict[str, str],
     options: dict[str, Any],
 ) -> tuple[Any, dict[str, Any]]:
     """What keeps a mirror, and the options of its stream."""
@@ -321,10 +330,10 @@ def _mirrored(
     with leased(path), typed_errors():
         prepared = prepared_state(spark, path, spaces=[space])
         found = prepared.history.schema.space(space)
-        start = begin_mirror(spark, prepared, found, place, kept, integers)
+        start = begin_mirror(spark, prepared, found, place, kept, numbers)
     given = {"max_rows_per_batch": MIRROR_ROWS, **options, "columns": list(MIRROR_COLUMNS)}
     spaces = [found.id, int(SystemSpace.TRUNCATE)]
-    write = merging(found, place, kept, integers)
+    write = merging(found, place, kept, numbers)
     return write, {**given, "from": str(start), "spaces": spaces}
 
 

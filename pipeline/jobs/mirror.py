@@ -68,8 +68,8 @@ _BY_KEY: Final = (RowType.UPDATE, RowType.DELETE)
 _FULL: Final = (RowType.INSERT, RowType.REPLACE)
 
 
-def _typed(space: SpaceDef, integers: str) -> TypedColumns:
-    return TypedColumns(space, integers, (_KEY, _TUPLE, _GONE))
+def _typed(space: SpaceDef, numbers: dict[str, str]) -> TypedColumns:
+    return TypedColumns(space, **numbers, reserved=(_KEY, _TUPLE, _GONE))
 
 
 def _schema(columns: TypedColumns, *front: pa.Field) -> pa.Schema:
@@ -85,16 +85,17 @@ def begin_mirror(
     space: SpaceDef,
     place: DeltaPlace,
     checkpoint: str,
-    integers: str,
+    numbers: dict[str, str],
 ) -> VClock:
     """Make the table, unless it is there, and return the vclock that it began with.
 
-    `prepared`: the state to begin with. Raises `ConfigError` for a space without a key, and a table
-    that another query, or another definition of the space, has written.
+    `prepared`: the state to begin with; `numbers`: `integers` and `decimals` of `typed`. Raises
+    `ConfigError` for a space without a key, and a table that another query, or another definition
+    of the space, has written.
     """
     if space.primary is None:
         raise ConfigError("space", f"{space.name!r} has no primary key to tell rows apart")
-    columns = _typed(space, integers)
+    columns = _typed(space, numbers)
     if (table := place.table()) is None:
         place.check_free()
         _begin(spark, prepared, space, columns, place)
@@ -154,11 +155,11 @@ def _check(table: Any, columns: TypedColumns, place: DeltaPlace, checkpoint: str
 
 
 def merging(
-    space: SpaceDef, place: DeltaPlace, checkpoint: str, integers: str
+    space: SpaceDef, place: DeltaPlace, checkpoint: str, numbers: dict[str, str]
 ) -> Callable[[DataFrame, int], None]:
     """Merges a batch of `MIRROR_COLUMNS` into the table, unless it is in it already."""
     stage = place.below(_STAGE)
-    columns = _typed(space, integers)
+    columns = _typed(space, numbers)
     schema = _schema(columns, *_FRONT, pa.field(_GONE, pa.bool_()))
 
     def write(batch: DataFrame, number: int) -> None:

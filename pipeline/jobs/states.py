@@ -111,6 +111,7 @@ def table(
     *,
     until: Until = None,
     integers: str = "decimal",
+    decimals: str | int = "string",
     **options: Any,
 ) -> DataFrame:
     """The tuples of one space as typed columns, from its own format (see `typed`).
@@ -119,13 +120,13 @@ def table(
     """
     prepared = prepared_state(spark, paths, until, **options, spaces=[space])
     found = prepared.history.schema.space(space)
-    columns = TypedColumns(found, integers)
+    columns = TypedColumns(found, integers, str(decimals))
     wanted = found.id
     text = prepared.plan.to_text()
 
     def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keyer = keyer_of(text)
-        typed = TypedColumns(keyer.history.schema.space(wanted), integers)
+        typed = TypedColumns(keyer.history.schema.space(wanted), integers, str(decimals))
         for batch in Folder(keyer.history, keyer.plan.files).fold(batches):
             mine = np.flatnonzero(batch.column("space_id").to_numpy() == wanted)
             if len(mine):

@@ -8,7 +8,8 @@ string                  STRING
 boolean                 BOOLEAN
 varbinary               BINARY
 double                  DOUBLE
-decimal, uuid           STRING              its text: no decimal column holds every decimal
+decimal, uuid           STRING              its text: no decimal column holds every decimal; with
+                                            `decimals=SCALE` a decimal is DECIMAL(38, SCALE)
 number, scalar, any,    STRING              JSON (`wal.render`), so that 1, 1.0 and "1" differ
 array, map
 ======================  ==================  ====================================================
@@ -16,9 +17,10 @@ array, map
 Columns are named as fields are; Spark's names do not tell upper from lower case, so a second name
 that differs in case only gets `_2`. Behind them stands `_rest`: a JSON object, field number →
 value, of what the columns could not hold: fields beyond the format, a string that is not UTF-8, an
-integer over 2^63-1 in a BIGINT, a value of another type than the format now says. Nothing is cut or
-lost; `from_columns` makes the same tuple again, integers and floats of every width in their
-shortest form.
+integer over 2^63-1 in a BIGINT, a decimal that is not exactly one of its DECIMAL, a value of
+another type than the format now says. Nothing is cut or lost; `from_columns` makes the same tuple
+again, integers and floats of every width in their shortest form, and the decimals of a DECIMAL with
+zeros up to its scale.
 """
 
 from __future__ import annotations
@@ -36,9 +38,11 @@ import numpy as np
 import pyarrow as pa
 
 from logweir.errors import ConfigError, DecodeError, LogweirError
+from logweir.limits import DECIMAL_DIGITS
 from logweir.pipeline import typedkernel
 from logweir.pipeline.cells import Cells, Spans, placed
 from logweir.pipeline.columns import arrow_schema
+from logweir.pipeline.options import check_decimals
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.named import REST
@@ -85,29 +89,37 @@ class _Column:
     kind: str
 
 
-def _column(name: str, kind: FieldType, integers: str) -> _Column:
+def _column(name: str, kind: FieldType, integers: str, decimals: str) -> _Column:
     if integers == "long" and kind in (FieldType.UNSIGNED, FieldType.INTEGER):
         return _Column(name, kind, *_LONG)
+    if decimals != "string" and kind is FieldType.DECIMAL:
+        arrow = pa.decimal128(DECIMAL_DIGITS, int(decimals))
+        ddl = f"DECIMAL({DECIMAL_DIGITS},{decimals})"
+        return _Column(name, kind, ddl, arrow, f"fixed {decimals}")
     return _Column(name, kind, *_TYPES.get(kind, _JSON))
 
 
 @dataclass
 class TypedColumns:
-    """The columns of one space. `integers`: `decimal` or `long`; `reserved`: names that a field
-    does not get, as other columns have them. Raises `ConfigError`."""
+    """The columns of one space. `integers`: `decimal` or `long`; `decimals`: `string`, or how many
+    digits stand behind the point of a DECIMAL, 0 … 38, as text; `reserved`: names that a field does
+    not get, as other columns have them. Raises `ConfigError`."""
 
     space: SpaceDef
     integers: str = "decimal"
+    decimals: str = "string"
     reserved: tuple[str, ...] = ()
     columns: list[_Column] = field(init=False)
 
     def __post_init__(self) -> None:
         if self.integers not in ("decimal", "long"):
             raise ConfigError("integers", f"{self.integers!r} is not decimal or long")
+        check_decimals("decimals", self.decimals)
         fields = self.space.fields
         names = _names((one.name for one in fields), self.reserved)
         self.columns = [
-            _column(name, one.type, self.integers) for name, one in zip(names, fields, strict=True)
+            _column(name, one.type, self.integers, self.decimals)
+            for name, one in zip(names, fields, strict=True)
         ]
 
     @property

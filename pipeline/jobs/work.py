@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Told", "carrying", "per_item", "typed_errors", "watched"]
+__all__ = ["Told", "carrying", "per_item", "rows_under_way", "typed_errors", "watched"]
 
 Told = Callable[[int, int], None]
 """Called with how many tasks are done, and how many there are in the stages under way."""
@@ -153,6 +153,21 @@ def per_item(
 
     count = max(len(every), 1)
     return spark.range(0, len(every), 1, count).mapInArrow(carrying(run), ddl)
+
+
+def rows_under_way(spark: SparkSession) -> int:
+    """How many rows the tasks of the stages under way have read, or handed on, so far, as far as
+    Spark has heard of it; 0 where it does not say."""
+    try:
+        stages = spark.sparkContext.statusTracker().getActiveStageIds()
+        store = spark.sparkContext._jsc.sc().statusStore()
+        told = [store.lastStageAttempt(one) for one in stages]
+        return sum(
+            max(one.inputRecords(), one.shuffleReadRecords(), one.shuffleWriteRecords())
+            for one in told
+        )
+    except Exception:  # what py4j raises is of many kinds; this is for a look only
+        return 0
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import java.math.BigInteger;
 import org.apache.spark.sql.types.BinaryType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.Decimal;
+import org.apache.spark.sql.types.DecimalType;
 import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarArray;
@@ -13,7 +14,7 @@ import org.apache.spark.unsafe.types.UTF8String;
 
 /**
  * A column: a number per row, which is the value, the bits of a double, or a span of `data` where
- * the column is of texts or bytes (0 is null then). `marks`: what else is said of a number; null
+ * the column is of texts, of bytes or of decimals by their texts (0 is null then). `marks`: what else is said of a number; null
  * where nothing is.
  */
 final class Cells extends ColumnVector {
@@ -27,7 +28,8 @@ final class Cells extends ColumnVector {
 
     Cells(DataType type) {
         super(type);
-        isSpanned = type instanceof StringType || type instanceof BinaryType;
+        isSpanned = type instanceof StringType || type instanceof BinaryType
+                || type instanceof DecimalType decimal && decimal.precision() == DecimalType.MAX_PRECISION();
     }
 
     @Override
@@ -91,6 +93,10 @@ final class Cells extends ColumnVector {
     public Decimal getDecimal(int row, int precision, int scale) {
         if (isNullAt(row)) {
             return null;
+        }
+        if (isSpanned) {
+            BigDecimal value = new BigDecimal(getUTF8String(row).toString());
+            return Decimal.apply(value.setScale(scale), precision, scale);
         }
         if (marks != null && marks[row] == OVER) {
             BigInteger value = BigInteger.valueOf(numbers[row]).add(ABOVE);

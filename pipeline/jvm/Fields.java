@@ -12,7 +12,8 @@ final class Fields {
     private static final List<String> KINDS = List.of(
             "long", "decimal", "double", "string", "binary", "json", "decimal text", "uuid text", "boolean");
     private static final int LONG = 0, DECIMAL = 1, DOUBLE = 2, STRING = 3, BINARY = 4, JSON = 5;
-    private static final int DECIMAL_TEXT = 6, UUID_TEXT = 7, BOOLEAN = 8;
+    private static final int DECIMAL_TEXT = 6, UUID_TEXT = 7, BOOLEAN = 8, FIXED = 9; // and its scale
+    private static final String FIXED_NAME = "fixed ";
 
     private final Cells[] cells;
     private final Texts[] texts;
@@ -35,14 +36,19 @@ final class Fields {
         rest = Arrays.asList(makers).indexOf(REST);
         key = told.key();
         for (int field = 0; field < width; field++) {
-            kinds[field] = KINDS.indexOf(fields.get(field));
+            kinds[field] = kind(fields.get(field));
             columns[field] = Arrays.asList(makers).indexOf(Told.maker(field, fields.get(field)));
         }
         unseen = new Cells(org.apache.spark.sql.types.DataTypes.LongType);
     }
 
     static boolean isKnown(String maker) {
-        return maker.equals(REST) || maker.startsWith("field ") && KINDS.contains(maker.split(" ", 3)[2]);
+        return maker.equals(REST) || maker.startsWith("field ") && kind(maker.split(" ", 3)[2]) >= 0;
+    }
+
+    private static int kind(String name) {
+        boolean isFixed = name.startsWith(FIXED_NAME);
+        return isFixed ? FIXED + Integer.parseInt(name.substring(FIXED_NAME.length())) : KINDS.indexOf(name);
     }
 
     /** The columns of the tuples of the rows. `own`: numbers of each column. */
@@ -206,6 +212,10 @@ final class Fields {
                 out.uuid(head);
             } else {
                 out.decimal(head, stop);
+                if (kind >= FIXED && !out.fits(began, kind - FIXED)) {
+                    out.at = began;
+                    return false;
+                }
             }
         }
         to.numbers[row] = out.span(began);

@@ -160,7 +160,8 @@ def feed(seed: int, damaged: bool) -> str:
     """One run of both ways. Returns what came of it: "columns" or "error"."""
     random = Random(seed)
     space = space_of(random)
-    columns = TypedColumns(space, random.choice(("decimal", "long")))
+    decimals = random.choice(("string", str(random.randrange(39))))
+    columns = TypedColumns(space, random.choice(("decimal", "long")), decimals)
     rows = list(rows_of(random, space))
     if damaged:
         for at in range(len(rows)):
@@ -247,6 +248,9 @@ def test_room_of_another_size_is_refused(run: Any) -> None:
         assert not run.fill(LONG, data, table, at, out, bits, odd)
         assert set(out) == {9}
     assert not run.fill(DECIMAL, data, table, 0, numbers[:3], valid, odd)
+    for out, bits, at in ((numbers[:3], valid, 0), (numbers, bytearray(), 0), (numbers, valid, 3)):
+        assert run.fixed(2, data, table, at, out, bits, odd) == -3
+    assert set(numbers) == {9}
     assert not run.booleans(data, table, 0, bytearray(), valid, odd)
     assert not run.contents(STRING, data, table, 0, numbers[:1], odd)
     texts = run.texts.Texts if run is PLAIN else cells.jsonkernel.Texts

@@ -177,12 +177,14 @@ def test_every_sample_of_tarantool_is_the_same(spark: SparkSession, jar: None) -
     assert (found, python) == (texts(*folders, columns=columns), 0)
 
 
-@pytest.mark.parametrize("integers", ["decimal", "long"])
+@pytest.mark.parametrize(
+    ("integers", "decimals"), [("decimal", "string"), ("long", "4"), ("long", "38"), ("long", "0")]
+)
 def test_fields_of_a_space_are_the_same(
-    spark: SparkSession, jar: None, folder: Path, integers: str
+    spark: SparkSession, jar: None, folder: Path, integers: str, decimals: str
 ) -> None:
     """Values of every type in every field, what fits none in `_rest`, keys for tuples."""
-    options = {"space": SPACE, "integers": integers}
+    options = {"space": SPACE, "integers": integers, "decimals": decimals}
     frame = pipeline.scan(spark, folder, **options)
     wanted = texts(folder, **options)
     assert read(frame) == (wanted, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import shutil
 import socket
 from decimal import Decimal
@@ -31,7 +32,7 @@ from logweir.errors import (
 )
 from logweir.pipeline.jobs.compact import STAGE
 from logweir.pipeline.jobs.folding import looking, prepare
-from logweir.pipeline.jobs.work import typed_errors
+from logweir.pipeline.jobs.work import rows_under_way, typed_errors, watched
 from logweir.recovery import examine, restore
 from logweir.store.recover.compare import compare_states
 from logweir.wal.failpoint import arm, disarm
@@ -71,6 +72,36 @@ def folder(tmp_path: Path) -> Path:
         for n in range(0, 100, 7):
             log.delete("goods", n)
     return path
+
+
+def test_rows_are_counted_while_a_job_runs(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    """Those of the tasks that are over, as long as another one is under way."""
+    gate = str(tmp_path / "gate")
+    os.mkfifo(gate)
+    counts: list[int] = []
+    opened: list[int] = []
+
+    def told(done: int, total: int) -> None:
+        assert done <= total
+        counts.append(rows_under_way(spark))
+        if (counts[-1] or len(counts) > 200) and not opened:
+            opened.append(os.open(gate, os.O_RDWR))
+
+    def wait(batches: Any) -> Any:
+        for batch in batches:
+            if batch.column("lsn")[0].as_py() > 1:
+                open(gate, "rb").close()  # until `told` has seen rows
+            yield batch
+
+    rows = pipeline.scan(spark, folder, kinds="xlog", split_bytes=1000)
+    assert rows.rdd.getNumPartitions() > 2
+    with watched(spark, told):
+        count = rows.mapInArrow(wait, rows.schema).count()
+    os.close(opened[0])
+    assert 0 < max(counts) <= count
+    assert rows_under_way(spark) == 0
 
 
 # --- compact --------------------------------------------------------------------------------------
@@ -282,6 +313,9 @@ def test_state_and_table_equal_the_store(spark: SparkSession, folder: Path) -> N
     longs = pipeline.table(spark, folder, "goods", integers="long").orderBy("id").collect()
     assert all(row["big"] is None for row in longs)
     assert [json.loads(row["_rest"])["3"] for row in longs] == [one[3] for one in goods]
+    numbers = pipeline.table(spark, folder, "goods", decimals=3).orderBy("id")
+    assert dict(numbers.dtypes)["price"] == "decimal(38,3)"
+    assert [row["price"] for row in numbers.collect()] == [one[2] for one in goods]
     with pytest.raises(RequestError, match="nowhere"):
         pipeline.table(spark, folder, "nowhere")
 

@@ -7,6 +7,7 @@ and at each place before it what a kill there would leave is copied: nothing els
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -21,9 +22,12 @@ import pytest
 from samples import sample
 from spark.driver_job import follow
 from spark.feeding import fill, thaw
+from support.objectstore import object_store, s3_url
 
 import logweir
 from logweir import pipeline
+from logweir.pipeline.jobs.commits import MANIFEST, committed, named_files
+from logweir.pipeline.jobs.places import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -135,6 +139,55 @@ def test_a_stream_survives_a_killed_driver_at_every_step(
         assert not [one.name for one in target.iterdir() if one.suffix not in (".xlog", ".lock")]
     assert seen[:2] == [0, 0]
     assert 0 < seen[2] <= seen[3] <= seen[4] < 40
+
+
+def test_a_stream_into_an_object_store_survives_a_killed_driver_at_every_step(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Killed one time after the other, each time with what the one before has left: in a task's
+    file, in front of the sweep, in front of the manifest, behind it. After each kill a reader by
+    the manifests has whole batches in order; in the end every row once, and no other file."""
+    pytest.importorskip("moto.server")
+    folder, checkpoint = tmp_path / "from", tmp_path / "checkpoint"
+    fill(folder, 0, 40)
+    with object_store() as port:
+        place = Place(s3_url(port, "stream"))
+        words = ["-c", "from logweir.tools.cli.main import run; run()", "pipeline", "cdc"]
+        words += [str(folder), "--to", place.location, "--checkpoint", str(checkpoint)]
+        words += ["--space", "t", "--format", "json", "--option", "max_rows_per_batch=15"]
+        seen = []
+        for step in ("in_part", "before_sweep", "before_manifest", "after_manifest"):
+            killed([*words, "--master", "local[1]"], tmp_path, f"place.{step}")
+            found = ids_in(place)
+            assert found == list(range(len(found)))
+            seen.append(len(found))
+        assert seen[:3] == [0, 0, 0]
+        assert 0 < seen[3] < 40
+        query = pipeline.cdc(
+            spark,
+            folder,
+            place.location,
+            checkpoint,
+            format="json",
+            space="t",
+            max_rows_per_batch=15,
+        )
+        query.awaitTermination()
+        assert ids_in(place) == list(range(40))
+        for name in place.names():
+            told = committed(place.below(name))
+            assert told is not None
+            assert place.below(name).files().keys() == {*told["files"], MANIFEST}
+
+
+def ids_in(place: Place) -> list[int]:
+    """The ids of the lines of batches that have their manifest."""
+    found: list[int] = []
+    for one in named_files(place) if place.names() else []:
+        filesystem, path = one.arrow()
+        with filesystem.open_input_stream(path) as file:
+            found += [json.loads(line)["id"] for line in file.read().splitlines()]
+    return sorted(found)
 
 
 def test_a_killed_compaction_shows_nothing(spark: SparkSession, tmp_path: Path) -> None:

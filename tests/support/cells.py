@@ -6,6 +6,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Final
 
 import pyarrow as pa
@@ -63,6 +64,7 @@ def of_keys(
 def of_values(typed: TypedColumns, rows: Iterable[Sequence[Value] | None]) -> list[pa.Array]:
     """The columns of unpacked tuples."""
     kinds = [one.type for one in typed.columns]
+    is_number = typed.decimals != "string"
     cells: list[list[Any]] = [[] for _ in kinds]
     rest: list[str | None] = []
     for row in rows:
@@ -73,10 +75,13 @@ def of_values(typed: TypedColumns, rows: Iterable[Sequence[Value] | None]) -> li
             fits = value is None or kind not in _FITS or _FITS[kind](value)
             if fits and kind in _INTEGERS and value is not None:
                 fits = typed.integers == "decimal" or value < 2**63
+            if fits and kind is FieldType.DECIMAL and value is not None and is_number:
+                scaled = _scaled(value, int(typed.decimals))
+                fits, value = scaled is not None, value if scaled is None else scaled
             if not fits:
                 others[str(number)] = to_json(value)
                 value = None
-            cells[number].append(None if value is None else _shown(kind, value))
+            cells[number].append(None if value is None else _shown(kind, value, is_number))
         for number in range(len(kinds), len(values)):
             others[str(number)] = to_json(values[number])
         rest.append(json.dumps(others, ensure_ascii=False) if others else None)
@@ -84,7 +89,18 @@ def of_values(typed: TypedColumns, rows: Iterable[Sequence[Value] | None]) -> li
     return [*made, pa.array(rest, pa.string())]
 
 
-def _shown(kind: FieldType, value: Value) -> Any:
-    if kind in _AS_THEY_ARE:
+def _scaled(value: Value, scale: int) -> Decimal | None:
+    """The decimal with so many digits behind the point; None where it is not that exactly, or has
+    more than 38 digits then."""
+    assert isinstance(value, Decimal)
+    exact = Fraction(value) * 10**scale
+    if exact.denominator != 1 or abs(exact.numerator) >= 10**38:
+        return None
+    digits = tuple(map(int, str(abs(exact.numerator))))
+    return Decimal((exact.numerator < 0, digits, -scale))
+
+
+def _shown(kind: FieldType, value: Value, is_number: bool) -> Any:
+    if kind in _AS_THEY_ARE or (kind is FieldType.DECIMAL and is_number):
         return value
     return str(value) if kind in _FITS else dumps(value)

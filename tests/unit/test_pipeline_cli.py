@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
+from logweir.tools.cli import output
+from logweir.tools.cli.jobbar import share_done
 from logweir.tools.cli.main import app, load_command
+from logweir.tools.cli.output import Output
 from logweir.tools.cli.pipeline import TOPICS
 
 
@@ -27,6 +33,8 @@ from logweir.tools.cli.pipeline import TOPICS
         (["export", ".", "--to", "x", "--mirror"], "--mirror"),
         (["verify", ".", "--at-time", "2026-01-01"], "it is for compact, export, state, diff"),
         (["stats", ".", "--format", "parquet"], "is not for stats"),
+        (["export", ".", "--to", "x", "--decimals", "39"], "--decimals"),
+        (["export", ".", "--to", "x", "--option", "decimals=2"], "decimals is given by"),
         (["cdc", ".", "--to", "x", "--checkpoint", "c", "--mirror"], "--space"),
     ],
 )
@@ -52,3 +60,52 @@ def test_help_of_a_job_tells_of_it_alone(job: str) -> None:
     assert told == {one.opts[0] for one in options if one.name not in others} - {"--help"}
     words = topic.example.split()[1:]
     assert command.make_context("logweir pipeline", words).params["job"] == job
+
+
+class _Stderr(io.StringIO):
+    """Where messages go, a terminal or none."""
+
+    def __init__(self, is_terminal: bool) -> None:
+        super().__init__()
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_bar_tells_rows_a_second_and_when_it_is_over(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    """On a terminal; by the clock since the stage began, anew where another one begins; elsewhere
+    nothing is written."""
+    clock = [0.0]
+    monkeypatch.setattr(output, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    shown = _Stderr(is_terminal)
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setenv("COLUMNS", "120")
+    with Output().progress("Exporting", 100) as advance:
+        for now, done, rows in ((2, 10, 3000), (4, 50, 8000), (10, 5, 100), (12, 20, 1000)):
+            clock[0] = now
+            advance(done, rows)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.getvalue())
+    wanted = r"Exporting .* 20% [-\d]+:[-\d]+:[-\d]+ 1,000 rows, 500/s"
+    assert re.search(wanted, text) if is_terminal else text == ""
+
+
+def test_a_stream_is_as_far_as_its_offsets_say() -> None:
+    """From where its first batch began to where the log ends, in hundredths; nothing is known of a
+    log whose end was not told."""
+
+    def batch(start: int | None, here: int, end: int | None) -> SimpleNamespace:
+        texts = [
+            None if lsn is None else f'{{"vclock": {{"1": {lsn}}}}}' for lsn in (start, here, end)
+        ]
+        names = ("startOffset", "endOffset", "latestOffset")
+        return SimpleNamespace(sources=[SimpleNamespace(**dict(zip(names, texts, strict=True)))])
+
+    first = batch(100, 150, 300)
+    assert share_done(first, first) == 25
+    assert share_done(first, batch(150, 250, 300)) == 75
+    assert share_done(batch(None, 50, 100), batch(50, 100, 100)) == 100
+    assert share_done(first, batch(150, 250, None)) == 100

@@ -95,6 +95,27 @@ def test_what_does_not_fit_stands_in_rest() -> None:
     assert exact[0].to_pylist() == [Decimal(2**64 - 1)]
 
 
+def test_decimals_of_a_scale_are_numbers() -> None:
+    """Exactly, with all 38 digits and both signs; what has more of them is whole in `_rest`; and a
+    scale that no column has is refused."""
+    typed = TypedColumns(space(FieldType.DECIMAL), decimals="2")
+    largest, least = Decimal("9" * 36 + ".99"), Decimal("-" + "9" * 36 + ".99")
+    fitting = [Decimal(text) for text in ("1.5", "-0.07", "1E+3", "2.500", "0.000")]
+    given = [*fitting, largest, least, Decimal("0.001"), Decimal("1E+36"), 7]
+    column, rest = typed.of([*(pack([value]) for value in given), pack([None]), None])
+    assert column.type == pa.decimal128(38, 2)
+    assert column.to_pylist() == [*fitting, largest, least, *[None] * 5]
+    odd = ['{"0": {"$decimal": "0.001"}}', '{"0": {"$decimal": "1E+36"}}', '{"0": 7}']
+    assert rest.to_pylist() == [*[None] * 7, *odd, None, None]
+    batch = pa.RecordBatch.from_arrays([column, rest], schema=typed.schema)
+    assert [one[0] for one in typed.from_columns(batch)[:10]] == given
+    with pytest.raises(DecodeError, match="decimal"):
+        typed.of([b"\x91\xc7\x03\x01\x02\xaa\x1c"])
+    for wrong in ("39", "-1", "float", ""):
+        with pytest.raises(ConfigError, match="decimals"):
+            TypedColumns(space(), decimals=wrong)
+
+
 def test_names_that_differ_in_case_only_are_told_apart() -> None:
     """Spark would not tell them apart; `_rest` stays ours."""
     fields = tuple(FieldDef(name, FieldType.ANY) for name in ("a", "A", REST, "a_2"))

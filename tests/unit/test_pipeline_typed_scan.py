@@ -58,7 +58,7 @@ def test_changes_of_a_space_are_typed(folder: Path, integers: str) -> None:
     assert found.column("op").to_pylist() == raw.column("type_name").to_pylist()
     assert found.column("op").to_pylist() == ["INSERT"] * 3 + ["UPDATE", "UPSERT", "DELETE"]
     assert found.column("lsn").to_pylist() == raw.column("lsn").to_pylist()
-    typed = TypedColumns(definition(folder), integers, (*FRONT, "_ops"))
+    typed = TypedColumns(definition(folder), integers, reserved=(*FRONT, "_ops"))
     wanted = oracle.of_keys(typed, raw.column("key").to_pylist(), raw.column("tuple").to_pylist())
     assert found.column_names == [*FRONT, *typed.types, "_ops"]
     assert [found.column(name).to_pylist() for name in typed.types] == [

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from logweir.errors import ConfigError
-from logweir.tools.cli.common import FolderArgument, given_vclock, store_at
+from logweir.tools.cli.common import DecimalsOption, FolderArgument, given_vclock, store_at
 from logweir.tools.cli.output import Output, human_bytes
 
 
@@ -31,6 +31,7 @@ def command(
     integers: Annotated[
         Literal["decimal", "long"], typer.Option(help="Columns of integers: exact, or 64 bits.")
     ] = "decimal",
+    decimals: DecimalsOption = "string",
     start: Annotated[
         str | None, typer.Option("--from", metavar="VCLOCK", help="Only rows after this vclock.")
     ] = None,
@@ -55,7 +56,8 @@ def command(
         name: given_vclock(option, text)
         for name, option, text in (("vclock_from", "--from", start), ("vclock_to", "--to", stop))
     }
-    found = pipeline.batches(directory, space=space, columns=columns, integers=integers, **bounds)
+    numbers = {"integers": integers, "decimals": decimals}
+    found = pipeline.batches(directory, space=space, columns=columns, **numbers, **bounds)
     done = write_file(output, found)
     if out.as_json:
         out.json({"to": done.name, "rows": done.rows, "size": done.size})

@@ -18,6 +18,7 @@ from logweir.wal.directory import no_store, scan_directory
 from logweir.wal.vclock import VClock
 
 __all__ = [
+    "DecimalsOption",
     "FolderArgument",
     "NewFolderOption",
     "PathArgument",
@@ -38,6 +39,14 @@ PathArgument = Annotated[
 
 FolderArgument = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a store.")]
 """The argument of commands that take one folder."""
+
+DecimalsOption = Annotated[
+    str,
+    typer.Option(
+        metavar="string|SCALE", help="Columns of decimals: their text, or DECIMAL(38, SCALE)."
+    ),
+]
+"""The option of commands that make columns of a space's fields."""
 
 NewFolderOption = Annotated[
     Path, typer.Option("--to", metavar="NEW", help="The new folder; it must be empty or not exist.")

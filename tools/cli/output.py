@@ -14,11 +14,14 @@ import sys
 import time
 import traceback
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TextIO
+from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
 from logweir.errors import without_secrets
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 __all__ = ["BOLD_RED", "Output", "human_bytes", "human_seconds", "visible"]
 
@@ -117,27 +120,57 @@ class Output:
         sys.stdout.flush()
 
     @contextlib.contextmanager
-    def progress(self, label: str, total: int) -> Iterator[Callable[[int], None]]:
-        """Show how far something is. Yields a function that takes how much of `total` is done."""
+    def progress(self, label: str, total: int) -> Iterator[Advance]:
+        """Show how far something is, and when it will be over. Yields a function that takes how
+        much of `total` is done and, where they are counted, of how many rows; less than before is
+        a new beginning."""
         if self.quiet or not sys.stderr.isatty() or (sys.stdout.isatty() and not total):
-            yield lambda done: None
+            yield lambda done, rows=0: None
             return
-        from rich.console import Console
-        from rich.progress import Progress
-
-        started = time.monotonic()
         with contextlib.ExitStack() as stack:
-            bar: list[Progress] = []
+            yield _Bar(stack, label, total).advance
 
-            def advance(done: int) -> None:
-                if not bar and time.monotonic() - started > PROGRESS_AFTER_SECONDS:
-                    console = Console(stderr=True)
-                    bar.append(stack.enter_context(Progress(console=console, transient=True)))
-                    bar[0].add_task(label, total=total)
-                if bar:
-                    bar[0].update(bar[0].task_ids[0], completed=done)
 
-            yield advance
+class Advance(Protocol):
+    """Takes how much is done."""
+
+    def __call__(self, done: int, rows: int = 0) -> None: ...
+
+
+class _Bar:
+    """A bar on stderr, once something takes long; `stack` takes it away."""
+
+    def __init__(self, stack: contextlib.ExitStack, label: str, total: int) -> None:
+        self._stack = stack
+        self._label = label
+        self._total = total
+        self._began = self._appears = time.monotonic()
+        self._appears += PROGRESS_AFTER_SECONDS
+        self._last = (0, 0)
+        self._bar: Progress | None = None
+
+    def advance(self, done: int, rows: int = 0) -> None:
+        """Draw it, at times."""
+        now = time.monotonic()
+        if self._bar is None and now >= self._appears:
+            from rich.console import Console
+            from rich.progress import Progress, TextColumn
+
+            columns = (*Progress.get_default_columns(), TextColumn("{task.fields[rows]}"))
+            bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar = self._stack.enter_context(bar)
+            self._bar.add_task(self._label, total=self._total, rows="")
+        is_new = done < self._last[0] or rows < self._last[1]
+        self._last = (done, rows)
+        if is_new:
+            self._began = now
+        if self._bar is not None:
+            task = self._bar.task_ids[0]
+            if is_new:
+                self._bar.reset(task)
+            rate = rows / max(now - self._began, 0.001)
+            shown = f"{rows:,} rows, {rate:,.0f}/s" if rows else ""
+            self._bar.update(task, completed=done, rows=shown)
 
 
 def _shown(text: str, stream: TextIO) -> str:

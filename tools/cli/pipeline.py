@@ -13,7 +13,8 @@ import typer
 from logweir.errors import ConfigError
 from logweir.recovery.report import RecoveryReport, vclock_json, words
 from logweir.tools.cli.commandhelp import Topic
-from logweir.tools.cli.common import given_vclock, show_damage, utc_text
+from logweir.tools.cli.common import DecimalsOption, given_vclock, show_damage, utc_text
+from logweir.tools.cli.jobbar import job_bar, share_done
 from logweir.tools.cli.output import Output, human_bytes
 from logweir.wal.render import value_json
 from logweir.wal.selection import parse_time
@@ -41,13 +42,23 @@ TOPICS: Final = {
     ),
     "export": Topic(
         "Write changes, or the state, to Parquet, JSON lines, CSV or Delta in the folder --to.",
-        ("to", "format", "what", "space", "integers", "at_vclock", "at_time", "option"),
+        ("to", "format", "what", "space", "integers", "decimals", "at_vclock", "at_time", "option"),
         "pipeline export data --to orders-parquet --space orders --option time_from=2026-01-01",
     ),
     "cdc": Topic(
         "Write changes as they come, each once, going on where --checkpoint says; or, with "
         "--mirror, keep a table of what the space has.",
-        ("to", "checkpoint", "every", "mirror", "format", "space", "integers", "option"),
+        (
+            "to",
+            "checkpoint",
+            "every",
+            "mirror",
+            "format",
+            "space",
+            "integers",
+            "decimals",
+            "option",
+        ),
         "pipeline cdc data --to orders --checkpoint orders-checkpoint --space orders --mirror",
     ),
     "state": Topic(
@@ -152,6 +163,7 @@ def command(
     integers: Annotated[
         Literal["decimal", "long"], typer.Option(help="Columns of integers: exact, or BIGINT.")
     ] = "decimal",
+    decimals: DecimalsOption = "string",
     checkpoint: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="cdc: the folder that remembers how far it is."),
@@ -195,7 +207,7 @@ def command(
             "level": level,
             "snapshot": snapshot,
             "parts": parts,
-            "integers": integers,
+            "numbers": {"integers": integers, "decimals": decimals},
             "checkpoint": checkpoint,
             "every": every,
             "mirror": mirror,
@@ -227,6 +239,8 @@ def _refuse_others(context: typer.Context, job: Job) -> None:
 
 def _check(job: Job, call: _Call) -> None:
     """Refuse what cannot be before Spark is started."""
+    from logweir.pipeline.options import check_decimals
+
     if job in ("compact", "export", "cdc", "import") and call.to is None:
         raise ConfigError("--to", "is missing", hint="name the folder to write")
     if job == "cdc" and call.options["checkpoint"] is None:
@@ -240,6 +254,7 @@ def _check(job: Job, call: _Call) -> None:
         raise ConfigError("--mirror", "is of one space", hint="name it with --space")
     if call.scan:
         _check_scan(job, call)
+    check_decimals("--decimals", call.options["numbers"]["decimals"])
     if call.options["plot"] is not None:
         from logweir.tools.bench.report import check_plot
 
@@ -268,7 +283,7 @@ def _check_scan(job: Job, call: _Call) -> None:
 
     if job == "export" and call.what == "state":
         raise ConfigError("--option", "is for an export of changes, not of the state")
-    if taken := {"path", "paths", "url", "space", "integers"} & call.scan.keys():
+    if taken := {"path", "paths", "url", "space", "integers", "decimals"} & call.scan.keys():
         raise ConfigError("--option", f"{min(taken)} is given by the command's own arguments")
     ScanOptions.parse({"path": call.paths[0], **call.scan})
 
@@ -283,20 +298,14 @@ def _until(vclock: str | None, time: str | None) -> Until:
 def _session(master: str | None, settings: dict[str, str]) -> Iterator[SparkSession]:
     from logweir import pipeline
 
-    spark = pipeline.session(master, app_name="logweir pipeline", **settings)
+    often = {"spark.executor.heartbeatInterval": "1s"}  # by which rows of tasks are counted
+    spark = pipeline.session(master, app_name="logweir pipeline", **{**often, **settings})
     with contextlib.suppress(AttributeError):
         spark.sparkContext.setLogLevel("OFF")
     try:
         yield spark
     finally:
         spark.stop()
-
-
-@contextlib.contextmanager
-def _progress(call: _Call, label: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar over the tasks of the stages under way; a stage's share is a hundredth part."""
-    with call.out.progress(label, 100) as advance:
-        yield lambda done, total: advance(done * 100 // max(total, 1))
 
 
 # --- jobs -----------------------------------------------------------------------------------------
@@ -307,7 +316,7 @@ def _verify(spark: SparkSession, call: _Call) -> int:
 
     if call.options["level"] != "rows":
         unpack = call.options["level"] == "unpack"
-        with _progress(call, "Checking") as told:
+        with job_bar(call.out, "Checking") as told:
             files = checks.quick_check(spark, *call.paths, unpack=unpack, told=told)
         if call.out.as_json:
             shown = [_checked(one) for one in files]
@@ -321,7 +330,7 @@ def _verify(spark: SparkSession, call: _Call) -> int:
             call.out.table(columns, rows, right=("size", "blocks", "bad at"))
         return 0 if all(one.ok for one in files) else 3
     reports: list[RecoveryReport] = []
-    with _progress(call, "Checking") as told:
+    with job_bar(call.out, "Checking") as told:
         reports += [checks.verify(spark, path, told=told) for path in call.paths]
     for report in reports:
         if call.out.as_json:
@@ -359,7 +368,7 @@ def _checked(one: Any) -> dict[str, Any]:
 def _compact(spark: SparkSession, call: _Call) -> int:
     from logweir import pipeline
 
-    with _progress(call, "Compacting") as told:
+    with job_bar(call.out, "Compacting", spark) as told:
         done = pipeline.compact(
             spark,
             call.paths,
@@ -390,7 +399,7 @@ def _compact(spark: SparkSession, call: _Call) -> int:
 def _export(spark: SparkSession, call: _Call) -> int:
     from logweir import pipeline
 
-    with _progress(call, "Exporting") as told:
+    with job_bar(call.out, "Exporting", spark) as told:
         done = pipeline.export(
             spark,
             call.paths,
@@ -399,7 +408,7 @@ def _export(spark: SparkSession, call: _Call) -> int:
             what=call.what,
             space=call.wanted_space,
             until=call.until,
-            integers=call.options["integers"],
+            **call.options["numbers"],
             told=told,
             **call.scan,
         )
@@ -424,16 +433,22 @@ def _cdc(spark: SparkSession, call: _Call) -> int:
             call.options["checkpoint"],
             format=call.format,
             space=call.wanted_space,
-            integers=call.options["integers"],
+            **call.options["numbers"],
             mirror=call.options["mirror"],
             every_seconds=call.options["every"],
             **call.scan,
         )
         seen: dict[int, int] = {}
+        first: list[Any] = []
         is_over = False
-        while not is_over:  # Spark keeps the last hundred
-            is_over = bool(query.awaitTermination(_POLL_SECONDS))
-            seen |= {one.batchId: one.numInputRows for one in query.recentProgress}
+        with call.out.progress("Following", 100) as advance:
+            while not is_over:  # Spark keeps the last hundred
+                is_over = bool(query.awaitTermination(_POLL_SECONDS))
+                recent = query.recentProgress
+                seen |= {one.batchId: one.numInputRows for one in recent}
+                first = first or recent[:1]
+                if recent:
+                    advance(share_done(first[0], recent[-1]), sum(seen.values()))
     rows = sum(seen.values())
     to = shown(call.target)
     told = {"to": to, "batches": len(seen), "rows": rows}
@@ -456,7 +471,7 @@ def _state(spark: SparkSession, call: _Call) -> int:
     given = {name: call.options[name] for name in ("snapshot", "parts")}
     if call.wanted_space is not None:
         given["spaces"] = [call.wanted_space]
-    with _progress(call, "Folding") as told, watched(spark, told), typed_errors():
+    with job_bar(call.out, "Folding", spark) as told, watched(spark, told), typed_errors():
         rows = pipeline.state(spark, call.paths, until=call.until, **given)
         for row in rows.orderBy("space_id", "key").toLocalIterator():
             name = call.out.json_text(row["space"])
@@ -471,7 +486,7 @@ def _diff(spark: SparkSession, call: _Call) -> int:
 
     first, second = call.paths
     differs = False
-    with _progress(call, "Comparing") as told, watched(spark, told), typed_errors():
+    with job_bar(call.out, "Comparing", spark) as told, watched(spark, told), typed_errors():
         rows = pipeline.diff(spark, first, second, first_until=call.until)
         for row in rows.toLocalIterator():
             differs = True
@@ -489,7 +504,7 @@ def _stats(spark: SparkSession, call: _Call) -> int:
     from logweir import pipeline
     from logweir.pipeline.jobs.work import typed_errors, watched
 
-    with _progress(call, "Counting") as told, watched(spark, told), typed_errors():
+    with job_bar(call.out, "Counting") as told, watched(spark, told), typed_errors():
         rows = [row.asDict() for row in pipeline.stats(spark, *call.paths, **call.scan).collect()]
     if call.options["plot"] is not None:
         from logweir.tools.cli.chart import draw_stats
@@ -512,7 +527,7 @@ def _stats(spark: SparkSession, call: _Call) -> int:
 def _import(spark: SparkSession, call: _Call) -> int:
     from logweir import pipeline
 
-    with _progress(call, "Importing") as told:
+    with job_bar(call.out, "Importing", spark) as told:
         done = pipeline.import_rows(
             spark,
             call.paths,
