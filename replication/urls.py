@@ -24,12 +24,16 @@ that of schemes whose addresses are files that say where the upstream is (`Schem
 
 from __future__ import annotations
 
+import functools
+import os
+import stat
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from logweir.errors import ConfigError, without_secrets
+from logweir.replication.logs import get_logger
 
 __all__ = [
     "STALL_SECONDS",
@@ -39,16 +43,20 @@ __all__ = [
     "option_names",
     "option_seconds",
     "read_listen_url",
+    "read_password",
     "read_url",
     "schemes_of",
 ]
 
+
+_log = get_logger("logweir.replication")
 
 STALL_SECONDS: Final = 30.0
 """An upstream that shows no life for so long is given up, unless its protocol says otherwise."""
 
 _SECONDS_MAX: Final = 1e6
 _PASSWORD_FILE: Final = "password_file"  # noqa: S105
+_OF_CONTAINERS: Final = ("/run/secrets/", "/var/run/secrets/")
 _FILE_OPTIONS: Final = frozenset(("stall", "name"))
 _SOCKET_OPTIONS: Final = _FILE_OPTIONS | {_PASSWORD_FILE}
 _OPTIONS: Final = _SOCKET_OPTIONS | {"tls", "ca", "certificate", "key"}
@@ -92,7 +100,7 @@ class Url:
         if not self.password_file:
             return self.password
         try:
-            return _first_line(self.password_file) or self.password
+            return read_password(self.password_file) or self.password
         except (OSError, ValueError):
             return self.password
 
@@ -287,10 +295,19 @@ def read_url(text: str, schemes: Schemes, *, origin: str = "argument") -> Url:
     return _with_password(url, text, origin) if url.option(_PASSWORD_FILE) else url
 
 
-def _first_line(file: str) -> str:
-    """Raises `OSError`; `ValueError` if it is not text."""
+def read_password(file: str) -> str:
+    """The first line of a file. That everybody may read it is told once, but for what a container
+    is given in `/run/secrets`. Raises `OSError`; `ValueError` if it is not text."""
     with open(file, encoding="utf-8") as opened:
+        mode = os.fstat(opened.fileno()).st_mode
+        if stat.S_ISREG(mode) and mode & stat.S_IROTH and not file.startswith(_OF_CONTAINERS):
+            _tell_readable(file, f"{stat.S_IMODE(mode):04o}")
         return opened.readline().rstrip("\r\n")
+
+
+@functools.cache
+def _tell_readable(file: str, mode: str) -> None:
+    _log.warning("password_file.readable", file=file, mode=mode, hint="chmod 600 FILE")
 
 
 def _with_password(url: Url, text: str, origin: str) -> Url:
@@ -299,7 +316,7 @@ def _with_password(url: Url, text: str, origin: str) -> Url:
         raise _refuse(text, origin, "it has a password and a password_file", "give one of them")
     file = url.option(_PASSWORD_FILE)
     try:
-        password = _first_line(file)
+        password = read_password(file)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         hint = "its first line is the password"

@@ -235,6 +235,22 @@ def test_password_is_read_from_a_file(scheme: str, tmp_path: Path) -> None:
     assert url.secret() == "se cret"
 
 
+@pytest.mark.parametrize(("mode", "told"), [(0o600, False), (0o640, False), (0o644, True)])
+def test_password_file_that_all_may_read_is_told(
+    mode: int, told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with its mode and what to do, and the password is taken; a group may be meant."""
+    file = tmp_path / "password"
+    file.write_text("secret\n")
+    file.chmod(mode)
+    for _ in range(2):
+        assert parse_url(f"tarantool://me@h?password_file={file}").secret() == "secret"
+    lines = [one.getMessage() for one in caplog.records]
+    assert lines == told * [
+        f"event='password_file.readable' file='{file}' mode='0644' hint='chmod 600 FILE'"
+    ]
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"), [(None, "No such file"), (b"", "empty"), (b"\xff", "not text")]
 )

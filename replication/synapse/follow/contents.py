@@ -38,7 +38,6 @@ import sqlite3
 import urllib.parse
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from logweir.errors import ConfigError, SourceStopped, Unreachable
@@ -52,7 +51,7 @@ from logweir.replication.synapse.follow.kinds import (
     named_in,
 )
 from logweir.replication.synapse.wire.units import Change, Unit, Units
-from logweir.replication.urls import Url
+from logweir.replication.urls import Url, read_password
 from logweir.store.commit.group import Group
 from logweir.store.engine.request import Request
 from logweir.store.engine.select import Select, select
@@ -268,7 +267,7 @@ class Contents:
 def _password(file: str) -> str:
     """The first line of a file. Raises `ConfigError`."""
     try:
-        return Path(file).read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+        return read_password(file)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigError("enrich_password_file", f"{file}: {reason}") from error
