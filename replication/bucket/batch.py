@@ -146,14 +146,15 @@ class _Batches:
         self._said_bytes = 0
 
     def answer(self) -> list[Said]:
-        """Run all requests. Returns their answers, in pieces. Raises `Paused`, also after answers
-        of `limits.TAP_ANSWERS_BYTES`."""
+        """Run all requests, one at least. Returns their answers, in pieces. Raises `Paused`, also
+        after answers of `limits.TAP_ANSWERS_BYTES`."""
         numbers, stop = self._numbers, self._requests.stop
-        while numbers[AT] < stop:
+        while True:
             self._step()
-            if numbers[AT] < stop and self._said_bytes >= TAP_ANSWERS_BYTES:
+            if numbers[AT] >= stop:
+                return self._said
+            if self._said_bytes >= TAP_ANSWERS_BYTES:
                 raise self._paused()
-        return self._said
 
     def _step(self) -> None:
         """Go on with the run."""
@@ -177,8 +178,8 @@ class _Batches:
         self._tell(self._requests.answers(at, reached, first, results, made, lsn))
 
     def _tell(self, said: list[Said]) -> None:
-        self._numbers[AT] = said[-1][0]
-        for _, data in said:
+        for at, data in said:
+            self._numbers[AT] = at
             self._said_bytes += len(data)
         self._said += said
 
@@ -203,11 +204,12 @@ class Changes(_Batches):
         self._most = requests.count
 
     def _step(self) -> None:
-        numbers = self._numbers
+        numbers, most = self._numbers, self._most
         begin = numbers[AT]
-        given, columns, how = self._statements(self._most)
+        given, columns, how = self._statements(most)
         if numbers[AT] != begin:
-            self._most = min(4 * self._most, self._requests.count)
+            if most < self._requests.count:
+                self._most = min(4 * most, self._requests.count)
             self._execute(given, columns, begin)
         elif how == NEED_STATE:
             self._items.state(self._requests.name(begin)[1])  # which makes it known
@@ -222,25 +224,24 @@ class Changes(_Batches):
         numbers[USED] = numbers[COUNT] = 0
         states = self._items.known_states()
         how = self._requests.statements(numbers, most, states, given, columns)
-        del columns[numbers[COUNT] * COLUMNS :]
-        return bytes(memoryview(given)[: numbers[USED]]), columns, how
+        _, used, count, _ = numbers
+        del columns[count * COLUMNS :]
+        return bytes(memoryview(given)[:used]), columns, how
 
     def _execute(self, given: bytes, columns: array[int], begin: int) -> None:
         """Execute the statements of the requests from `begin` on, and answer them."""
-        clock = self._items.bucket.cas
-        computer = ItemComputer(self._now, clock.next(), self._wins)
-        results, made, lsn = array("Q"), b"", self._group.last_lsn
+        bucket, group = self._items.bucket, self._group
+        computer = ItemComputer(self._now, bucket.cas.next(), self._wins)
+        results, made, lsn = _ZERO[:0], b"", group.last_lsn
         if columns:
-            done = self._group.execute_batch(
-                given,
-                columns,
-                (self._items.space.id,),
-                limit_bytes=TAP_ANSWERS_BYTES,
-                computer=computer,
+            ids = (bucket.space_id,)
+            done = group.execute_batch(
+                given, columns, ids, limit_bytes=TAP_ANSWERS_BYTES, computer=computer
             )
             results, made = done.results, done.out
-            _report(done)
-        clock.reach(computer.cas)
+            if done.refused:
+                _report(done)
+        bucket.cas.reach(computer.cas)
         self._say(begin, self._numbers[AT], 0, results, made, lsn)
         if computer.obstacle is not None:
             self._execute_alone()

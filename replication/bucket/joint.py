@@ -24,6 +24,7 @@ __all__ = ["RUN_MAX", "Held", "Joined", "Part", "change_all", "look_all"]
 R = TypeVar("R")  # a request that is answered by itself, or a run
 R_co = TypeVar("R_co", covariant=True)
 P = TypeVar("P", bound="Part[Any]")
+Line = deque[tuple[P, Any, int]]  # whose request, it, and how many it has if it is a run
 Batch = Callable[[Requests, Callable[[int], Said], bool], Changes | Looks]
 
 RUN_MAX: Final = 2048
@@ -64,7 +65,6 @@ class Part(Generic[R]):
     def __init__(self, rest: Sequence[R], *, may_change: bool = True) -> None:
         self.rest = rest
         self.may_change = may_change
-        self.begin()
 
     @staticmethod
     def run_count(request: R) -> int:
@@ -98,9 +98,8 @@ class Part(Generic[R]):
         self.fresh_bytes += len(answer)
 
     def has_enough(self, turn: Turn) -> bool:
-        """Whether what it asks for has had its share of the job, which is as long as `turn`."""
-        if not self.fresh:
-            return False
+        """Whether what it asks for, of which some is made, has had its share of the job, which is
+        as long as `turn`."""
         return self.fresh_bytes >= TAP_ANSWERS_BYTES or turn.is_over(0)
 
 
@@ -144,17 +143,18 @@ def look_all(
 def _answer_all(
     parts: Sequence[P], batch: Batch, ordinary: Callable[[P, Any], bytes], seconds: float
 ) -> None:
-    line: deque[tuple[P, Any]] = deque()
+    line: Line[P] = deque()
     for part in parts:
         part.begin()
-        line.extend([(part, request) for request in part.rest])
+        for request in part.rest:
+            line.append((part, request, part.run_count(request)))
     turn = Turn(seconds=seconds)
     while line:
-        part, request = line[0]
-        if part.is_behind or part.has_enough(turn):
+        part, request, is_run = line[0]
+        if part.is_behind or (part.fresh and part.has_enough(turn)):
             part.leave(request)
             line.popleft()
-        elif part.run_count(request):
+        elif is_run:
             _answer(line, batch, ordinary)
         else:
             try:
@@ -165,26 +165,29 @@ def _answer_all(
                 part.leave(line.popleft()[1])
 
 
-def _answer(
-    line: deque[tuple[P, Any]],
-    batch: Batch,
-    ordinary: Callable[[P, Any], bytes],
-) -> None:
-    """Make the runs that are first in line, as one; what is not made of them stays in line."""
+def _first_runs(line: Line[P]) -> tuple[list[P], list[Any]]:
+    """The runs that are first in line, as many as may be one, and of whom they are."""
     parts: list[P] = []
     runs: list[Any] = []
-    count = 0
-    for part, request in line:
-        size = part.run_count(request)
-        if not size or part.is_behind:
-            break
-        if runs and (count + size > RUN_MAX or part is parts[-1]):
-            break
-        if runs and part.may_change != parts[0].may_change:
+    left = RUN_MAX
+    for part, request, size in line:
+        if parts and (
+            not size
+            or size > left
+            or part is parts[-1]
+            or part.is_behind
+            or part.may_change != parts[0].may_change
+        ):
             break
         parts.append(part)
         runs.append(request)
-        count += size
+        left -= size
+    return parts, runs
+
+
+def _answer(line: Line[P], batch: Batch, ordinary: Callable[[P, Any], bytes]) -> None:
+    """Make the runs that are first in line, as one; what is not made of them stays in line."""
+    parts, runs = _first_runs(line)
     run = parts[0].joined(parts, runs)
 
     def one(at: int) -> Said:
@@ -194,18 +197,19 @@ def _answer(
         except Held:
             raise Paused([], at, is_held=True) from None
 
+    done, is_held = len(runs), False
     try:
-        said, at, is_held = batch(run, one, parts[0].may_change).answer(), run.stop, False
+        said = batch(run, one, parts[0].may_change).answer()
     except Paused as paused:
-        said, at, is_held = paused.said, paused.at, paused.is_held
+        said, is_held = paused.said, paused.is_held
+        done, behind = run.number(paused.at), run.behind(paused.at)
     for place, data in said:
         parts[run.number(place - 1)].say(data)
-    done = len(runs) if at == run.stop else run.number(at)
     for _ in range(done):
         line.popleft()
     if done < len(runs):
-        part, _ = line.popleft()
-        line.extendleft([(part, request) for request in reversed(run.behind(at))])
+        part, _, _ = line.popleft()
+        line.extendleft([(part, rest, part.run_count(rest)) for rest in reversed(behind)])
         if is_held:
             part.is_held = True
             part.leave(line.popleft()[1])

@@ -25,7 +25,7 @@ from typing import Final, TypeVar
 from logweir.errors import LogweirError, RequestError, WriteFailed
 from logweir.limits import LAYER_BYTES, LAYER_SECONDS, STATE_KEPT_BYTES
 from logweir.store.state import heap
-from logweir.store.state.stackkernel import Layer, LayeredTxn, Stack
+from logweir.store.state.stackkernel import Layer, LayeredTxn, Stack, grown
 from logweir.store.state.state import MapFull, State, StateError
 from logweir.store.state.statetxn import Position, Txn
 from logweir.store.state.viewers import Look, Viewers
@@ -40,10 +40,6 @@ _RETRY_SECONDS: Final = 0.5
 _PAGE_BYTES: Final = 4096
 _PASSING: Final = (RequestError, WriteFailed)
 """Why the state cannot take something now: a view is in the way of its growth, the disk is full."""
-_JOINED_FROM: Final = 4
-"""So many layers of about one size are joined."""
-_JOINED_RANK: Final = 6
-"""Of this size, some 10,000 entries, they no longer are."""
 
 
 class Layers:
@@ -133,16 +129,12 @@ class Layers:
             if not layer.tables:
                 return
             layer.since = time.monotonic()
-            stack = (layer, *self.stack)
-            size = self._size + layer.size_bytes
             if self._under_way:  # its part of what there is room for, its part of the time
-                part = layer.size_bytes / max(2 * LAYER_BYTES - size, layer.size_bytes)
+                room = max(2 * LAYER_BYTES - self._size, layer.size_bytes)
+                part = layer.size_bytes / room
                 self._next_at = layer.since + part * (self._taken_at - layer.since)
-            while (count := _alike(stack, len(stack) - len(self._under_way))) >= _JOINED_FROM:
-                stack = (Layer.joined(stack[:count]), *stack[count:])
-                size = sum([one.size_bytes for one in stack])
-            self.stack, self._size = stack, size
-            if len(stack) == 1 or self._size >= LAYER_BYTES:
+            self.stack, self._size = grown(self.stack, layer, self._size, len(self._under_way))
+            if len(self.stack) == 1 or self._size >= LAYER_BYTES:
                 self._changed.notify_all()
 
     # --- the base ---------------------------------------------------------------------------------
@@ -285,18 +277,6 @@ class Layers:
         if not self.stack and self._kept_bytes < STATE_KEPT_BYTES:
             return None
         return max(since + LAYER_SECONDS - time.monotonic(), 0)
-
-
-def _alike(stack: Stack, most: int) -> int:
-    """How many layers, from the newest on, are no larger than that one, roughly, at most `most`; 0
-    where they are so large that it is dear to copy them."""
-    rank = stack[0].rank
-    if rank > _JOINED_RANK:
-        return 0
-    count = 0
-    while count < most and stack[count].rank <= rank:
-        count += 1
-    return count
 
 
 def _disk_bytes(layer: Layer) -> int:

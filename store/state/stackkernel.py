@@ -26,7 +26,10 @@ if TYPE_CHECKING or COMPILED:
     from logweir.store.state.layerkernel import Base, Space
     from logweir.store.state.statebase import state_base
 
-__all__ = ["Layer", "LayeredTree", "LayeredTxn", "Mark", "Name", "Stack", "joined"]
+__all__ = ["Layer", "LayeredTree", "LayeredTxn", "Mark", "Name", "Stack", "grown", "joined"]
+
+_JOINED_FROM = 4  # so many layers of about one size are joined
+_JOINED_RANK = 6  # of this size, some 10,000 entries, they no longer are
 
 Name: TypeAlias = tuple[int, int]
 """An index: the id of its space and its own."""
@@ -94,6 +97,21 @@ class Layer:
                 self.cleared.add(name)
                 break
         return tables[0] if len(tables) == 1 else joined(tables)
+
+
+def grown(stack: Stack, layer: Layer, size: int, kept: int) -> tuple[Stack, int]:
+    """A stack of `size` bytes with a sealed layer over it, and its size. Layers of about one size
+    are joined where they are many; the last `kept` of the stack are not."""
+    stack = (layer, *stack)
+    size += layer.size_bytes
+    while True:
+        rank, count, most = stack[0].rank, 0, len(stack) - kept
+        while count < most and stack[count].rank <= rank:
+            count += 1
+        if count < _JOINED_FROM or rank > _JOINED_RANK:
+            return stack, size
+        stack = (Layer.joined(stack[:count]), *stack[count:])
+        size = sum([one.size_bytes for one in stack])
 
 
 def joined(tables: Sequence[Memtable]) -> Memtable:

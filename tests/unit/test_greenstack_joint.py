@@ -84,6 +84,7 @@ def test_a_job_that_is_made_again_answers_all(log: Log, bucket: Bucket) -> None:
     one = work(bucket, lane, mutation(b"a", opaque=1), mutation(b"a", opaque=2))
 
     def again(group: object) -> None:
+        one.begin()
         one.leave(one.rest[0])
         change_works([one], group, NOW)  # type: ignore[arg-type]
 

@@ -316,18 +316,17 @@ class Conversation:
         self.session.notice(*(slower if is_held else (NoticeCode.SPEED_UP, "go on")))
 
     def _pump(self) -> None:
-        """Answer what is done and start what may be started, as far as a turn goes and the client
-        takes the answers."""
-        if not self.lanes.has_ready:
-            return
-        link, session, turn = self.link, self.session, self.link.turn()
-        while self.lanes.has_ready:
+        """Start what may be started, as far as a turn goes and the client takes the answers."""
+        lanes, link, session = self.lanes, self.link, self.session
+        turn = None
+        while lanes.has_ready:
+            turn = turn or link.turn()
             if session.waiting_bytes > OUTPUT_LOW_BYTES:
                 link.flush()
             if not link.writable or turn.is_over(link.sent_bytes + session.waiting_bytes):
                 link.go_on_later(self._pump)
                 return
-            for batch in self.lanes.take():
+            for batch in lanes.take():
                 self._start(batch)
 
     def _pump_later(self) -> None:
@@ -355,27 +354,28 @@ class Conversation:
         if bucket is None:
             self._answer(batch, Status.NO_BUCKET)
             return
-        requests = self._judge(batch.requests, bucket)
-        reads_only = all(one.frame.opcode in READS for one in requests)
+        requests, changes = self._judge(batch.requests, bucket)
         work = Work(batch, bucket, requests, self.service.uuid, self)
-        if batch.kind == BatchKind.STORE and reads_only and batch.lane.in_flight == 1:
+        if batch.kind == BatchKind.STORE and batch.lane.in_flight == 1 and not changes:
             self._read(work)
         else:
             self.service.put_in_line(work)
 
-    def _judge(self, requests: Sequence[Pending], bucket: Bucket) -> Sequence[Pending]:
-        """Refuse those that their user may not make."""
+    def _judge(self, requests: Sequence[Pending], bucket: Bucket) -> tuple[Sequence[Pending], bool]:
+        """Refuse those that their user may not make. Returns them, and whether one of them is for
+        a change."""
         refusals: dict[tuple[int, bool], Status | None] = {}
-        judged = []
+        judged, changes = [], False
         for one in requests:
+            key = one.user_id, one.frame.opcode in READS
+            changes = changes or not key[1]
             if one.refusal is None:
-                key = one.user_id, one.frame.opcode in READS
                 if key not in refusals:
                     refusals[key] = self._refusal(bucket, *key)
                 if (status := refusals[key]) is not None:
                     one = replace(one, refusal=status)
             judged.append(one)
-        return judged
+        return judged, changes
 
     def _refusal(self, bucket: Bucket, user_id: int, reads: bool) -> Status | None:
         wanted = Privilege.READ if reads else Privilege.WRITE

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket import kernel as bucket_kernel
-from logweir.replication.bucket.batch import AT, USED, WHOLE, Said
+from logweir.replication.bucket.batch import AT, WHOLE, Said
 from logweir.replication.greenstack.serve.commands import Failed, told
 from logweir.replication.greenstack.wire import kernel as compiled
 from logweir.replication.greenstack.wire.codec import (
@@ -55,6 +55,7 @@ RUN_MAX: Final = 4096
 _FRAME_MIN: Final = 40
 _SCRATCH_BYTES: Final = 4 * 1024 * 1024
 _ZERO: Final = array("Q", (0,))
+_LANE: Final = FlexKey.LANE.value  # plain: it is asked for each request
 
 
 def interpreted_kernel() -> ModuleType:
@@ -91,7 +92,7 @@ class RequestRun:
     @property
     def lane(self) -> bytes | None:
         """As `Frame.lane`."""
-        return self.flex.get(FlexKey.LANE)
+        return self.flex.get(_LANE)
 
     @property
     def size_bytes(self) -> int:
@@ -180,21 +181,22 @@ class Joined:
     """Runs of several who ask as one, see `replication.bucket.joint.Joined`: places are numbers of
     the requests of all. `uuid`: first 8 bytes of the instance's."""
 
-    __slots__ = ("_asked", "_ends", "_shifts", "_uuid", "count", "given_bytes", "start", "stop")
+    __slots__ = ("_asked", "_ends", "_runs", "_uuid", "count", "given_bytes", "start", "stop")
 
     def __init__(self, runs: Sequence[RequestRun], asked: Sequence[Asked], uuid: int) -> None:
         self._asked = asked
         self._uuid = uuid
         self._ends: list[int] = []
-        self._shifts: list[tuple[RequestRun, int]] = []
-        """Each run, and how much larger a place is than the number of the request in it."""
+        self._runs: list[tuple[RequestRun, int]] = []
+        """Each, and how much larger a place is than the number of the request in it."""
         at = size = 0
         for run in runs:
-            self._shifts.append((run, at - run.begun))
+            self._runs.append((run, at - run.begun))
             at += run.count
             self._ends.append(at)
             size += run.key_bytes + run.value_bytes
-        self.start, self.stop, self.count = 0, at, at
+        self.start = 0
+        self.stop = self.count = at
         self.given_bytes: int = size + kernel.ITEM_BYTES * at
 
     def number(self, at: int) -> int:
@@ -203,18 +205,18 @@ class Joined:
 
     def frame(self, at: int) -> Frame:
         """The request at a place."""
-        run, shift = self._shifts[self.number(at)]
+        run, shift = self._runs[self.number(at)]
         return run.frames()[at - shift - run.begun]
 
     def rest(self, at: int) -> RequestRun:
         """What is not answered of the run of the request at `at`, which is the first of it."""
-        run, shift = self._shifts[self.number(at)]
+        run, shift = self._runs[self.number(at)]
         begun = at - shift
         return replace(run, begun=begun, count=run.count - begun + run.begun)
 
     def name(self, at: int) -> tuple[bytes, int]:
         """See `Requests`."""
-        run, shift = self._shifts[self.number(at)]
+        run, shift = self._runs[self.number(at)]
         row = run.table[(at - shift) * kernel.WIDTH :][: kernel.WIDTH]
         key_at = row[kernel.KEY_AT]
         vbucket = row[kernel.TRAITS] >> 16 & 0xFFFF
@@ -230,13 +232,15 @@ class Joined:
     ) -> int:
         """See `Requests`."""
         how: int = WHOLE
-        first = self.number(numbers[AT])
-        end = min(numbers[AT] + most, self.stop)
-        for (run, shift), stop in zip(self._shifts[first:], self._ends[first:], strict=True):
-            stop = min(stop, end)
+        begin = numbers[AT]
+        end = min(begin + most, self.stop)
+        for index in range(bisect_right(self._ends, begin), len(self._ends)):
+            run, shift = self._runs[index]
+            stop = min(self._ends[index], end)
             numbers[AT] -= shift
-            place = stop - shift, most, numbers, states, given, columns
-            how = kernel.statements(run.data, run.table, *place)
+            how = kernel.statements(
+                run.data, run.table, stop - shift, most, numbers, states, given, columns
+            )
             numbers[AT] += shift
             if how != WHOLE or stop == end:
                 break
@@ -251,23 +255,26 @@ class Joined:
         room = kernel.ANSWER_BYTES * (reached - at)
         if made:
             room += kernel.DOCUMENT_BYTES * (reached - at) + len(made)
-        out = bytearray(room)
-        for index in range(self.number(at), self.number(reached - 1) + 1):
-            run, shift = self._shifts[index]
-            stop = min(reached, self._ends[index])
-            lane = run.flex.get(FlexKey.LANE)
-            name, lane_bytes = (b"", -1) if lane is None else (lane, len(lane))
-            if lane:
+        out, begin = bytearray(room), 0
+        for index in range(bisect_right(self._ends, at), len(self._ends)):
+            run, shift = self._runs[index]
+            stop = min(self._ends[index], reached)
+            lane, lane_bytes = run.flex.get(_LANE, b""), -1
+            if run.flex:
+                lane_bytes = len(lane)
                 out += bytes(lane_bytes * (stop - at))
-            begin = numbers[USED]
-            numbers[AT], numbers[kernel.FAILED] = at - shift, 0
-            given = run.table, stop - shift, numbers, results, made, name, lane_bytes, self._uuid
+            numbers[AT] = at - shift
+            given = run.table, stop - shift, numbers, results, made, lane, lane_bytes, self._uuid
             while kernel.answers(*given, out) != kernel.DONE:
                 out = _answer_odd(run, numbers, results, made, out)
-            self._asked[index].failed += numbers[kernel.FAILED]
-            at = numbers[AT] + shift
-            said.append((at, bytes(memoryview(out)[begin : numbers[USED]])))
-            if at < stop:
+            at, used, _, _, failed = numbers
+            if failed:
+                self._asked[index].failed += failed
+                numbers[kernel.FAILED] = 0
+            at += shift
+            said.append((at, bytes(memoryview(out)[begin:used])))
+            begin = used
+            if at < stop or at == reached:
                 break  # so far they were executed
         return said
 

@@ -141,27 +141,39 @@ class RequestRun:
     ) -> list[Said]:
         """See `Requests`: those of each client by themselves."""
         del lsn
-        borders = self.borders[self.number(at) : self.number(reached - 1)] if self.borders else ()
+        borders = self.borders
+        if borders:
+            borders = borders[self.number(at) : self.number(reached - 1)]
         numbers = array("Q", (at, 0, first))
         room = _SAID_ROOM + self.count * _SAID_BYTES + reached - at + len(made)
         out, said, begin = bytearray(room), [], 0
         for stop in (*borders, reached):
             while kernel.answers(self.data, stop, numbers, results, made, out) != kernel.DONE:
-                at, used, number = numbers
-                packet, numbers[kernel.AT] = self.request(at)
-                old, end, new, new_end = results[number * kernel.RESULTS + 4 :][:4]
-                data = made[old:end] if end else made[new:new_end]
-                won = results[number * kernel.RESULTS + 3] > 0
-                answer = item_answer(packet, unpack_item(data), won=won)
-                out = bytearray(memoryview(out)[:used]) + answer + bytearray(room)
-                numbers[kernel.USED] = used + len(answer)
-                numbers[kernel.COUNT] = number + 1
+                out = self._answer_odd(numbers, results, made, out, room)
             at, used, _ = numbers
             said.append((at, bytes(memoryview(out)[begin:used])))
             begin = used
             if at < stop:
                 break  # so far they were executed
         return said
+
+    def _answer_odd(
+        self,
+        numbers: array[int],
+        results: array[int],
+        made: bytes,
+        out: bytearray,
+        room: int,
+    ) -> bytearray:
+        """`out`, with so much room, after the answer to the request that the kernel leaves."""
+        at, used, number = numbers
+        packet, numbers[kernel.AT] = self.request(at)
+        won, old, end, new, new_end = results[number * kernel.RESULTS + 3 :][:5]
+        data = made[old:end] if end else made[new:new_end]
+        answer = item_answer(packet, unpack_item(data), won=won > 0)
+        numbers[kernel.USED] = used + len(answer)
+        numbers[kernel.COUNT] = number + 1
+        return bytearray(memoryview(out)[:used]) + answer + bytearray(room)
 
 
 class Asked(Part[Packet | RequestRun]):
