@@ -56,7 +56,9 @@ async def fetch_status(url: Url) -> dict[str, Any]:
 
 
 def check_upstream(url: Url) -> None:
-    """Look at what the address of an upstream names on this machine. Raises `ConfigError`."""
+    """Look at what the address of an upstream names on this machine, and what it is to fill.
+    Raises `ConfigError`."""
+    tuple(SCHEMES[url.scheme].fills(url))
     for protocol in wire_protocols():
         if url.scheme in protocol.schemes:
             protocol.check_upstream(url)

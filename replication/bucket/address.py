@@ -20,10 +20,12 @@ def bucket_of(url: Url) -> str:
 def vbuckets_of(url: Url) -> frozenset[int]:
     """The vbuckets that an address names, none for all. Raises `ConfigError`."""
     found: set[int] = set()
-    for part in filter(None, url.option("vbuckets").split(",")):
-        first, _, last = part.partition("-")
-        last = last or first
-        if not (first.isdecimal() and last.isdecimal() and int(last) < VBUCKETS):
+    text = url.option("vbuckets")
+    for part in text.split(",") if text else ():
+        first, dash, last = part.partition("-")
+        last = last if dash else first
+        is_range = first.isdecimal() and last.isdecimal()
+        if not is_range or not int(first) <= int(last) < VBUCKETS:
             raise ConfigError("vbuckets", f"{part!r} in {url}", hint="write vbuckets=5,8-10")
         found.update(range(int(first), int(last) + 1))
     return frozenset(found)

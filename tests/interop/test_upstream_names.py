@@ -83,6 +83,19 @@ def test_meeting_upstreams_are_refused_before_anything_is_done(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("scheme", ["tap", "greenstack"])
+def test_a_follower_of_no_vbuckets_is_refused_before_anything_is_made(
+    tmp_path: Path, scheme: str
+) -> None:
+    """A range that goes down holds none, which would be taken for all."""
+    url = f"{scheme}://127.0.0.1:1/b?vbuckets=5-3"
+    program = Path(sys.executable).parent / "logweir"
+    words = [program, "follow", url, tmp_path / "s"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "write vbuckets=5,8-10" in done.stderr) == (2, True), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def upstream(folder: Path, scheme: str) -> Serving:
     """A server with one item in bucket `default`, its second address of that scheme."""
     listen = [parse_listen_url(f"{one}://127.0.0.1:0") for one in ("memcached", scheme)]
