@@ -334,18 +334,20 @@ def _searches(options: ScanOptions, waits: bool, looks: bool) -> bool:
 
 def _says_from(folder: _Folder) -> int:
     """The number of the first log to search, by names: see `logs_that_say`."""
-    found: dict[str, list[int]] = {".snap": [], ".xlog": []}
-    for name in () if folder.is_file else map(Path, folder.filesystem.list_directory(folder.path)):
-        if name.suffix in found and name.stem.isdecimal():
-            found[name.suffix].append(int(name.stem))
-    newest = max(found[".snap"], default=0)
-    return max((one for one in found[".xlog"] if one <= newest), default=0)
+    found: dict[str, list[int]] = {"snap": [], "xlog": []}
+    for name in () if folder.is_file else folder.filesystem.list_directory(folder.path):
+        stem, _, suffix = name.rpartition(".")
+        if suffix in found and stem.isdecimal():
+            found[suffix].append(int(stem))
+    newest = max(found["snap"], default=0)
+    return max((one for one in found["xlog"] if one <= newest), default=0)
 
 
 def _looked_in(reader: WalReader, says: int | None) -> _Looked | None:
     """A look at a file that the index has open, with the number of the first log to search; None
     where it cannot be read, which whoever opens it again tells."""
-    is_wanted = says is not None and reader.path.suffix == ".xlog" and int(reader.path.stem) >= says
+    stem, _, suffix = reader.path.name.rpartition(".")
+    is_wanted = says is not None and suffix == "xlog" and int(stem) >= says
     try:
         is_found = is_wanted and is_said(reader)
         return _Looked(reader.data_end, reader.first_block, is_found, is_wanted)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -75,13 +75,15 @@ def import_rows(
     *,
     format: str = "parquet",
     primary: Sequence[str] | None = None,
+    types: Mapping[str, str] | None = None,
     told: Told | None = None,
 ) -> Imported:
     """Take files into a space of the store in `to`, which is made if need be.
 
     `sources`: files or folders, also in an object store (not of CSV), where a folder with a
     manifest has the files that it names (`commits`); `format`: parquet, csv (with header), json
-    (lines); `primary`: fields of the primary key of a space that is made, else the first column.
+    (lines); `primary`: fields of the primary key of a space that is made, else the first column;
+    `types`: of its fields, by their names, those that their columns do not tell, as map and array.
     Column names are the names of fields; `_rest`, as `export` writes it, goes back to where it came
     from, and so does the base64 that stands for a varbinary field in CSV and JSON.
     Raises `ConfigError`, `DecodeError` for a value that a field cannot hold, `RequestError`,
@@ -100,7 +102,8 @@ def import_rows(
             frame = spark.read.csv(texts, header=True, escape='"')
         else:
             frame = spark.read.json(texts)
-        return import_frame(frame, to, space, primary=primary, is_base64=format != "parquet")
+        is_base64 = format != "parquet"
+        return import_frame(frame, to, space, primary=primary, types=types, is_base64=is_base64)
 
 
 def import_frame(
@@ -109,6 +112,7 @@ def import_frame(
     space: str,
     *,
     primary: Sequence[str] | None = None,
+    types: Mapping[str, str] | None = None,
     is_base64: bool = False,
 ) -> Imported:
     """Take a DataFrame. `is_base64`: what text for a varbinary field is, else its UTF-8 is taken.
@@ -116,13 +120,13 @@ def import_frame(
     target = target_folder("to", to)
     if any(target.glob("*.snap")) or any(target.glob("*.xlog")):
         with open_log(target, create=False) as log:
-            return _import(log, frame, space, primary, is_base64)
+            return _import(log, frame, space, primary, types or {}, is_base64)
     if target.exists() and any(target.iterdir()):
         raise ConfigError("to", f"{target} is neither a store nor empty.", hint="name a new folder")
     stage = target.with_name(f"{STAGE}{target.name}-{uuid.uuid4().hex}")
     try:
         with open_log(stage, create=True) as log:
-            done = _import(log, frame, space, primary, is_base64)
+            done = _import(log, frame, space, primary, types or {}, is_base64)
         with contextlib.suppress(FileNotFoundError):
             target.rmdir()
         OS.rename(stage, target)
@@ -135,11 +139,16 @@ def import_frame(
 
 
 def _import(
-    log: Log, frame: DataFrame, space: str, primary: Sequence[str] | None, is_base64: bool
+    log: Log,
+    frame: DataFrame,
+    space: str,
+    primary: Sequence[str] | None,
+    types: Mapping[str, str],
+    is_base64: bool,
 ) -> Imported:
     known = log.schema.get(space)
     if known is None:
-        _create(log, frame, space, primary)
+        _create(log, frame, space, primary, types)
     found = log.schema.space(space)
     _check_columns(frame, found)
     is_plain = known is None and len(found.indexes) == 1
@@ -177,20 +186,28 @@ def _check_columns(frame: DataFrame, space: SpaceDef) -> None:
     columns.from_columns(empty)
 
 
-def _create(log: Log, frame: DataFrame, space: str, primary: Sequence[str] | None) -> None:
+def _create(
+    log: Log,
+    frame: DataFrame,
+    space: str,
+    primary: Sequence[str] | None,
+    types: Mapping[str, str],
+) -> None:
     wanted = [(name, kind) for name, kind in frame.dtypes if name != REST]
     if not wanted:
         raise ConfigError("source", "has no columns")
     names = [name for name, _ in wanted]
     key = list(primary or names[:1])
-    for name in key:
-        if name not in names:
-            raise ConfigError(
-                "primary", f"{name!r} is no column", hint="columns are " + ", ".join(names)
-            )
+    for told, given in (("primary", key), ("types", types)):
+        for name in given:
+            if name not in names:
+                raise ConfigError(
+                    told, f"{name!r} is no column", hint="columns are " + ", ".join(names)
+                )
     fields: list[dict[str, Any]] = []
     for name, kind in wanted:
         field_type = _FIELD_TYPES.get(kind, "decimal" if kind.startswith("decimal") else "any")
+        field_type = types.get(name, field_type)
         if field_type == "any" and name in key:
             raise ConfigError("primary", f"column {name!r} is {kind}, which cannot be in a key")
         fields.append({"name": name, "type": field_type, "is_nullable": name not in key})

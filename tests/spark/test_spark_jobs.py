@@ -417,6 +417,28 @@ def test_an_export_imports_as_the_same_tuples(
         pipeline.import_rows(spark, tmp_path / "out", target, "_schema")
 
 
+def test_a_new_space_has_the_types_that_are_told(
+    spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    """An export has a map as its JSON: told that it is one, import makes a map of it again. A field
+    that is no column is refused."""
+    out = tmp_path / "out"
+    pipeline.export(spark, folder, out, what="state", space="goods", format="json")
+    given: dict[str, Any] = {"format": "json", "primary": ["id"]}
+    with pytest.raises(ConfigError, match="'more' is no column"):
+        pipeline.import_rows(spark, out, tmp_path / "no", "goods", types={"more": "map"}, **given)
+    types = {"extra": "any", "price": "decimal"}
+    pipeline.import_rows(spark, out, tmp_path / "new", "goods", types=types, **given)
+    with logweir.open(folder, create=False, **OPTIONS) as log:
+        goods = {row[0]: (row[2], row[4] if len(row) > 4 else None) for row in log.select("goods")}
+    with logweir.open(tmp_path / "new", create=False, **OPTIONS) as log:
+        names = [field.name for field in log.schema.space("goods").fields]
+        at = [names.index(name) for name in ("id", "price", "extra")]
+        rows = [[row[n] if n < len(row) else None for n in at] for row in log.select("goods")]
+    assert {one: (price, extra) for one, price, extra in rows} == goods
+    assert any(isinstance(extra, dict) for _, extra in goods.values())
+
+
 @pytest.mark.parametrize("format", ["csv", "json"])
 def test_binary_fields_come_back_from_base64(
     spark: SparkSession, tmp_path: Path, format: str

@@ -26,6 +26,7 @@ from logweir.tools.cli.pipeline import TOPICS
         (["fly", "."], "JOB"),
         (["stats", ".", "--conf", "executor.memory=4g"], "begin with spark."),
         (["stats", ".", "--option", "types"], "KEY=VALUE"),
+        (["import", ".", "--to", "x", "--space", "t", "--field", "m"], "KEY:VALUE"),
         (["stats", ".", "--option", "colour=red"], "colour"),
         (["stats", ".", "--option", "space=t"], "space"),
         (["state", ".", "--option", "types=insert"], "--option"),

@@ -20,6 +20,8 @@ import os
 import random
 import shutil
 import statistics
+import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Collection, Generator, Iterator
@@ -60,6 +62,7 @@ _EIGHT: Final = 8
 _SMALL_ROWS: Final = 5
 _CHECK_TIMES: Final = 5
 _LOGS: Final = 10_000
+_FILE_BYTES: Final = 300_000
 _INSTANCE: Final = uuid.UUID(int=1)
 _BODY: Final = bytes.fromhex("8210cd0200219101")  # [1] into space 512
 _MB: Final = 1e6
@@ -279,6 +282,7 @@ def measure_spark(
     try:
         yield from _scans(spark, store, folder, archive, rounds)
         yield from _compaction(spark, store, folder, rounds)
+        yield from _small_files(spark, log, folder, rounds)
         yield from _splits(spark, folder, log, archive, rounds)
         two = _walls(spark, archive, step, rounds)
     finally:
@@ -295,6 +299,7 @@ def measure_spark(
             spark.stop()
         ratios = [slow / fast for slow, fast in zip(one, two, strict=True)]
         yield Figure(f"{name}, by the clock", ratios, least=least)
+    yield _first_row(store, rounds)
 
 
 def _walls(spark: SparkSession, archive: list[str], step: int, rounds: int) -> list[float]:
@@ -355,7 +360,8 @@ def _compared(
         millions = [rate / _MB for rate in one.rates]
         yield Figure(f"{name}, {labels.get(case, case)}", millions, "million rows per CPU s")
     yield Figure(f"{name} to Parquet", found["all"].ratios, least=least)
-    yield Figure(f"{name} in Python to Parquet", found["python"].ratios)
+    aim = 0.5 if "space" in options else None
+    yield Figure(f"{name} in Python to Parquet", found["python"].ratios, least=aim)
     pairs = zip(found["all"].rates, found["JSON lines"].rates, strict=True)
     yield Figure(f"{name} to JSON lines", [mine / other for mine, other in pairs], least=2.5)
     return found
@@ -402,6 +408,78 @@ def _compaction(spark: SparkSession, store: Path, folder: Path, rounds: int) -> 
             for _ in range(rounds + 1)
         ][1:]
         yield Figure(f"{name} in scans", [whole / scan for whole, scan in pairs], most=most)
+
+
+def _small_files(spark: SparkSession, log: Path, folder: Path, rounds: int) -> Iterator[Figure]:
+    """Each job over one log, and over the same rows in small ones."""
+    many, to = folder / "small-files", folder / "exported"
+    yield Figure("small files", [float(_cut(log, many))], "files")
+
+    def into(job: Callable[[Path], object]) -> Callable[[Path], object]:
+        def run(path: Path) -> object:
+            shutil.rmtree(to, ignore_errors=True)
+            return job(path)
+
+        return run
+
+    jobs: dict[str, Callable[[Path], object]] = {
+        "scan": lambda path: _noop(spark, path, kinds="xlog"),
+        "scan in Python": lambda path: _noop(spark, path, kinds="xlog", reader="python"),
+        "verify": lambda path: pipeline.verify(spark, path),
+        "stats": lambda path: _into_noop(pipeline.stats(spark, path)),
+        "state": lambda path: _into_noop(pipeline.state(spark, path)),
+        "compact": into(lambda path: pipeline.compact(spark, path, to)),
+        "export": into(lambda path: pipeline.export(spark, path, to, space="rows")),
+    }
+    for name, job in jobs.items():
+        pairs = [
+            [_spent(partial(job, path)) for path in (many, log.parent)] for _ in range(rounds + 1)
+        ][1:]
+        yield Figure(f"small files to one, {name}", [few / one for few, one in pairs], most=1.3)
+
+
+def _cut(log: Path, folder: Path) -> int:
+    """The log's rows as logs of about `_FILE_BYTES`, behind the same snapshots. How many."""
+    folder.mkdir()
+    for snapshot in log.parent.glob("*.snap"):
+        shutil.copy(snapshot, folder)
+    data, count = log.read_bytes(), 0
+    with WalReader(log) as reader:
+        start, before, begin, end = reader.meta.vclock, None, reader.first_block, 0
+        for block in reader.blocks():
+            assert isinstance(block, Block)
+            end = block.end
+            if end - begin < _FILE_BYTES and data[end : end + len(EOF_MARKER)] != EOF_MARKER:
+                continue
+            head = Meta("XLOG", start, reader.meta.instance, before, "bench").encode()
+            path = folder / file_name(start, "xlog")
+            path.write_bytes(head + data[begin:end] + EOF_MARKER)
+            start, before, begin = VClock({1: block.columns.lsn[-1]}), start, end
+            count += 1
+    return count
+
+
+_BEGIN: Final = """
+import sys
+from logweir import pipeline
+from logweir.tools.bench.spark import cpu_seconds
+spark = pipeline.session("local[1]")
+frame = pipeline.scan(spark, sys.argv[1]) if len(sys.argv) > 1 else spark.range(1)
+assert frame.limit(1).toArrow().num_rows == 1
+print(cpu_seconds())
+"""
+
+
+def _first_row(store: Path, rounds: int) -> Figure:
+    """Of processes with a session that reads a row of a log, and of Spark's own numbers."""
+
+    def spent(*words: str) -> float:
+        command = [sys.executable, "-P", "-c", _BEGIN, *words]
+        return float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)  # noqa: S603
+
+    pairs = [(spent(str(store)), spent()) for _ in range(rounds)]
+    ratios = [ours / empty for ours, empty in pairs]
+    return Figure("a new session to the first row of a log, to one of no log", ratios, most=1.2)
 
 
 def _splits(

@@ -80,7 +80,7 @@ TOPICS: Final = {
     "import": Topic(
         "Take Parquet, CSV or JSON lines into --space of the store --to; of format tank a broker's "
         "folder. Exit code 3 if that is damaged.",
-        ("to", "format", "space", "primary"),
+        ("to", "format", "space", "primary", "fields"),
         "pipeline import orders-parquet --to store --space orders --primary id",
     ),
 }
@@ -181,6 +181,15 @@ def command(
         list[str] | None,
         typer.Option(metavar="FIELD", help="import: a field of a new space's key; repeatable."),
     ] = None,
+    fields: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--field",
+            metavar="NAME:TYPE",
+            help="import: a new space's field of a type that its column does not tell, as map; "
+            "repeatable.",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
@@ -212,6 +221,7 @@ def command(
             "every": every,
             "mirror": mirror,
             "primary": primary,
+            "types": _pairs("--field", fields, ":"),
             "plot": plot,
         },
         scan=_pairs("--option", option),
@@ -263,13 +273,13 @@ def _check(job: Job, call: _Call) -> None:
         raise ConfigError("--format", "tank is for import")
 
 
-def _pairs(name: str, given: list[str] | None) -> dict[str, str]:
-    """Options of the form KEY=VALUE. Raises `ConfigError`."""
+def _pairs(name: str, given: list[str] | None, mark: str = "=") -> dict[str, str]:
+    """Options of the form KEY=VALUE, or with another mark. Raises `ConfigError`."""
     found = {}
     for one in given or ():
-        key, is_pair, value = one.partition("=")
+        key, is_pair, value = one.partition(mark)
         if not is_pair or not key:
-            raise ConfigError(name, f"{one!r} is not KEY=VALUE")
+            raise ConfigError(name, f"{one!r} is not KEY{mark}VALUE")
         if name == "--conf" and not key.startswith("spark."):
             raise ConfigError(
                 name, f"{key!r} is no setting of Spark", hint="they begin with spark."
@@ -535,6 +545,7 @@ def _import(spark: SparkSession, call: _Call) -> int:
             call.space or "",
             format=call.format,
             primary=call.options["primary"],
+            types=call.options["types"],
             told=told,
         )
     if call.out.as_json:
