@@ -20,73 +20,10 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
 
-KERNELS = {
-    "logweir.wal.kernel": "wal/kernel.py",
-    "logweir.wal.fillerkernel": "wal/fillerkernel.py",
-    "logweir.wal.orderkernel": "wal/orderkernel.py",
-    "logweir.wal.crckernel": "wal/crckernel.pyx",
-    "logweir.wal.zstdkernel": "wal/zstdkernel.pyx",
-    "logweir.store.schema.kernel": "store/schema/kernel.py",
-    "logweir.store.schema.largekernel": "store/schema/largekernel.py",
-    "logweir.store.state.memtablekernel": "store/state/memtablekernel.pyx",
-    "logweir.store.state.lmdbkernel": "store/state/lmdbkernel.pyx",
-    "logweir.store.state.applykernel": "store/state/applykernel.pyx",
-    "logweir.store.state.mergekernel": "store/state/mergekernel.pyx",
-    "logweir.store.schema.packkernel": "store/schema/packkernel.pyx",
-    "logweir.store.engine.updatekernel": "store/engine/updatekernel.pyx",
-    "logweir.store.schema.plankernel": "store/schema/plankernel.pyx",
-    "logweir.store.state.layerkernel": "store/state/layerkernel.pyx",
-    "logweir.store.engine.conditionkernel": "store/engine/conditionkernel.pyx",
-    "logweir.store.state.stackkernel": "store/state/stackkernel.py",
-    "logweir.store.state.basekernel": "store/state/basekernel.pyx",
-    "logweir.store.engine.tuplekernel": "store/engine/tuplekernel.pyx",
-    "logweir.store.engine.statementkernel": "store/engine/statementkernel.pyx",
-    "logweir.store.engine.draftkernel": "store/engine/draftkernel.pyx",
-    "logweir.store.commit.rowkernel": "store/commit/rowkernel.pyx",
-    "logweir.store.state.viewers": "store/state/viewers.py",
-    "logweir.store.commit.rows": "store/commit/rows.py",
-    "logweir.store.commit.group": "store/commit/group.py",
-    "logweir.store.commit.failing": "store/commit/failing.py",
-    "logweir.store.commit.ahead": "store/commit/ahead.py",
-    "logweir.store.commit.queue": "store/commit/queue.py",
-    "logweir.store.commit.committer": "store/commit/committer.py",
-    "logweir.store.engine.selectkernel": "store/engine/selectkernel.pyx",
-    "logweir.store.state.pagekernel": "store/state/pagekernel.py",
-    "logweir.pipeline.kernel": "pipeline/kernel.py",
-    "logweir.pipeline.jsonkernel": "pipeline/jsonkernel.py",
-    "logweir.pipeline.typedkernel": "pipeline/typedkernel.py",
-    "logweir.replication.portkernel": "replication/portkernel.py",
-    "logweir.replication.bucket.kernel": "replication/bucket/kernel.py",
-    "logweir.replication.bucket.itemkernel": "replication/bucket/itemkernel.pyx",
-    "logweir.replication.bucket.lookkernel": "replication/bucket/lookkernel.pyx",
-    "logweir.replication.stream.kernel": "replication/stream/kernel.py",
-    "logweir.replication.iproto.wire.kernel": "replication/iproto/wire/kernel.py",
-    "logweir.replication.iproto.wire.readselectkernel": (
-        "replication/iproto/wire/readselectkernel.pyx"
-    ),
-    "logweir.replication.topic.kernel": "replication/topic/kernel.py",
-    "logweir.replication.synapse.wire.kernel": "replication/synapse/wire/kernel.py",
-    "logweir.replication.synapse.wire.linekernel": "replication/synapse/wire/linekernel.py",
-    "logweir.replication.greenstack.wire.kernel": "replication/greenstack/wire/kernel.py",
-    "logweir.replication.greenstack.wire.readgetkernel": (
-        "replication/greenstack/wire/readgetkernel.pyx"
-    ),
-    "logweir.replication.greenstack.wire.pushkernel": "replication/greenstack/wire/pushkernel.py",
-    "logweir.replication.memcached.wire.kernel": "replication/memcached/wire/kernel.py",
-    "logweir.replication.memcached.wire.readitemkernel": (
-        "replication/memcached/wire/readitemkernel.pyx"
-    ),
-    "logweir.replication.memcached.wire.wordkernel": "replication/memcached/wire/wordkernel.py",
-    "logweir.replication.memcached.wire.metakernel": "replication/memcached/wire/metakernel.py",
-    "logweir.replication.memcached.wire.linekernel": "replication/memcached/wire/linekernel.py",
-    "logweir.replication.memcached.wire.tellkernel": "replication/memcached/wire/tellkernel.py",
-    "logweir.replication.memcached.wire.pushkernel": "replication/memcached/wire/pushkernel.py",
-}
-
-
 # The package is not there yet: what `wal/built.py` says.
 BUILT: dict[str, Any] = {}
 exec(Path("wal/built.py").read_text(), BUILT)  # noqa: S102
+KERNELS: dict[str, str] = BUILT["KERNELS"]
 
 # What Cython adds to a kernel that takes buffers is as large as most kernels: one module has it for
 # all, written by Cython. They import it, and cannot be imported where it is missing.

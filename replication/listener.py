@@ -36,7 +36,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from logweir.errors import ConfigError
 from logweir.limits import CONNECTIONS, LISTEN_BACKLOG, MEMORY_BYTES, OUTPUT_STALL_SECONDS
@@ -48,10 +48,12 @@ from logweir.replication.httpconversation import PAGES
 from logweir.replication.link import Conversation, Link
 from logweir.replication.logins import Logins
 from logweir.replication.logs import SparingLog, get_logger
-from logweir.replication.metrics import Metrics
 from logweir.replication.session import Parting
 from logweir.replication.unixsocket import SocketFile, mode_of, socket_hint
 from logweir.replication.urls import Url
+
+if TYPE_CHECKING:
+    from logweir.replication.metrics import Metrics
 
 __all__ = ["Listener", "Service", "bind_hint", "exposure", "server_tls"]
 

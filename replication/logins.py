@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
+from typing import TYPE_CHECKING
 
 from logweir.limits import (
     LOGIN_ADDRESSES,
@@ -27,7 +28,9 @@ from logweir.limits import (
 )
 from logweir.replication.link import Link
 from logweir.replication.logs import SparingLog, get_logger
-from logweir.replication.metrics import Metrics
+
+if TYPE_CHECKING:
+    from logweir.replication.metrics import Metrics
 
 __all__ = ["Logins"]
 

@@ -114,6 +114,20 @@ def test_a_server_without_its_libraries_names_the_extra(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_what_is_missing_is_told_where_much_is(tmp_path: Path) -> None:
+    """As in an installation with `cli` alone, which each wheel is tried in."""
+    logweir.open(tmp_path / "store").close()
+    names = ("cramjam", "numpy", "prometheus_client", "redis", "starlette", "uvloop", "yaml")
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({names}))\n"
+        "from logweir.tools.cli.main import run; run()\n"
+    )
+    command = [sys.executable, "-c", code, "doctor", "store"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert re.search(r"^\w+ +kernels ", done.stdout, re.M), done.stderr
+    assert re.search("^ok +settings ", done.stdout, re.M)
+
+
 def test_every_command_module_is_in_the_table() -> None:
     """A module that has a command can be reached from the command line."""
     folder = Path(main.__file__).parent

@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -128,6 +129,16 @@ def test_kernels_that_are_missing_or_cannot_be_loaded(monkeypatch: pytest.Monkey
     monkeypatch.setattr(surroundings.sysconfig, "get_config_var", lambda _: ".none")
     found = {one.check: one for one in surroundings.machine_findings(10)}["kernels"]
     assert (found.state, "wal.crckernel" in found.found) == ("note", True)
+
+
+def test_kernels_of_a_wheel_are_told_though_it_has_no_sources(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Those that are Cython alone are left out where a header is missing, without a word."""
+    monkeypatch.setattr(logweir, "__file__", str(tmp_path / "__init__.py"))
+    monkeypatch.setitem(sys.modules, "logweir.store.state.lmdbkernel", None)
+    found = {one.check: one for one in surroundings.machine_findings(10)}["kernels"]
+    assert (found.state, "store.state.lmdbkernel" in found.found) == ("note", True)
 
 
 def test_limits_that_are_too_low(monkeypatch: pytest.MonkeyPatch) -> None:

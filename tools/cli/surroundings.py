@@ -25,6 +25,7 @@ from typing import Final, Literal, NamedTuple
 import logweir
 from logweir.limits import MEMORY_BYTES, STATE_MAP_START_BYTES, WAL_MAX_SIZE_BYTES
 from logweir.tools.cli.output import human_bytes
+from logweir.wal.built import KERNELS
 from logweir.wal.filesystem import OS, explain
 from logweir.wal.lease import LOCK_NAME
 from logweir.wal.newfile import create_file
@@ -42,9 +43,6 @@ class Finding(NamedTuple):
     found: str
     hint: str = ""
 
-
-_ROOMS: Final = ("wal", "store", "replication", "pipeline")
-"""Where kernels are."""
 
 _DEVELOPERS: Final = ("check", "fuzz", "test")
 """Extras of those who change logweir."""
@@ -96,24 +94,20 @@ def machine_findings(files: int, memory: int = MEMORY_BYTES) -> Iterator[Finding
 
 
 def _kernels() -> Finding:
-    root = Path(logweir.__file__).parent
     missing, broken = [], ""
-    total = 0
-    for room in _ROOMS:
-        for source in sorted(root.joinpath(room).rglob("*kernel.py*")):
-            if source.suffix not in (".py", ".pyx"):
-                continue
-            total += 1
-            name = ".".join(source.relative_to(root).with_suffix("").parts)
-            try:
-                module = importlib.import_module(f"logweir.{name}")
-            except ImportError as error:
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    for kernel, source in KERNELS.items():
+        name = kernel.removeprefix("logweir.")
+        try:
+            module = importlib.import_module(kernel)
+        except ImportError as error:
+            missing.append(name)
+            if Path(logweir.__file__).parent.joinpath(source).with_suffix(suffix).exists():
+                broken = f": {error}"
+        else:
+            if str(module.__file__).endswith(".py"):
                 missing.append(name)
-                if source.with_suffix(sysconfig.get_config_var("EXT_SUFFIX")).exists():
-                    broken = f": {error}"
-            else:
-                if str(module.__file__).endswith(".py"):
-                    missing.append(name)
+    total = len(KERNELS)
     if not missing:
         return Finding("kernels", "ok", f"all {total} are compiled")
     if broken:
