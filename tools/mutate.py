@@ -198,7 +198,9 @@ class Run:
             self._passes[mutant.tests] = sound == 0
         if not self._passes[mutant.tests]:
             return Verdict(mutant, NOT_RUN, took, f"its tests fail without it: {line}")
-        return Verdict(mutant, KILLED, took, f"the tests ended by signal {-code}" if code else line)
+        return Verdict(
+            mutant, KILLED, took, f"the tests ended by signal {-code}" if code < 0 else line
+        )
 
     def draw(
         self, room: str, count: int, seed: int, seconds: float, tests: Sequence[str] = ()

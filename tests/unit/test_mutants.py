@@ -93,6 +93,7 @@ def test_what_a_test_notices_is_killed_and_else_survives(tmp_path: Path) -> None
     verdicts = run.judge(mutants)
     assert [one.outcome for one in verdicts] == ["killed", "survived", "killed", "stale"]
     assert verdicts[0].detail == "test_half.py::test_half"
+    assert run._alone(HALF).detail.startswith("FAILED test_half.py::test_half")
     assert verdicts[3].detail == "its text stands 0 times in half.py"
     assert "value // 2" in (tree / "half.py").read_text()
 
