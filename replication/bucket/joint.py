@@ -16,10 +16,11 @@ from logweir.limits import TAP_ANSWERS_BYTES, TURN_SECONDS
 from logweir.replication.bucket.batch import Changes, Looks, Paused, Requests, Said
 from logweir.replication.bucket.change import WINS_HALT, WINS_MAKE, WINS_NONE
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
+from logweir.replication.link import Link
 from logweir.replication.turns import Turn
 from logweir.store.commit.group import Group
 
-__all__ = ["RUN_MAX", "Held", "Joined", "Part", "change_all", "look_all"]
+__all__ = ["RUN_MAX", "Asker", "Held", "Joined", "Part", "change_all", "finish_all", "look_all"]
 
 R = TypeVar("R")  # a request that is answered by itself, or a run
 R_co = TypeVar("R_co", covariant=True)
@@ -54,13 +55,26 @@ class Joined(Requests, Protocol[R_co]):
         ...
 
 
-class Part(Generic[R]):
-    """What one client asks for in a job. `rest`: the requests that are not answered; `fresh`: the
-    answers that this job has made, of `fresh_bytes`; `left`: the requests that it leaves for a
-    later one; `is_held`: the first of these waits for another state of its vbucket, or for a job
-    that may change something; `may_change`: the client may write."""
+class Asker(Protocol):
+    """A connection whose requests are a part."""
 
-    __slots__ = ("fresh", "fresh_bytes", "is_held", "left", "may_change", "rest")
+    @property
+    def link(self) -> Link: ...
+
+    def finish(self, part: Any, error: BaseException | None) -> None:
+        """What was asked for is durable, is left, or failed."""
+        ...
+
+
+class Part(Generic[R]):
+    """What one client, `asker`, asks for in a job. `rest`: the requests that are not answered;
+    `fresh`: the answers that this job has made, of `fresh_bytes`; `left`: the requests that it
+    leaves for a later one; `is_held`: the first of these waits for another state of its vbucket, or
+    for a job that may change something; `may_change`: the client may write."""
+
+    __slots__ = ("asker", "fresh", "fresh_bytes", "is_held", "left", "may_change", "rest")
+
+    asker: Asker
 
     def __init__(self, rest: Sequence[R], *, may_change: bool = True) -> None:
         self.rest = rest
@@ -138,6 +152,13 @@ def look_all(
         return Looks(run, buckets, bucket, now, expired, one, wins)
 
     _answer_all(parts, batch, ordinary, TURN_SECONDS)
+
+
+def finish_all(parts: Sequence[Part[Any]], error: BaseException | None) -> None:
+    """Tell who asked that a job is done, or why it failed. What goes wrong there ends that
+    connection, and is nothing to the others."""
+    for part in parts:
+        part.asker.link.attempt(part.asker.finish, part, error)
 
 
 def _answer_all(

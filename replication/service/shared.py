@@ -238,7 +238,7 @@ class Shared:
         part: T,
         size: int,
         apply: Callable[[Sequence[T], Group], object],
-        done: Callable[[Sequence[T], Job], None],
+        done: Callable[[Sequence[T], BaseException | None], None],
         *,
         is_long: bool = False,
     ) -> None:
@@ -250,7 +250,7 @@ class Shared:
             parts: list[T] = []
             job = Job(partial(apply, parts))
             self._joint[key] = known = job, parts
-            self.submit(job, partial(done, parts))
+            self.submit(job, lambda job: done(parts, job.error))
         job, parts = known
         parts.append(part)
         job.size += size

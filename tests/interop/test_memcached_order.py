@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from interop.kvclient import KvClient, store
+from interop.test_greenstack_joint import one_turn
 from interop.test_memcached_endpoint import serve, set_state
 from logweir.replication.bucket.item import VbucketState
 from logweir.replication.bucket.store import STATES_SPACE, Buckets
+from logweir.replication.memcached.serve.endpoint import Conversation
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_request
 from logweir.replication.memcached.wire.messages import Connect, Option, decode_tap, encode_connect
 
@@ -142,3 +146,32 @@ def test_requests_that_wait_stay_in_the_bucket_in_which_they_were_made(tmp_path:
         ]
         assert [row[0] for row in server.log.select("b")] == [b"k"]
         assert [row[0] for row in server.log.select("c")] == [b"l"]
+
+
+def test_what_goes_wrong_at_one_answer_is_nothing_to_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several clients in one job: that connection ends, the others have their answers."""
+    whole, told = Conversation.finish, []
+
+    def finish(self: Conversation, run: Any, error: BaseException | None) -> None:
+        told.append(self)
+        if len(told) == 2:
+            raise RuntimeError("an answer that cannot be given")
+        whole(self, run, error)
+
+    with serve(tmp_path / "s") as server, ExitStack() as stack:
+        clients = [stack.enter_context(KvClient(server.port)) for _ in range(3)]
+        for client in clients:
+            client.ask(VERSION)  # the server has all of them
+        monkeypatch.setattr(Conversation, "finish", finish)
+        before = server.log.inner.commits
+        with one_turn(server):
+            for number, client in enumerate(clients):
+                client.send(store(b"k%d" % number))
+        found = [client.receive() for client in clients]
+        assert sorted(one is None for one in found) == [False, False, True]
+        assert {one.status for one in found if one is not None} == {0}
+        assert len(told) == 3
+        assert server.log.inner.commits == before + 1
+        assert server.log.count("b") == 3

@@ -30,6 +30,7 @@ from logweir.limits import (
 )
 from logweir.replication.bucket.feed import Changes
 from logweir.replication.bucket.item import DEFAULT_BUCKET
+from logweir.replication.bucket.joint import finish_all
 from logweir.replication.bucket.reads import ItemReads
 from logweir.replication.bucket.store import Bucket, Buckets
 from logweir.replication.bucket.sweep import Sweeper, remove
@@ -70,7 +71,6 @@ from logweir.replication.service.credentials import StoreCredentials
 from logweir.replication.service.sasl import Authenticated, LoginFailed
 from logweir.replication.service.shared import Shared
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import VERSION
 
@@ -142,7 +142,7 @@ class GreenstackService:
             work,
             batch.size_bytes,
             self._apply,
-            _finish,
+            finish_all,
             is_long=len(batch.requests) > _QUICK_REQUESTS,
         )
 
@@ -163,11 +163,6 @@ class GreenstackService:
         gone, made = self.definitions.news()
         for conversation in tuple(self.conversations):
             conversation.buckets_changed(gone, made)
-
-
-def _finish(works: Sequence[Work], job: Job) -> None:
-    for work in works:
-        work.asker.link.attempt(work.asker.finish, work, job.error)
 
 
 class Conversation:

@@ -8,18 +8,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from logweir.errors import RequestError
 from logweir.replication.bucket.batch import Changes, Looks, Paused, Said
-from logweir.replication.bucket.joint import Held, Part, change_all, look_all
+from logweir.replication.bucket.joint import Asker, Held, Part, change_all, look_all
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.greenstack.serve.commands import Answer, Executor
 from logweir.replication.greenstack.serve.lanes import Batch, BatchKind, Bound, Pending
 from logweir.replication.greenstack.serve.many import answer_many
 from logweir.replication.greenstack.serve.runs import Asked, Joined, RequestRun, encode, run_of
 from logweir.replication.greenstack.wire.codec import FlexKey, Frame, Opcode, Status
-from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
 from logweir.store.commit.group import Group
 
@@ -28,22 +27,11 @@ __all__ = ["Work", "change_works", "execute_alone", "look_work"]
 _log = get_logger("logweir.replication.greenstack")
 
 
-class Asker(Protocol):
-    """What is asked of a conversation here."""
-
-    @property
-    def link(self) -> Link: ...
-
-    def finish(self, work: Any, error: BaseException | None) -> None:
-        """What was asked for is answered, or failed."""
-        ...
-
-
 class Work(Part[Pending | Bound]):
     """A batch of a lane, of `asker`. `requests`: as they are judged; `failed`: how many of those
     that are answered have failed; `uuid`: first 8 bytes of the instance's."""
 
-    __slots__ = ("asker", "batch", "bucket", "failed", "uuid")
+    __slots__ = ("batch", "bucket", "failed", "uuid")
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ from typing import Any, Final
 from logweir.limits import TAP_PIPELINE_BYTES, TAP_SWEEP_SECONDS
 from logweir.replication.bucket.feed import BucketFeed, Changes, Feed
 from logweir.replication.bucket.item import DEFAULT_BUCKET, VbucketState
-from logweir.replication.bucket.joint import change_all
+from logweir.replication.bucket.joint import change_all, finish_all
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.bucket.sweep import Sweeper
 from logweir.replication.budget import Unanswered
@@ -81,7 +81,6 @@ from logweir.replication.service.shared import Shared
 from logweir.replication.service.verifiers import make_space
 from logweir.replication.topic.views import SPACE_PREFIX
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import VERSION
 
@@ -181,7 +180,7 @@ class TapService:
         ]
         run.may_take_over = not states or run.conversation.may(Privilege.TAKEOVER)
         size = run.event.size_bytes
-        self.shared.submit_part(run.bucket, run, size, self._apply, self._finish)
+        self.shared.submit_part(run.bucket, run, size, self._apply, finish_all)
 
     def _apply(self, runs: Sequence[_Run], group: Group) -> None:
         """Run commands in a group, in the thread that commits."""
@@ -201,10 +200,6 @@ class TapService:
         change_all(runs, items, now, ordinary, group)
         for conversation, executor in executors.items():
             conversation.auto_nack = executor.auto_nack
-
-    def _finish(self, runs: Sequence[_Run], job: Job) -> None:
-        for run in runs:
-            run.conversation.finish(run, job.error)
 
     # --- pending vbuckets -------------------------------------------------------------------------
 

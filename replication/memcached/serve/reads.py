@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 from logweir.errors import LogweirError
-from logweir.replication.bucket.joint import look_all
+from logweir.replication.bucket import joint
 from logweir.replication.bucket.reads import ItemReads
 from logweir.replication.bucket.store import Bucket, Buckets, ViewItems
 from logweir.replication.bucket.sweep import remove
-from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
 from logweir.replication.memcached.serve.commands import Viewer
 from logweir.replication.memcached.serve.runs import Asked, ItemReader, RequestRun
@@ -29,25 +28,20 @@ __all__ = ["Reads", "Run"]
 _log = get_logger("logweir.replication.memcached")
 
 
-class Asker(Protocol):
+class Asker(joint.Asker, Protocol):
     """What is asked of a conversation here."""
-
-    @property
-    def link(self) -> Link: ...
 
     def stats(self, group: bytes) -> Stats | None:
         """See `Viewer`."""
-        ...
-
-    def finish(self, run: Any, error: BaseException | None) -> None:
-        """What was asked for is answered, or failed."""
         ...
 
 
 class Run(Asked):
     """Commands of a client of a bucket that are run together."""
 
-    __slots__ = ("asker", "bucket")
+    __slots__ = ("bucket",)
+
+    asker: Asker
 
     def __init__(
         self,
@@ -104,8 +98,7 @@ class Reads:
                 self._look_all(bucket, runs, expired)
             except LogweirError as failure:
                 error = failure
-            for run in runs:
-                run.asker.link.attempt(run.asker.finish, run, error)
+            joint.finish_all(runs, error)
             if expired:
                 remove(self._shared, bucket, expired)
 
@@ -117,4 +110,4 @@ class Reads:
                 viewer = Viewer(ViewItems(bucket, view), stats=run.asker.stats)
                 return viewer.execute(request)
 
-        look_all(runs, self._buckets, bucket, self._now(), ordinary, expired)
+        joint.look_all(runs, self._buckets, bucket, self._now(), ordinary, expired)
