@@ -264,6 +264,36 @@ def test_waiting_consumer_is_woken_by_a_publish() -> None:
     run(test)
 
 
+def test_an_answer_that_fails_ends_one_of_those_that_wait() -> None:
+    """The other is told, and so is who published; the first asks again over a new connection."""
+
+    async def test() -> None:
+        topics = store()
+        async with (
+            served(topics) as (url, service),
+            Client(url) as one,
+            Client(url) as two,
+            Client(url) as other,
+            one.consumer("t", start="end") as first,
+            two.consumer("t", start="end") as second,
+        ):
+            waiting = []
+            for consumer in (first, second):
+                waiting.append(asyncio.ensure_future(consumer.get()))
+                await until(lambda: len(service.waiters.waiters(("t", 0))) == len(waiting))
+            read = topics.read
+
+            def failing(*given: Any) -> Any:
+                topics.read = read
+                raise OSError(5, "Input/output error")
+
+            topics.read = failing
+            await other.publish([part()])
+            assert [record.number for record in await asyncio.gather(*waiting)] == [1, 1]
+
+    run(test)
+
+
 def test_consumer_seeks_to_numbers_begin_end_and_time() -> None:
     """Also into gaps, and to a time before, between and behind all."""
 

@@ -188,8 +188,9 @@ class _Conversation:
             self._noted.add(waiting)
             self._line.append(waiting)
         if not self._pumping:
-            self._serve()
-            self._link.flush()
+            with self._link.guarded():  # else those who wait beside it would not be told
+                self._serve()
+                self._link.flush()
 
     def closed(self, reason: str) -> None:
         self._line.clear()
