@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,21 @@ def test_options_of_the_scan_and_of_spark_reach_them(tmp_path: Path) -> None:
     assert (tmp_path / "rows.svg").read_text().startswith("<?xml")
     rows = [json.loads(line) for line in ran.stdout.splitlines()]
     assert {(row["kind"], row["type_name"]) for row in rows} == {("xlog", "UPDATE")}
+
+
+def test_a_stream_says_how_many_rows_it_took(tmp_path: Path) -> None:
+    """`cdc --json`, of a stream that has taken nothing before, in several batches; numbers of a
+    scale as `--decimals` says."""
+    with logweir.open(tmp_path / "data") as log:
+        log.create_space("t", format=[("id", "unsigned"), ("price", "decimal")])
+        for number in range(40):
+            log.insert("t", [number, Decimal(number) / 4])
+    words = ["--to", "out", "--checkpoint", "cp", "--space", "t", "--format", "json"]
+    words += ["--decimals", "2", "--option", "max_rows_per_batch=15", "--master", "local[1]"]
+    ran = run(tmp_path, "cdc", "data", *words, "--json")
+    assert ran.returncode == 0, ran.stderr
+    told = json.loads(ran.stdout)
+    assert (told["rows"], told["batches"] > 2) == (40, True)
+    text = "".join(part.read_text() for part in (tmp_path / "out").glob("part-*"))
+    prices = {line.partition('"price":')[2].strip("}") for line in text.splitlines()}
+    assert prices == {f"{number / 4:.2f}" for number in range(40)}

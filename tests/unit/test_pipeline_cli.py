@@ -92,13 +92,14 @@ def test_a_bar_tells_rows_a_second_and_when_it_is_over(
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.getvalue())
     wanted = r"Exporting .* 20% [-\d]+:[-\d]+:[-\d]+ 1,000 rows, 500/s"
     assert re.search(wanted, text) if is_terminal else text == ""
+    assert ("8,000 rows, 4,000/s" in text) == is_terminal  # not from when it was planned on
 
 
 def test_a_stream_is_as_far_as_its_offsets_say() -> None:
     """From where its first batch began to where the log ends, in hundredths; nothing is known of a
     log whose end was not told."""
 
-    def batch(start: int | None, here: int, end: int | None) -> SimpleNamespace:
+    def batch(start: int | None, here: int | None, end: int | None) -> SimpleNamespace:
         texts = [
             None if lsn is None else f'{{"vclock": {{"1": {lsn}}}}}' for lsn in (start, here, end)
         ]
@@ -110,3 +111,6 @@ def test_a_stream_is_as_far_as_its_offsets_say() -> None:
     assert share_done(first, batch(150, 250, 300)) == 75
     assert share_done(batch(None, 50, 100), batch(50, 100, 100)) == 100
     assert share_done(first, batch(150, 250, None)) == 100
+    assert share_done(first, batch(150, None, 300)) == 0
+    unknown = SimpleNamespace(startOffset="null", endOffset="null", latestOffset="null")
+    assert share_done(SimpleNamespace(sources=[unknown]), batch(None, 50, 100)) == 50

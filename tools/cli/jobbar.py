@@ -34,11 +34,12 @@ def share_done(first: Any, last: Any) -> int:
     lie behind the batch `last`, by lsns. Both: a stream's progress as Spark tells it."""
     from logweir.pipeline.streams import from_offset
 
-    def at(text: str | None) -> int:
-        return from_offset(json.loads(text)).signature if text else 0
+    def at(text: str | None) -> int:  # Spark tells what it does not know as null, or as its text
+        offset = json.loads(text) if text else None
+        return from_offset(offset).signature if offset else 0
 
     (begun, *_), (source, *_) = first.sources, last.sources
     begin, here, end = (
         at(text) for text in (begun.startOffset, source.endOffset, source.latestOffset)
     )
-    return 100 * (here - begin) // max(end - begin, here - begin, 1)
+    return 100 * max(here - begin, 0) // max(end - begin, here - begin, 1)

@@ -144,8 +144,8 @@ class _Bar:
         self._stack = stack
         self._label = label
         self._total = total
-        self._began = self._appears = time.monotonic()
-        self._appears += PROGRESS_AFTER_SECONDS
+        self._appears = time.monotonic() + PROGRESS_AFTER_SECONDS
+        self._began: float | None = None
         self._last = (0, 0)
         self._bar: Progress | None = None
 
@@ -162,14 +162,15 @@ class _Bar:
             self._bar.add_task(self._label, total=self._total, rows="")
         is_new = done < self._last[0] or rows < self._last[1]
         self._last = (done, rows)
-        if is_new:
-            self._began = now
+        if is_new or self._began is None:
+            self._began = now  # not before: nothing was read while it was planned
         if self._bar is not None:
             task = self._bar.task_ids[0]
             if is_new:
                 self._bar.reset(task)
-            rate = rows / max(now - self._began, 0.001)
-            shown = f"{rows:,} rows, {rate:,.0f}/s" if rows else ""
+            seconds = now - self._began
+            rate = f", {rows / seconds:,.0f}/s" if seconds else ""
+            shown = f"{rows:,} rows{rate}" if rows else ""
             self._bar.update(task, completed=done, rows=shown)
 
 
