@@ -1,6 +1,6 @@
 """Typed columns: the kernel, compiled and interpreted, against one Python object per cell.
 
-`feed` is also what runs under the sanitizers (`tests/fuzz/test_typed_kernel_sanitized.py`).
+`feed` is also what runs under the sanitizers (`tests/fuzz/test_pipeline_typed_sanitized.py`).
 """
 
 from __future__ import annotations
