@@ -83,6 +83,27 @@ def test_serve_follow_status_and_play(tmp_path: Path) -> None:
     assert "hint" in err
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_that_a_store_is_new_is_said(is_new: bool, tmp_path: Path) -> None:
+    """Who starts a server on a folder whose disk is not mounted is to see it."""
+    if not is_new:
+        with logweir.open(tmp_path) as log:
+            log.create_space("t")
+    words = ["serve", tmp_path, "--listen", f"tank://unix/:{tmp_path / 'socket'}"]
+    with subprocess.Popen(
+        [sys.executable, "-c", CODE, *map(str, words)], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        said = []
+        while "logweir: serving" not in "".join(said):
+            said.append(process.stderr.readline())
+            assert said[-1]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    new = f"logweir: {tmp_path} is a new store: nothing was ever written to it\n"
+    assert (new in said) is is_new
+
+
 def test_users_are_managed_and_count(tmp_path: Path) -> None:
     """Added with a password from stdin, granted, listed, refused, dropped."""
     store = tmp_path / "store"

@@ -185,6 +185,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "archive": ("archive*", "secrets"),
     "tools": (
         "audit",
+        "release",
         "bench_*",
         "cli*",
         "docs",

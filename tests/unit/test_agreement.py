@@ -20,6 +20,7 @@ import logweir
 from logweir.errors import LogweirError
 from logweir.tools.cli.main import app
 from logweir.wal.endmark import END_MARK_NAME
+from logweir.wal.writer import PROGRAM
 
 FORMAT = [("id", "unsigned"), ("text", "string")]
 BLOCK = bytes.fromhex("d5ba0bab")
@@ -75,7 +76,7 @@ def foreign_zero_tail(folder: Path) -> None:
     zero_tail(folder)
     path = logs(folder)[-1]
     data = path.read_bytes()
-    path.write_bytes(data.replace(b"logweir 0.1.0 (fsync)", b"2.6.0-0-g47aa4e01e"))
+    path.write_bytes(data.replace(f"{PROGRAM} (fsync)".encode(), b"2.6.0-0-g47aa4e01e"))
 
 
 def missing_middle(folder: Path) -> None:

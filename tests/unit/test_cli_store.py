@@ -115,10 +115,11 @@ def changed(store: Path, tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_equal_states_have_no_difference(store: Path, tmp_path: Path) -> None:
-    """A restored folder holds the same; exit code 0 and no output."""
+    """A restored folder holds the same; exit code 0 and no output, but a word for people."""
     assert run("restore", store, "--to", tmp_path / "same").exit_code == 0
     result = run("diff", store, tmp_path / "same")
     assert (result.exit_code, result.stdout) == (0, "")
+    assert result.stderr == "logweir: nothing differs\n"
 
 
 def test_differences_are_added_removed_and_changed_tuples(changed: tuple[Path, Path]) -> None:

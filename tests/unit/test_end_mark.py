@@ -19,7 +19,7 @@ from logweir.wal.directory import scan_directory
 from logweir.wal.endmark import END_MARK_NAME, EndMark, EndMarks, load_end_mark
 from logweir.wal.filesystem import OS, make_folders
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
+from logweir.wal.writer import PROGRAM, AppendPoint, WalWriter, WriterOptions
 
 MARK = EndMark(INSTANCE, "00000000000000000423.xlog", 5012, VClock({0: 3, 1: 436}))
 FORMAT = [("id", "unsigned"), ("text", "string")]
@@ -386,7 +386,7 @@ def test_log_of_another_program_says_nothing_of_its_unfinished_write(tmp_path: P
     write_log(tmp_path, ORDERS)
     path = logs(tmp_path)[-1]
     data = path.read_bytes()
-    path.write_bytes(data.replace(b"logweir 0.1.0 (fsync)", b"2.6.0-0-g47aa4e01e"))
+    path.write_bytes(data.replace(f"{PROGRAM} (fsync)".encode(), b"2.6.0-0-g47aa4e01e"))
     _, whole = tear(tmp_path)
     report = examine(tmp_path)
     assert report.ok

@@ -65,6 +65,8 @@ def command(
                     _show(out, one)
     if summary:
         _summarize(out, counts)
+    if not counts:
+        out.message("nothing differs")
     return 1 if counts else 0
 
 

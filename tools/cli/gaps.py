@@ -32,6 +32,8 @@ def command(
     """
     found = [one for one in read_folder(existing(directory)).gaps if stream in ("", one.stream)]
     show_gaps(out, found)
+    if not found:
+        out.message("nothing is known to be missing")
     if not forget:
         return 1 if found else 0
     with logweir.open(directory, create=False) as log:

@@ -329,6 +329,8 @@ def _announce(out: Output, log: logweir.Log, urls: Sequence[Url], page: str) -> 
         out.json({**told, "web": page})
         out.flush()
         return
+    if not log.vclock:  # perhaps the disk is not mounted that has the store
+        out.message(f"{log.path} is a new store: nothing was ever written to it")
     if page:
         out.message(f"its page is {page}")
     if urls:
