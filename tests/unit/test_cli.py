@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import logweir
 from logweir import errors
+from logweir.store.schema.fieldtype import FieldType
 from logweir.tools.cli import main
 from logweir.wal.filesystem import explain
 
@@ -136,6 +137,13 @@ def test_every_command_module_is_in_the_table() -> None:
     for name in {home for home, _ in main.HOMES.values()}:
         found |= {(name, one) for one in re.findall(r"^def ([a-z]\w*)\(", texts[name], re.M)}
     assert found == {main.HOMES.get(name, (name, "command")) for name in main.COMMANDS}
+
+
+def test_types_of_fields_stand_in_the_help_of_space() -> None:
+    """All that there are: the error of one that is none is Tarantool's, which names no other."""
+    told = " ".join(CliRunner().invoke(main.app, ["space", "--help"]).stdout.split())
+    named = told.partition("Types: ")[2].partition(".")[0].split(", ")
+    assert named == sorted(one.label for one in FieldType)
 
 
 @pytest.mark.parametrize("name", list(main.COMMANDS))

@@ -23,7 +23,10 @@ def command(
     fields: Annotated[
         list[str] | None,
         typer.Option(
-            "--field", metavar="NAME:TYPE", help="create: the next field; NAME:TYPE? may be nil."
+            "--field",
+            metavar="NAME:TYPE",
+            help="create: the next field; NAME:TYPE? may be nil. Types: any, array, boolean, "
+            "decimal, double, integer, map, number, scalar, string, unsigned, uuid, varbinary.",
         ),
     ] = None,
     primary: Annotated[
