@@ -280,10 +280,10 @@ class RealSynapse:
         token: str = self.call("POST", path, {**body, "admin": False})["access_token"]
         return token
 
-    def type(self, name: str, token: str, room: str) -> None:
-        """A user begins to type."""
+    def type(self, name: str, token: str, room: str, *, ends: bool = False) -> None:
+        """A user begins to type, for two minutes, or ends that."""
         path = f"/_matrix/client/r0/rooms/{room}/typing/@{name}:{SERVER}"
-        self.call("PUT", path, {"typing": True, "timeout": 30000}, token)
+        self.call("PUT", path, {"typing": not ends, "timeout": 120_000}, token)
 
     def activity(self, name: str, messages: int = 3) -> tuple[str, str]:
         """A room, messages, typing, a tag, a receipt: rows in many streams.

@@ -32,8 +32,9 @@ def said(log: logweir.Log) -> dict[tuple[str, ...], object]:
 
 
 def test_homeserver_and_worker_run_on_logweir_instead_of_redis(tmp_path: Path) -> None:
-    """1.163.2: the worker learns what happens at the main process, also after our restart; all rows
-    are kept, once and without a gap, with what events and account data say in SQLite."""
+    """1.163.2: the worker learns what happens at the main process, also what did while it was cut
+    off by our restart; all rows are kept, once and without a gap, with what events and account data
+    say in SQLite."""
     home, work, data = tmp_path / "home", tmp_path / "work", tmp_path / "data"
     home.mkdir()
     work.mkdir()
@@ -64,11 +65,13 @@ def test_homeserver_and_worker_run_on_logweir_instead_of_redis(tmp_path: Path) -
     meanwhile = threading.Thread(target=synapse.activity, args=("second",))
     try:
         synapse.register("away")
+        synapse.type("first", token, room, ends=True)  # which nobody can be told
         meanwhile.start()  # a homeserver waits for its Redis at the first event
         with Serving(data, listen=listen, follow=follow) as serving:
             serving.wait(lambda: follows(serving), 60)
             serving.wait(lambda: len(stored(serving.log)["receipts"]) == 2, 60)
             until(serving, lambda: worker.text().count(_SUBSCRIBED) == 2, worker)
+            until(serving, lambda: worker.typing_users(room, token) == [], worker)
             synapse.activity("third")
             serving.wait(lambda: len(stored(serving.log)["receipts"]) == 3, 60)
             synapse.type("first", token, room)

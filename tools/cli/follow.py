@@ -79,6 +79,8 @@ def command(
     following ended with an error that needs attention, a part of the upstream (a topic, say)
     could not be followed, or rows are missing of what it took meanwhile: `logweir gaps DIR` lists
     them.
+
+    `logweir capture` calls a Python function for each transaction of a folder or server instead.
     """
     del config  # its values are those of the other options
     start_log(out, log_level, log_format, log_file)
