@@ -54,6 +54,7 @@ __all__ = [
     "VBUCKETS",
     "CasClock",
     "Changed",
+    "Held",
     "Item",
     "ItemStore",
     "VbucketState",
@@ -221,6 +222,11 @@ class CasClock:
     def reach(self, after: int) -> None:
         """All below `after` may have been given."""
         self._last = max(self._last, after - 1)
+
+
+class Held(Exception):
+    """A request waits until the state of its vbucket has changed, or for a job that may change
+    something, and nothing was done."""
 
 
 class VbucketStates(Protocol):

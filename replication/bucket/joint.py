@@ -15,12 +15,13 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from logweir.limits import TAP_ANSWERS_BYTES, TURN_SECONDS
 from logweir.replication.bucket.batch import Changes, Looks, Paused, Requests, Said
 from logweir.replication.bucket.change import WINS_HALT, WINS_MAKE, WINS_NONE
+from logweir.replication.bucket.item import Held
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.link import Link
 from logweir.replication.turns import Turn
 from logweir.store.commit.group import Group
 
-__all__ = ["RUN_MAX", "Asker", "Held", "Joined", "Part", "change_all", "finish_all", "look_all"]
+__all__ = ["RUN_MAX", "Asker", "Joined", "Part", "change_all", "finish_all", "look_all"]
 
 R = TypeVar("R")  # a request that is answered by itself, or a run
 R_co = TypeVar("R_co", covariant=True)
@@ -32,11 +33,6 @@ RUN_MAX: Final = 2048
 """More are divided, so that the first answers are on their way while others are made."""
 
 _JOB_SECONDS: Final = 5 * TURN_SECONDS  # a job may cost a sync: that is to be worth while
-
-
-class Held(Exception):
-    """A request waits until the state of its vbucket has changed, or for a job that may change
-    something, and nothing was done."""
 
 
 class Joined(Requests, Protocol[R_co]):

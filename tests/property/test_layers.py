@@ -182,12 +182,14 @@ def test_changes_are_spread_over_the_time_that_the_state_needs(
 ) -> None:
     """The state needed 8 s for what fills the layers once, so a change that takes a part of the
     room that is left is followed by the next one after that part of 8 s, or when it is done."""
-    clock, stopped, go_on = Clock(), threading.Event(), threading.Event()
+    clock = Clock()
+    taken, stopped, go_on = threading.Event(), threading.Event(), threading.Event()
     monkeypatch.setattr(layers, "time", clock)
     monkeypatch.setattr(layers, "LAYER_BYTES", 20_000)
 
     def take_long() -> None:
         clock.now += 8
+        taken.set()
 
     def stop() -> None:
         stopped.set()
@@ -202,7 +204,8 @@ def test_changes_are_spread_over_the_time_that_the_state_needs(
         try:
             arm("store.before_apply_commit", take_long)
             fill(log)
-            log.inner.change_base(lambda txn: None)
+            assert taken.wait(60)
+            stack.reserve(0)  # when the thread has done that
             assert not stack.is_full
             arm("store.before_apply_commit", stop)
             log.truncate("t")

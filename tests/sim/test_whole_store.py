@@ -41,8 +41,10 @@ def lived(seed: int, dropped: frozenset[int] = frozenset()) -> tuple[World, Base
     """The world of a seed, and what was found in it."""
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
-        path = Path(folder) / "world"
-        path.mkdir()
+        path = (
+            Path(folder) / "disk" / "world"
+        )  # what is above is synced too, and has a name of chance
+        path.mkdir(parents=True)
         world = World(path, seed, dropped=dropped)
         try:
             world.live()

@@ -11,8 +11,15 @@ from typing import Any
 from support.tapcommands import Model
 
 from logweir.replication.bucket.change import BURY, TAKEN, PlainItemComputer
-from logweir.replication.bucket.item import Changed, Item, VbucketState, pack_item, unpack_item
-from logweir.replication.bucket.joint import Held, change_all
+from logweir.replication.bucket.item import (
+    Changed,
+    Held,
+    Item,
+    VbucketState,
+    pack_item,
+    unpack_item,
+)
+from logweir.replication.bucket.joint import change_all
 from logweir.replication.bucket.store import Buckets, GroupItems, ViewItems
 from logweir.replication.memcached.serve.commands import Executor
 from logweir.replication.memcached.serve.runs import Asked, execute_one, packets_of

@@ -13,8 +13,7 @@ from support.tapmodel import NOW, StoreServer, packets, sent
 
 import logweir
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucket.item import Item, VbucketState
-from logweir.replication.bucket.joint import Held
+from logweir.replication.bucket.item import Held, Item, VbucketState
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_request
 from logweir.replication.memcached.wire.messages import Opaque, TapMessage, encode_tap
 

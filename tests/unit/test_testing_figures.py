@@ -73,10 +73,10 @@ def test_servers_that_follow_one_another_are_measured() -> None:
     [
         ("a backup", 10, 10),
         ("a restore", 10, 10),
-        ("a repair", 200, 93),
+        ("a repair", 200, 95),
         ("a trim", 99, 24),
         ("an archive", 10, 10),
-        ("a join", 99, 16),
+        ("a join", 99, 19),
         ("publishes", 10, 10),
         ("changes of topics", 10, 10),
     ],

@@ -12,7 +12,8 @@ from typing import Any, cast
 
 from logweir.errors import RequestError
 from logweir.replication.bucket.batch import Changes, Looks, Paused, Said
-from logweir.replication.bucket.joint import Asker, Held, Part, change_all, look_all
+from logweir.replication.bucket.item import Held
+from logweir.replication.bucket.joint import Asker, Part, change_all, look_all
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.greenstack.serve.commands import Answer, Executor
 from logweir.replication.greenstack.serve.lanes import Batch, BatchKind, Bound, Pending
@@ -22,7 +23,7 @@ from logweir.replication.greenstack.wire.codec import FlexKey, Frame, Opcode, St
 from logweir.replication.logs import get_logger
 from logweir.store.commit.group import Group
 
-__all__ = ["Work", "change_works", "execute_alone", "look_work"]
+__all__ = ["Work", "change_works", "execute_alone", "look_work", "refusal_of"]
 
 _log = get_logger("logweir.replication.greenstack")
 
@@ -159,7 +160,7 @@ def _answer(
     execute: Callable[[Asked, RequestRun], bytes],
 ) -> bytes:
     """The answer to what is no part of a run. `alone`: answers anything, `execute` GETs."""
-    refusal = _refusal_of(request, now)
+    refusal = refusal_of(request, now)
     if refusal is not None:
         return work.answer(request.frames, refusal)
     frame = request.frame
@@ -196,7 +197,7 @@ def _leave(at: int) -> Said:
     raise Paused([], at)
 
 
-def _refusal_of(one: Pending, now: float) -> Status | None:
+def refusal_of(one: Pending, now: float) -> Status | None:
     """Why a request is not executed: it is refused, or came too late; None: it is."""
     if one.refusal is not None:
         return one.refusal
@@ -208,7 +209,7 @@ def _refusal_of(one: Pending, now: float) -> Status | None:
 
 
 def _answer_one(executor: Executor, one: Pending, now: float) -> Answer:
-    refusal = _refusal_of(one, now)
+    refusal = refusal_of(one, now)
     if refusal is not None:
         return refusal, b""
     assert isinstance(one.frame, Frame)

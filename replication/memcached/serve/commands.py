@@ -56,13 +56,13 @@ from logweir.limits import TAP_KEY_BYTES, TAP_VALUE_BYTES
 from logweir.replication.bucket.change import BURY, TAKE, TAKEN
 from logweir.replication.bucket.item import (
     MARK_STALE,
+    Held,
     Item,
     ItemStore,
     VbucketState,
     VbucketStates,
     absolute_expiry,
 )
-from logweir.replication.bucket.joint import Held
 from logweir.replication.memcached.wire.codec import (
     Opcode,
     Packet,
