@@ -202,8 +202,12 @@ class Layers:
                 txn = self._state.begin()
                 result = change(txn)
                 failpoint("store.before_apply_commit")
+                # Whoever looks meanwhile may have the base of before or of afterwards: the layers
+                # over it say the same as what they have become.
+                txn.write()
+                failpoint("store.after_apply_commit")
                 with self._guard:
-                    txn.commit()
+                    txn.settle()
                     with self._lock:
                         left = self.stack[: len(self.stack) - len(done)]
                         # First: nobody waits for what an interrupt leaves on the stack alone.

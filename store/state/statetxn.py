@@ -221,12 +221,21 @@ class Txn:
 
     def commit(self) -> None:
         """Make it the state. Raises `MapFull`, or `base.Error`; then it is aborted."""
+        self.write()
+        self.settle()
+
+    def write(self) -> None:
+        """The first part of `commit`, which takes long: who begins a transaction from now on has
+        it."""
         self.state.check_process()
         try:
             self.raw.commit()
         except base.Error:
             self.raw.abort()
             raise
+
+    def settle(self) -> None:
+        """The rest: let go what shows the state of before."""
         self.state.remember(self._opened)
         if self.is_write:
             self.state.end_latest()

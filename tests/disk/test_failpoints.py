@@ -88,6 +88,7 @@ STEPS = [
     "store.after_sync_before_publish",
     "store.after_publish",
     "store.before_apply_commit",
+    "store.after_apply_commit",
     "checkpoint.before_remove",
     "followers.before_rename",
     "endmark.before_rename",

@@ -19,6 +19,7 @@ STEPS = (
     "store.after_sync_before_publish",
     "store.after_publish",
     "store.before_apply_commit",
+    "store.after_apply_commit",
 )
 CHANGES = 100_000  # far more than any step needs: the writer is killed, never done
 WRITER = """
@@ -52,7 +53,7 @@ def test_what_was_told_is_there_once(tmp_path: Path, step: str, way: str) -> Non
     with logweir.open(tmp_path / "s") as log:
         log.create_space("t", [("id", "unsigned"), ("n", "unsigned")], primary=["id"])
         space, before = log.schema.space("t").id, dict(log.vclock)[1]
-    passes = 20 if step == "store.before_apply_commit" else 200
+    passes = 20 if step.endswith("apply_commit") else 200
     done = subprocess.run(
         [sys.executable, "-P", "-c", WRITER, str(tmp_path / "s"), way, str(CHANGES)],
         env={**os.environ, "LOGWEIR_FAILPOINTS": f"{step}=kill@{passes}"},

@@ -168,6 +168,52 @@ def test_changes_wait_while_the_layers_are_full(
         assert log.count("t") == 200
 
 
+def test_what_the_state_has_and_the_layers_still_say_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the state has taken layers, and they are not gone yet, others look and change."""
+    monkeypatch.setattr(layers, "LAYER_SECONDS", 10**9)
+    model: Model = {i: (i, i % 5, "x") for i in range(60)}
+    random, looked = Random(1), list[int]()
+
+    def look() -> None:
+        disarm()
+
+        def others() -> None:
+            with log.read_view() as view:
+                check(view, model, random)
+            for _ in range(20):
+                change(log, model, random)
+                check_all()
+            looked.append(log.count("t"))
+
+        thread = threading.Thread(target=others)
+        thread.start()
+        thread.join(60)
+
+    def check_all() -> None:
+        assert sorted(log.select("t", limit=100)) == sorted(model.values())
+        assert log.count("t") == len(model)
+        with log.read_view() as view:
+            check(view, model, random)
+
+    with opened(tmp_path / "s") as log:
+        log.append("t", ((i, 1, "o") for i in range(30)))
+        log.inner.change_base(lambda txn: None)
+        log.truncate("t")
+        log.append("t", model.values())
+        arm("store.after_apply_commit", look)
+        try:
+            log.inner.committer.layers.apply()
+        finally:
+            disarm()
+        assert looked == [len(model)]
+        check_all()
+        log.inner.abandon()
+    with opened(tmp_path / "s") as log:
+        check_all()
+
+
 class Clock:
     """Stands still until it is told to go on."""
 

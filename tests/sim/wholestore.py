@@ -46,6 +46,7 @@ _PLACES: Final = (
     "store.after_sync_before_publish",
     "store.after_publish",
     "store.before_apply_commit",
+    "store.after_apply_commit",
     "checkpoint.before_remove",
     "wal.after_close",
 )
