@@ -249,9 +249,9 @@ def test_changes_that_wait_are_bounded(tmp_path: Path, monkeypatch: pytest.Monke
             changes = [store(b"k%d" % n, value, vbucket=7) for n in range(count)]
             sender = threading.Thread(target=client.send, args=changes)
             sender.start()
-            links = server.server.listener.links
-            server.wait(lambda: any(link._reading_holds for link in links))
-            (link,) = (link for link in links if link._reading_holds)
+            listener = server.server.listener  # which may not have taken it yet
+            server.wait(lambda: any(link._reading_holds for link in listener.links))
+            (link,) = (link for link in listener.links if link._reading_holds)
             sender.join(1)
             assert sender.is_alive(), "all of it was taken"
             assert link.received_bytes < 4 << 20
