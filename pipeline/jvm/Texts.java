@@ -321,7 +321,6 @@ final class Texts {
         }
     }
 
-    /** The text that Python has for a decimal (`wal/mp.py` has its bytes). */
     /** Whether the text from `began` on is a number with at most so many digits behind the point. */
     boolean fits(int began, int scale) {
         BigDecimal value = new BigDecimal(new String(out, began, at - began, StandardCharsets.US_ASCII));
@@ -329,6 +328,7 @@ final class Texts {
         return value.signum() == 0 || least.scale() <= scale && least.precision() - least.scale() + scale <= DIGITS;
     }
 
+    /** The text that Python has for a decimal (`wal/mp.py` has its bytes). */
     void decimal(int from, int stop) throws Handed {
         int first = from < stop ? raw[from] & 0xFF : 0;
         int end = first < 0x80 || first >= 0xE0 ? from + 1 : -1;

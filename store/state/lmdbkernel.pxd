@@ -104,6 +104,10 @@ cdef extern from "<pthread.h>" nogil:
         pass
 
 
+cdef enum:
+    WRITTEN = 3  # pages at most that an entry writes: its leaf, one beside that, its value
+
+
 # One entry that is set, or removed where `gone`. Key and value stay where they are meanwhile.
 ctypedef struct Change:
     bint gone
@@ -173,6 +177,7 @@ cdef class Transaction:
     cdef bint *used  # `in_use` of the outermost one: a call goes on without the interpreter's lock
     cdef unsigned long owner
     cdef unsigned long mutations
+    cdef size_t listed  # pages that LMDB's list of those it has written has at most
     cdef list opened  # databases that go where it is aborted
     cdef PyObject *previous
     cdef PyObject *next_one

@@ -255,6 +255,7 @@ cdef class Transaction:
         code = mdb_put(self.txn, dbi, &wanted, &data, flags)
         PyBuffer_Release(&view)
         self.mutations += 1
+        self.listed += WRITTEN
         if code and code != MDB_KEYEXIST:
             raise failed("mdb_put", code)
         return code == MDB_SUCCESS
@@ -268,6 +269,7 @@ cdef class Transaction:
         point(&wanted, name)
         code = mdb_del(self.txn, self.number_of(db), &wanted, NULL)
         self.mutations += 1
+        self.listed += WRITTEN
         if code and code != MDB_NOTFOUND:
             raise failed("mdb_del", code)
         return code == MDB_SUCCESS
@@ -464,6 +466,7 @@ cdef class Cursor:
                 code = put_all(cursor, pairs, count, flags, &at, &added)
         self.txn.leave()
         self.txn.mutations += 1
+        self.txn.listed += WRITTEN * count
         if code:
             raise failed(f"mdb_cursor_put() element #{before + at}", code)
         return added

@@ -406,3 +406,25 @@ def test_what_does_not_fit_leaves_nothing_of_its_earlier_parts(tmp_path: Path) -
             applykernel.apply(txn, handle, small, 511, 0xC1)
         with env.begin() as txn:
             assert txn.get(b"k", db=handle) == b"v"
+
+
+@pytest.mark.parametrize("is_first_put", [False, True], ids=["two tables", "entries before"])
+def test_more_pages_may_change_than_fit_into_lmdbs_list(is_first_put: bool, tmp_path: Path) -> None:
+    """Its list has 131,071; here each value has a page of its own, and two databases share it."""
+    count, value = 110_000, bytes(2100)
+    with compiled.Environment(tmp_path / "e", map_size=2**31, max_dbs=3, sync=False) as env:
+        handles = [env.open_db(name) for name in (b"a", b"b")]
+        with env.begin(write=True) as txn:
+            for handle in handles:
+                table = Memtable()
+                for key in Random(1).sample(range(10 * count), count):
+                    table.put(b"%06d" % key, value)
+                if is_first_put and handle is handles[0]:
+                    txn.cursor(handle).putmulti(list(table.ascending()))
+                    continue
+                applykernel.apply(txn, handle, table, 511, 0xC1)
+                del table
+        with env.begin() as txn:
+            assert [txn.stat(handle)["entries"] for handle in handles] == [count, count]
+            assert sum(txn.stat(handle)["overflow_pages"] for handle in handles) > 131_071
+    assert lmdbfile.damage(tmp_path / "e" / "data.mdb") == ""
