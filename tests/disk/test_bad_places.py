@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,6 +129,7 @@ def test_a_full_disk_stops_a_repair_with_an_error(small_disk: Path, tmp_path: Pa
 
 SHORT_WRITE = """
 import sys
+import tempfile
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
 from disk.test_bad_places import fill, open_writer
@@ -373,10 +375,17 @@ def folder_script(disk, root: Path, attempt) -> None:  # type: ignore[no-untyped
     attempt(disk.list_directory, root)
 
 
+@pytest.fixture
+def outside() -> Iterator[Path]:
+    """A folder above which others may look: each run of pytest takes that from its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("name", ["report", "changes"])
-def test_a_file_is_made_in_a_folder_that_may_not_be_listed(name: str, tmp_path: Path) -> None:
+def test_a_file_is_made_in_a_folder_that_may_not_be_listed(name: str, outside: Path) -> None:
     """Such as one where others drop what they have; a name that is taken is refused there, too."""
-    store, place = tmp_path / "store", tmp_path / "place"
+    store, place = outside / "store", outside / "place"
     with logweir.open(store) as log:
         log.create_space("s", [("id", "unsigned")])
         log.insert("s", [1])
@@ -398,8 +407,7 @@ def test_a_file_is_made_in_a_folder_that_may_not_be_listed(name: str, tmp_path: 
         "    assert done.exit_code == expected, done.output\n"
         "assert 'is there already' in done.output"
     )
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(0o755)
+    outside.chmod(0o755)
     for one in (store, *store.rglob("*")):
         one.chmod(0o777)
     program = [sys.executable, "-c", code, *arguments]
