@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from array import array
+from typing import Any
 
 import msgpack
 import pytest
@@ -203,6 +204,7 @@ def test_a_run_is_of_the_schema_version_asked_for(asked: int, is_one: bool) -> N
 def both(data: bytes) -> None:
     """The compiled and the plain kernel agree on everything that they write."""
     results = []
+    assert kernel.may_select(data) == PLAIN_IPROTO.may_select(data)
     for module in (kernel, PLAIN_IPROTO):
         capacity = module.frames(data, 0, 16)
         table = array("Q", bytes(8 * (module.RUN_HEAD + (1 + module.WIDTH) * capacity)))
@@ -222,9 +224,23 @@ def both(data: bytes) -> None:
         results.append((capacity, count, table, out))
     assert results[0] == results[1]
     _, count, table, _ = results[0]
+    if count and table[kernel.RUN_HEAD + results[0][0]] == 1:
+        assert kernel.may_select(data)
     if count:
         for start, end in Splitter().split(data[: table[kernel.RUN_STOP]])[0]:
             decode_request(data, start, end, Request(-1))
+
+
+@pytest.mark.parametrize("module", [kernel, PLAIN_IPROTO], ids=["compiled", "plain"])
+def test_only_what_may_begin_with_a_select_is_read_as_one(module: Any) -> None:
+    """A header whose first key is another one does not show what it is; of what is not whole
+    nothing is read."""
+    for kind, part in zip((2, 3, 4, 5, 9, 1), changes(5), strict=True):
+        assert module.may_select(part + changes(6)[-1]) == (kind == 1)
+    late = codec.frame(msgpack.packb({1: 5, 0: 1}) + msgpack.packb({0x10: 512, 0x20: [1]}))
+    assert module.may_select(late)
+    for short in (b"", b"\xce", b"\x07", b"\x07\x82", b"\x07\x82\x00"):
+        assert not module.may_select(short)
 
 
 def test_kernels_agree_on_damaged_runs() -> None:

@@ -203,7 +203,9 @@ def _send(port: int, protocol: Protocol, request: bytes, seconds: float) -> None
     print(next(sent) * len(block) / seconds)
 
 
-def _ask_until(port: int, protocol: Protocol, end: float) -> list[float]:
+def _ask_until(port: int, protocol: Protocol, end: float, *, may_cut: bool) -> list[float]:
+    """Milliseconds for each answer. `may_cut`: a connection that the server cuts counts as a
+    question without an answer, and the next one is asked on another."""
     waits: list[float] = []
     connection: socket.socket | None = None
     while time.monotonic() < end or not waits:
@@ -212,17 +214,21 @@ def _ask_until(port: int, protocol: Protocol, end: float) -> list[float]:
             if not protocol.asks_anew:
                 _quiet(connection)
         began = time.monotonic()
-        connection.sendall(protocol.question)
-        answer = b""
+        answer, is_cut = b"", False
         try:
+            connection.sendall(protocol.question)
             while not answer or protocol.answer not in answer:
                 if not (got := connection.recv(1 << 16)):
-                    raise Unreachable(str(port), "the server closed the connection")
+                    raise ConnectionResetError("the server closed the connection")
                 answer += got
         except TimeoutError:
             pass
-        waits.append((time.monotonic() - began) * 1000)
-        if protocol.asks_anew:
+        except ConnectionError as error:
+            if not may_cut:
+                raise Unreachable(str(port), str(error)) from error
+            is_cut = True
+        waits.append((_ASK_SECONDS if is_cut else time.monotonic() - began) * 1000)
+        if protocol.asks_anew or is_cut:
             connection.close()
             connection = None
         time.sleep(0.002)
@@ -296,7 +302,8 @@ def _wait(server: Server, port: int, name: str, flooded: str, what: str) -> Wait
     assert sender.stdout is not None
     sender.stdout.readline()  # it begins
     time.sleep(_BEFORE_SECONDS)
-    waits = _ask_until(port, PROTOCOLS[name], time.monotonic() + seconds)
+    end = time.monotonic() + seconds
+    waits = _ask_until(port, PROTOCOLS[name], end, may_cut=what != OURS)
     told, _ = sender.communicate()
     server.settle()
     waits.sort()
@@ -329,7 +336,8 @@ def run_waits(folder: Path, *, patterns: str = "*", peers: bool = True) -> Itera
         compared = [one for one in floods if one not in protocol.lacks]
         if not peers or not protocol.peer or not compared:
             continue
-        with suppress(Unreachable), _peer(protocol, folder / f"{name} peer") as server:
+        place = folder / f"{name} peer"
+        with suppress(Unreachable, ConnectionError), _peer(protocol, place) as server:
             port = server.ports[protocol.place]
             if protocol.peer == "memcached":
                 with closing(_connect(port, PROTOCOLS["memcached"])) as connection:

@@ -368,6 +368,8 @@ class Conversation:
         """Answer the SELECTs with which `data` begins, unless there is something to be done before
         them. Returns where others begin."""
         self._is_over = False
+        if not kernel.may_select(data):
+            return 0
         if self._postponed or self._unfinished or self._behind or not self.link.writable:
             return 0
         at = self._answer_reads(data, 0)

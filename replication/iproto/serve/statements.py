@@ -126,12 +126,12 @@ def _execute_run(
         done = group.execute_batch(
             rest.data, rest.columns, rest.space_ids, limit_bytes=TURN_ANSWER_BYTES
         )
+        if not done.count:
+            break
         parts.append(rest.answers(done, version))
         count += done.count
         refused += len(done.refused)
         size += len(parts[-1])
-        if not done.count:
-            break
     return count, refused, parts[0] if len(parts) == 1 else b"".join(parts)
 
 

@@ -24,6 +24,9 @@ cpdef Py_ssize_t frames_end(bytes data, Py_ssize_t at, Py_ssize_t count) except?
                length=u64, kind=u64)
 cpdef Py_ssize_t frames(bytes data, Py_ssize_t at, Py_ssize_t most) except? -2
 
+@cython.locals(raw="const unsigned char*", end=Py_ssize_t, stop=Py_ssize_t)
+cpdef bint may_select(bytes data) except? -1
+
 @cython.locals(stop=Py_ssize_t, length=u64)
 cdef Py_ssize_t request_end(
     const unsigned char* data, Py_ssize_t at, Py_ssize_t end, u64 version, u64* fields,

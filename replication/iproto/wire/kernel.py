@@ -209,6 +209,16 @@ def frames(data: bytes, at: int, most: int) -> int:
     return count
 
 
+def may_select(data: bytes) -> bool:
+    """Whether the first frame may be a SELECT: its first bytes do not show that it is none."""
+    raw = data
+    end = len(data)
+    stop = rows.uint_end(raw, 0, end)
+    if stop < 0 or end - stop < 3:
+        return False
+    return raw[stop] >> 4 != 8 or raw[stop + 1] != 0 or raw[stop + 2] == _SELECT
+
+
 def request_end(
     data: bytes, at: int, end: int, version: int, fields: list[int], owed: list[int]
 ) -> int:

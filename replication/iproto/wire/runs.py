@@ -131,9 +131,10 @@ class Run:
         return b"".join(parts)
 
     def _answers(self, done: Answers, first: int, last: int, version: int) -> bytearray:
-        """Of those that are not refused."""
+        """Of those that are not refused, at least one."""
         given = (self.columns, self.syncs, done.results, done.out, first, last, version)
-        room = (last - first) * kernel.ANSWER_BYTES + min(len(done.out), len(self.data))
+        count = last - first
+        room = count * kernel.ANSWER_BYTES + len(done.out) * count // done.count
         out = bytearray(room)
         size: int = kernel.answers(*given, out)
         if size > len(out):
