@@ -168,6 +168,7 @@ class Schema:
             raise RequestError(
                 ErrorCode.NO_SUCH_SPACE,
                 f"Space '{key}' does not exist",
+                hint="`logweir space list` shows those that there are",
                 details={"space": key},
             )
         return found

@@ -376,3 +376,40 @@ def test_completion_knows_commands_and_options() -> None:
 def test_the_help_of_each_command_fits_its_line() -> None:
     """On a terminal of 80 columns nothing is cut off."""
     assert "..." not in run("--help").stdout.partition("Commands:")[2]
+
+
+ENDING = """
+from logweir.tools.cli import main
+
+def app(prog_name):
+    try:
+        print("begun", flush=True)
+        input()
+    finally:
+        print("ending", flush=True)
+        input()
+        print("ended", flush=True)
+
+main.app = app
+main.run()
+"""
+
+
+def test_a_second_sigterm_does_not_stop_what_the_first_one_ends() -> None:
+    """As `timeout` sends it: to the program, and to its group."""
+    program = subprocess.Popen(
+        [sys.executable, "-P", "-c", ENDING],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with program:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        assert program.stdout.readline() == "begun\n"
+        program.terminate()
+        assert program.stdout.readline() == "ending\n"
+        program.terminate()
+        told, errors_told = program.communicate("\n", timeout=60)
+    assert (told, errors_told, program.returncode) == ("ended\n", "", 143)

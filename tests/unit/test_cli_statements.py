@@ -110,7 +110,7 @@ def test_a_key_that_is_not_there_is_exit_code_1(store: Path, command: str) -> No
         (["get", "users", "1", "--index", "age"], 2, "not unique"),
         (["get", "users", "[1, 2]"], 2, "1 parts"),
         (["get", "users", "1", "--index", "nix"], 1, "No index 'nix'"),
-        (["select", "nix"], 1, "Space 'nix' does not exist"),
+        (["select", "nix"], 1, "Space 'nix' does not exist. hint: `logweir space list`"),
         (["update", "users", "1", '["=", 1, 2]'], 2, "list of lists"),
         (["select", "bare", "--names"], 2, "use arrays"),
     ],

@@ -337,4 +337,5 @@ def run() -> None:
 
 
 def _end(number: int, frame: object) -> None:
+    signal.signal(number, signal.SIG_IGN)  # `timeout` sends it twice; Ctrl-C ends the ending
     raise SystemExit(128 + number)  # through every `with`: no process that it started is left
