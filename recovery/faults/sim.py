@@ -290,6 +290,14 @@ class SimFileSystem:
             after._shared.disk.root = _anew(after._shared.disk, self._shared.disk.root)
         return after
 
+    def killed(self) -> SimFileSystem:
+        """The disk behind the end of all programs: the next ones see the same, and what was not
+        synced is not stable yet. This one is left as it is."""
+        after = SimFileSystem(seed=self._rng.getrandbits(64), room_bytes=self._shared.room_bytes)
+        with self.mutex:
+            after._shared.disk = copy.deepcopy(self._shared.disk)
+        return after
+
     def contents(self, path: Path) -> bytes:
         """What programs see in a file."""
         return bytes(self._file(path).seen)

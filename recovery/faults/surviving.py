@@ -29,7 +29,6 @@ that. That is what Linux does (pages are marked clean).
 
 from __future__ import annotations
 
-import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -231,17 +230,19 @@ class Disk:
 
     def __init__(self) -> None:
         self.number = 0
-        self._nodes = itertools.count(1)
+        self._nodes = 0
         self.root = self.folder()
         self._named: list[_Named] = []  # since the last sync of anything
 
     def folder(self) -> Folder:
         """A new one that has no name yet."""
-        return Folder(next(self._nodes))
+        self._nodes += 1
+        return Folder(self._nodes)
 
     def file(self, data: bytes = b"") -> Inode:
         """A new one that has no name yet; what is in it is stable."""
-        return Inode(next(self._nodes), bytearray(data), data)
+        self._nodes += 1
+        return Inode(self._nodes, bytearray(data), data)
 
     def write(self, inode: Inode, offset: int, piece: bytes) -> None:
         """Put bytes into a file."""
