@@ -324,7 +324,7 @@ class Inner(TakesJobs, _Groups, _Views):
         self._lock_stack = opened.lock
         self.committer = Committer(opened, durability=durability, clock=clock)
         self.queue = CommitQueue(self.committer.commit, self.committer.lock)
-        self.checkpoints = Checkpoints(self, checkpoints)
+        self.checkpoints = Checkpoints(self, checkpoints, opened.report)
         self.committer.after_commit = self.checkpoints.after_commit
         self.sweeper = Sweeper()
         self._ending = Ending(self._end)
@@ -352,8 +352,11 @@ class Inner(TakesJobs, _Groups, _Views):
             return
         self._end_threads()
         failed: list[Exception] = []
-        if committer.failure is None and committer.durability == "none":
-            _try(self.checkpoints.make, failed)  # no log to find the changes in
+        if committer.durability == "none":  # no log to find the changes in
+            if committer.failure is None:
+                _try(self.checkpoints.make, failed)
+            else:
+                failed.append(committer.failure)
         committer.layers.close()
         with committer.alone():
             committer.is_closed = True

@@ -118,7 +118,8 @@ class AppendPoint:
     there is none; `path` and `size`: that file, if the writer is to go on in it after cutting it to
     `size` bytes (its torn tail or EOF marker go), else None, and `meta`: its header; `replaces`: an
     xlog of another program that holds no row and whose name the next file needs; `unsynced`: the
-    end of the newest log, which is to be made stable (`wal.resync`) before rows of it are used.
+    end of the newest log, which is to be made stable (`wal.resync`) before rows of it are used;
+    `is_logged`: whether the log goes that far, and not the state alone (durability "none").
     """
 
     vclock: VClock
@@ -128,6 +129,7 @@ class AppendPoint:
     meta: Meta | None = None
     replaces: Path | None = None
     unsynced: Unsynced | None = None
+    is_logged: bool = True
 
 
 @dataclass(slots=True)
@@ -172,6 +174,7 @@ class WalWriter(OfProcess):
         self._vclock = at.vclock
         self._prev_vclock = at.prev_vclock
         self._replaces = at.replaces
+        self._is_logged = at.is_logged
         self._header_items: tuple[tuple[str, str], ...] = ()
         self._current: _Current | None = None
         self._poison: BaseException | None = None
@@ -509,7 +512,9 @@ class WalWriter(OfProcess):
         except OSError as error:
             raise self._poisoned(error, "closing the log file failed") from error
         failpoint("wal.after_close")
-        self.end_marks.put(current.path, before, self._vclock)
+        if self._is_logged:
+            self.end_marks.put(current.path, before, self._vclock)
+        self._is_logged = True  # what comes is in a file that begins here
 
     def _create(self) -> _Current:
         path = self.directory / file_name(self._vclock, "xlog")

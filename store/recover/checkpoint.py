@@ -31,6 +31,7 @@ from logweir.errors import (
     RequestError,
 )
 from logweir.limits import LEASE_SECONDS
+from logweir.recovery import RecoveryReport
 from logweir.store.recover.belonging import anchor
 from logweir.store.state.state import StateError
 from logweir.wal.damage import DamageKind
@@ -73,9 +74,10 @@ class CheckpointOptions:
 class Checkpoints(OfProcess):
     """Makes the checkpoints of one `Log` and removes old files. Thread-safe."""
 
-    def __init__(self, log: Inner, options: CheckpointOptions) -> None:
+    def __init__(self, log: Inner, options: CheckpointOptions, report: RecoveryReport) -> None:
         self._log = log
         self.options = options
+        self._damaged = {one.path for one in report.files if one.kind == "snap" and one.damage}
         self._busy = threading.Lock()  # one checkpoint at a time
         self._removing = threading.Lock()  # one removal at a time, which waits for commits
         self._guard = threading.Lock()  # of what follows
@@ -109,10 +111,10 @@ class Checkpoints(OfProcess):
         log = self._log
         with contextlib.ExitStack() as stack:
             view = stack.enter_context(log.rotated_view())
-            newest = self._index().newest_snap()
-            if newest is not None and newest.vclock == view.vclock:
-                log.end_marks.put(newest.path, newest.size, view.vclock)
-                return newest.path
+            newest = self._newest_whole(self._index())[-1:]
+            if newest and newest[0].vclock == view.vclock:
+                log.end_marks.put(newest[0].path, newest[0].size, view.vclock)
+                return newest[0].path
             writer = SnapshotWriter(
                 log.path,
                 view.vclock,
@@ -124,6 +126,7 @@ class Checkpoints(OfProcess):
                 for space in view.snapshot_spaces():
                     writer.write(space.id, view.tuples(space), local=space.is_local)
                 path = writer.finish()
+                self._damaged.discard(path)
             except BaseException:
                 writer.abort()
                 raise
@@ -192,6 +195,8 @@ class Checkpoints(OfProcess):
         """Remove files, oldest first, also after a power cut: one that came back alone would leave
         a gap."""
         log = self._log
+        if files:  # the name of a snapshot that takes their place may not be on the disk yet
+            log.filesystem.sync_directory(log.path)
         for file in files:
             failpoint("checkpoint.before_remove")
             with unleased(log.path, file.signature) as is_free:
@@ -211,13 +216,16 @@ class Checkpoints(OfProcess):
     def _superfluous(self) -> list[LogFile]:
         """Files that nobody needs any more, the oldest first: snapshots, then logs."""
         index = self._index()
-        snaps = index.snaps
-        kept = snaps[-self.options.count :]
-        kept += [snap for snap in snaps if self._is_pinned(snap) and snap not in kept]
-        if not kept:
+        newest = self._newest_whole(index)
+        if not newest:
             return []
+        kept = newest + [one for one in index.snaps if self._is_pinned(one) and one not in newest]
         needed = min((snap.vclock for snap in kept), key=lambda v: v.signature)
-        unneeded = [snap for snap in snaps if snap not in kept]
+        unneeded = [
+            snap
+            for snap in index.snaps
+            if snap not in kept and snap.signature < newest[-1].signature
+        ]
         logs = logs_before(index, [needed, *self._followers.values()])
         logs = list(takewhile(lambda log: not self._is_pinned(log), logs))  # no gap in between
         self._kept_since = {
@@ -226,6 +234,11 @@ class Checkpoints(OfProcess):
         }
         free = [snap for snap in unneeded if not self._is_leased(snap)]
         return free + list(takewhile(lambda log: not self._is_leased(log), logs))
+
+    def _newest_whole(self, index: DirectoryIndex) -> list[LogFile]:
+        """The snapshots that stay, the oldest first: none that is known to be damaged."""
+        whole = [snap for snap in index.snaps if snap.path not in self._damaged]
+        return whole[-self.options.count :]
 
     def _is_pinned(self, file: LogFile) -> bool:
         return any(file.path in pinned for pinned in self._pins.values())
@@ -253,7 +266,7 @@ class Checkpoints(OfProcess):
         self, index: DirectoryIndex, followers: Mapping[str, VClock]
     ) -> dict[str, list[LogFile]]:
         """The logs that no snapshot needs and each follower does."""
-        kept = index.snaps[-self.options.count :]
+        kept = self._newest_whole(index)
         if not kept:
             return {name: [] for name in followers}
         superfluous = logs_before(index, [kept[0].vclock])
@@ -268,7 +281,7 @@ class Checkpoints(OfProcess):
         """Who keeps logs that no snapshot needs, who keeps most of them first: followers, and
         processes that read here."""
         kept = {("follower", name): logs for name, logs in self._kept_for(index, followers).items()}
-        snaps = index.snaps[-self.options.count :]
+        snaps = self._newest_whole(index)
         spare = logs_before(index, [snaps[0].vclock]) if snaps else []
         for pid, first in leases.items():
             kept["process", str(pid)] = [log for log in spare if log.signature >= first]
@@ -306,10 +319,10 @@ class Checkpoints(OfProcess):
         """Files of a backup, which stay while the context is open."""
         with self._guard:
             index = self._index()
-            newest = index.newest_snap()
-            if newest is None:
+            if not (snaps := self._newest_whole(index)):
                 text = "there is no snapshot to back up"
                 raise RequestError(ErrorCode.MISSING_SNAPSHOT, text)
+            newest = snaps[-1]
             logs = index.xlogs_after(newest.vclock)
             index.check_logs(logs[0].signature if logs else -1)
             files = [newest.path, *(log.path for log in logs)]
@@ -323,9 +336,14 @@ class Checkpoints(OfProcess):
 
     # --- followers --------------------------------------------------------------------------------
 
-    def check_position(self, position: VClock) -> None:
-        """Raises `PositionUnavailable` if the log does not reach that far, or has no longer all
-        that is behind it."""
+    def retain_from(self, name: str, position: VClock) -> None:
+        """`retain`, of one. Raises `PositionUnavailable` if the log does not reach that far, or
+        has no longer all that is behind it."""
+        with self._guard:  # else what is behind it may be removed in between
+            self._check_position(position)
+            self._keep({name: position})
+
+    def _check_position(self, position: VClock) -> None:
         oldest, newest = self.oldest_row(), self._log.committer.vclock
         if not (newest.covers(position) and position.covers(oldest.without_local())):
             raise PositionUnavailable(
@@ -335,9 +353,12 @@ class Checkpoints(OfProcess):
     def retain(self, positions: Mapping[str, VClock]) -> None:
         """Keep the logs behind each position for the follower of that name."""
         with self._guard:
-            followers = {**self._followers, **positions}
-            if followers != self._followers:
-                self._save_followers(followers)
+            self._keep(positions)
+
+    def _keep(self, positions: Mapping[str, VClock]) -> None:
+        followers = {**self._followers, **positions}
+        if followers != self._followers:
+            self._save_followers(followers)
 
     def release(self, name: str) -> None:
         """Forget `name`; it need not be known."""

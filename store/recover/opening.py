@@ -20,7 +20,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
@@ -54,7 +54,7 @@ from logweir.wal.replacing import finish_replacing
 from logweir.wal.resync import resync
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
+from logweir.wal.writer import INPROGRESS, AppendPoint, WalWriter, WriterOptions
 
 __all__ = ["bootstrap", "open_folder"]
 
@@ -75,6 +75,7 @@ def open_folder(
         _prepare_folder(path, create, filesystem)
         filesystem = stack.enter_context(_locked(path, filesystem))
         finish_replacing(path, filesystem)
+        _remove_unfinished(path, filesystem)
         state = State(path / STATE_NAME, LogFiles(path, filesystem), filesystem)
         stack.callback(state.close, clean=False)
         kept = trusted(state, path, filesystem)
@@ -94,7 +95,9 @@ def open_folder(
             failpoint("opening.after_reserve")
         with state.read() as txn:
             stands = txn.position()
-        writer = WalWriter(path, instance, append_point, options=options, filesystem=filesystem)
+        is_unlogged = _is_unlogged(position)
+        at = replace(append_point, is_logged=not is_unlogged)
+        writer = WalWriter(path, instance, at, options=options, filesystem=filesystem)
         if append_point is not decided.append_point:
             # Else the damaged log would be the newest, and its end be looked at again.
             stack.callback(writer.abandon)
@@ -115,11 +118,17 @@ def open_folder(
             writer=writer,
             anchor=None if stands is None else stands.place,
             needs_snapshot=(
-                decided.needs_snapshot
-                or append_point is not decided.append_point
-                or _is_unlogged(position)
+                decided.needs_snapshot or append_point is not decided.append_point or is_unlogged
             ),
         )
+
+
+def _remove_unfinished(path: Path, filesystem: FileSystem) -> None:
+    """Remove what was never whole: snapshots and logs that somebody was killed at."""
+    for name in filesystem.list_directory(path):
+        if name.endswith((f".snap{INPROGRESS}", f".xlog{INPROGRESS}")):
+            with contextlib.suppress(OSError):  # it takes room, and does no other harm
+                filesystem.remove(path / name)
 
 
 def _first_free(
@@ -278,18 +287,17 @@ def _check_cut(kept: Kept | None, decided: RecoveryPlan) -> None:
 
 
 def _make_stable(decided: RecoveryPlan, filesystem: FileSystem, is_synced: bool) -> None:
-    """Have what was read on stable storage, before anything is built on it.
+    """Have what was read on stable storage, before anything is built on it: names, too, since who
+    was killed behind a rename has not synced it.
 
     `is_synced`: also of logs that never promised to be. Other programs, Tarantool among them, may
-    acknowledge rows of a log that neither they nor the folder's name for it were synced.
+    acknowledge rows of a log that they have not synced.
     """
     report = decided.report
-    others = [log.path for log in report.xlogs if not log.meta.is_ours]
     try:
-        for path in others:
+        for path in [log.path for log in report.xlogs if not log.meta.is_ours]:
             filesystem.sync_file(path)
-        if others:
-            filesystem.sync_directory(report.directory)
+        filesystem.sync_directory(report.directory)
     except OSError as error:
         raise explain(error, str(report.directory)) from error
     if (end := decided.append_point.unsynced) is not None:

@@ -56,8 +56,7 @@ class Upkeep:
                 hint=f"give 1 to {FOLLOWER_NAME_CHARACTERS} printable characters",
             )
         with typed(self.path):
-            self.inner.checkpoints.check_position(at)
-            self.inner.checkpoints.retain({name: at})
+            self.inner.checkpoints.retain_from(name, at)
 
     def release(self, name: str) -> None:
         """Forget the follower `name`: its logs may go."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 
 import logweir
-from logweir.errors import ChainGap, LogweirError
+from logweir.errors import ChainGap, LogStopped, LogweirError
 from logweir.wal import failpoint
 
 
@@ -53,6 +54,54 @@ def test_a_snapshot_counts_where_the_state_did_not_get_what_was_not_logged(tmp_p
         failpoint.disarm()
     with logweir.open(tmp_path) as log:
         assert log.select("kv") == [(1,), (2,)]
+
+
+def test_a_power_cut_at_an_opening_leaves_a_folder_that_opens(tmp_path: Path) -> None:
+    """Before the snapshot of what was not logged is written, nothing may say that it was there."""
+    with logweir.open(tmp_path) as log:
+        log.create_space("kv", [("id", "unsigned")])
+        log.insert("kv", (1,))
+    log = logweir.open(tmp_path, "none")
+    log.insert("kv", (2,))
+    log.inner.committer.layers.apply()
+    log.inner.abandon()
+
+    class Kill(BaseException):
+        """A kill."""
+
+    def kill() -> None:
+        raise Kill
+
+    failpoint.arm("snapshot.before_rename", kill)
+    try:
+        with pytest.raises(Kill):
+            logweir.open(tmp_path)
+    finally:
+        failpoint.disarm()
+    shutil.rmtree(tmp_path / "state")  # as after a start of the machine
+    with logweir.open(tmp_path) as log:
+        assert log.select("kv") == [(1,)]
+
+
+def test_closing_tells_that_what_was_not_logged_is_lost(tmp_path: Path) -> None:
+    """Where the store has failed it makes no snapshot, and nobody may have been told."""
+    log = logweir.open(tmp_path, "none")
+    log.create_space("kv", [("id", "unsigned")])
+    log.insert("kv", (1,))
+
+    def fail() -> None:
+        raise OSError(5, "no more")
+
+    failpoint.arm("store.before_apply_commit", fail)
+    try:
+        with pytest.raises(LogStopped):
+            log.inner.committer.layers.apply()
+        with pytest.raises(LogStopped):
+            log.close()
+    finally:
+        failpoint.disarm()
+    log.close()
+    logweir.open(tmp_path).close()
 
 
 @pytest.mark.parametrize("seed", range(6))

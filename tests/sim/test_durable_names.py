@@ -10,7 +10,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,13 +20,14 @@ from support.logs import INSTANCE, insert, transaction
 
 import logweir
 from interop.serving import Serving
-from logweir.errors import WriteFailed
+from logweir.errors import WalError, WriteFailed
 from logweir.pipeline.parts import Part, PartWriter, SinkLayout
 from logweir.pipeline.publish import Target, publish
 from logweir.recovery import examine, repair, restore
 from logweir.recovery.faults import Fault, FaultyFileSystem, SimFileSystem, every_fault
 from logweir.recovery.faults.cuts import Recorder
 from logweir.replication.iproto.follow.join import join
+from logweir.wal import failpoint
 from logweir.wal.filesystem import (
     OS,
     AppendFile,
@@ -51,11 +52,15 @@ def opened(folder: Path, disk: FileSystem) -> logweir.Log:
     )
 
 
+def inserted(log: logweir.Log, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        log.insert("t", (number, "x" * 60))
+
+
 def filled(folder: Path, disk: FileSystem, count: int = 40) -> None:
     with opened(folder, disk) as log:
         log.create_space("t", FORMAT)
-        for number in range(count):
-            log.insert("t", (number, "x" * 60))
+        inserted(log, range(count))
 
 
 def ids_of(folder: Path, disk: FileSystem) -> list[int]:
@@ -249,6 +254,62 @@ def test_old_files_go_one_by_one(tmp_path: Path) -> None:
         assert not examine(folder, filesystem=image.disk).damage, image.where
         if number % 8 == 0:
             assert ids_of(folder, image.disk) == list(range(40)), image.where
+
+
+@pytest.mark.parametrize("failing", [False, True], ids=["not yet", "it failed"])
+def test_nothing_goes_before_the_name_of_a_snapshot_is_durable(
+    failing: bool, tmp_path: Path
+) -> None:
+    """While its folder is not synced somebody else removes old files, as a server does."""
+    folder = tmp_path / "store"
+    disk = SimFileSystem(seed=3)
+    filled(folder, disk)
+    recorder = Recorder(disk, lambda: None, each=8)
+    point = "snapshot.after_rename_before_directory_sync"
+    with opened(folder, recorder) as log:
+
+        def meanwhile() -> None:
+            failpoint.disarm()
+            if failing:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            log.inner.collect()
+
+        recorder.images.clear()
+        failpoint.arm(point, meanwhile)
+        with pytest.raises(WalError) if failing else contextlib.nullcontext():
+            log.snapshot()
+        log.inner.collect()
+        assert f"{0:020d}.snap" not in disk.list_directory(folder)
+    for image in recorder.images:
+        assert not examine(folder, filesystem=image.disk).damage, image.where
+
+
+def test_names_that_a_killed_process_left_are_made_durable(tmp_path: Path) -> None:
+    """Of a new log: who goes on in it acknowledges rows that have no other name."""
+    folder = tmp_path / "store"
+    disk = SimFileSystem(seed=3)
+    point = "wal.after_rename_before_directory_sync"
+    filled(folder, disk)
+
+    class Kill(BaseException):
+        """A kill."""
+
+    def kill() -> None:
+        raise Kill
+
+    log = opened(folder, disk)
+    failpoint.arm(point, kill)
+    try:
+        with pytest.raises(Kill):
+            inserted(log, range(100, 200))
+    finally:
+        failpoint.disarm()
+    log.inner.abandon()
+    with logweir.open(folder, filesystem=disk) as log:
+        log.insert("t", (1000, "acknowledged"))
+        images = [disk.crash(seed=seed) for seed in range(CUTS)]
+    for image in images:
+        assert ids_of(folder, image)[-1] == 1000
 
 
 def test_positions_of_followers_are_the_old_or_the_new_ones(tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,10 @@ import pytest
 import logweir
 from logweir.errors import ConfigError, CorruptBlock, PositionUnavailable, RequestError
 from logweir.recovery.faults import Fault, FaultyFileSystem
+from logweir.testing.scheduler import Scheduler
+from logweir.wal import failpoint
 from logweir.wal.filesystem import OsFileSystem
+from logweir.wal.vclock import VClock
 
 
 def names(folder: Path, suffix: str) -> list[str]:
@@ -59,6 +65,56 @@ def test_snapshot_without_a_change_is_the_one_that_is_there(tmp_path: Path) -> N
         first = log.snapshot()
         assert log.snapshot() == first
         assert len(names(tmp_path, "snap")) == 2
+
+
+def test_a_snapshot_that_is_damaged_takes_the_place_of_nothing(tmp_path: Path) -> None:
+    """It is not the one that is there: a new one is written, and what is before that stays so long;
+    nor is it what a backup has."""
+    with opened(tmp_path, checkpoint_count=2) as log:
+        fill(log, 0)
+        path = log.snapshot()
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    shutil.rmtree(tmp_path / "state")
+    with opened(tmp_path, checkpoint_count=1) as log:
+        assert log.inner.collect() == []
+        with log.backup() as files:
+            assert files[0].name == f"{0:020d}.snap"
+        assert log.snapshot() == path
+        assert names(tmp_path, "snap") == [path.name]
+    shutil.rmtree(tmp_path / "state")
+    with opened(tmp_path) as log:
+        assert log.count("kv") == 30
+        assert not log.report.damage
+
+
+def test_a_damaged_snapshot_goes_when_a_newer_one_is_there(tmp_path: Path) -> None:
+    """As any other does."""
+    with opened(tmp_path, checkpoint_count=2) as log:
+        fill(log, 0)
+        path = log.snapshot()
+        fill(log, 100)
+    path.write_bytes(path.read_bytes()[:-4])
+    shutil.rmtree(tmp_path / "state")
+    with opened(tmp_path, checkpoint_count=1) as log:
+        log.snapshot()
+        assert len(names(tmp_path, "snap")) == 1
+        assert not path.exists()
+
+
+def test_what_a_killed_process_did_not_finish_is_removed(tmp_path: Path) -> None:
+    """Else a store that is killed in each snapshot fills its disk."""
+    with opened(tmp_path) as log:
+        fill(log, 0)
+    left = [
+        f"{number:020d}.{suffix}.inprogress" for number in (3, 99) for suffix in ("snap", "xlog")
+    ]
+    for name in (*left, "notes.inprogress"):
+        (tmp_path / name).write_bytes(b"half")
+    with opened(tmp_path) as log:
+        assert log.count("kv") == 30
+    assert [one.name for one in tmp_path.glob("*.inprogress")] == ["notes.inprogress"]
 
 
 def test_checkpoint_is_made_after_so_many_bytes_of_log(tmp_path: Path) -> None:
@@ -126,6 +182,40 @@ def test_no_logs_are_kept_behind_a_position_that_is_not_there(tmp_path: Path) ->
         with pytest.raises(PositionUnavailable):
             log.retain("behind", {1: 1})
         assert log.status()["followers"] == {}
+
+
+def test_what_is_kept_for_a_follower_is_there(tmp_path: Path) -> None:
+    """Who asks while it is being removed is told that it is not."""
+    for seed in range(8):
+        with opened(folder := tmp_path / str(seed), checkpoint_interval=0) as log:
+            fill(log, 0)
+            position = log.vclock
+            fill(log, 100)
+
+        def race(folder: Path = folder, position: VClock = position) -> None:
+            log = opened(folder, checkpoint_count=1, checkpoint_interval=0)
+            refused: list[bool] = []
+
+            def retain() -> None:
+                with contextlib.suppress(PositionUnavailable):
+                    log.retain("somebody", position)
+                refused.append("somebody" not in log.status()["followers"])
+
+            asking = threading.Thread(target=retain)
+
+            def removing() -> None:
+                failpoint.disarm()
+                asking.start()
+
+            failpoint.arm("checkpoint.before_remove", removing)
+            log.snapshot()
+            asking.join()
+            assert refused == [True]
+            with pytest.raises(PositionUnavailable):
+                list(log.rows(position))
+            log.close()
+
+        Scheduler(seed, packages=("logweir", __name__.split(".")[0])).run(race)
 
 
 def test_files_of_a_backup_stay_while_it_is_open(tmp_path: Path) -> None:
