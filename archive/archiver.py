@@ -177,6 +177,7 @@ class Archiver:
         index = self._index()
         if self.catalog.instance is not None:
             self.catalog.belong(self._instance)
+            self.catalog.settle()
             logs = self.catalog.logs()
             if logs:
                 self._check_history(index, logs[-1])

@@ -166,6 +166,11 @@ class Catalog:
         if self.instance != instance:
             raise _foreign(self.objects, f"is of instance {self.instance}, not of {instance}")
 
+    def settle(self) -> None:
+        """Have what counts durable, before something is removed for it, here or in the store."""
+        self.objects.settle(_IDENTITY.partition("/")[0])
+        self.objects.settle(_ENTRIES)
+
     def add(self, entry: Entry) -> None:
         """Let an object count that is there and was read back."""
         failpoint("archive.before_entry")

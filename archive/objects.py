@@ -46,6 +46,10 @@ class Objects(Protocol):
     def names(self, folder: str) -> list[str]:
         """The names in a folder, sorted; none if it is not there."""
 
+    def settle(self, folder: str) -> None:
+        """Have the names that stand in a folder durable: who put an object and was killed at it
+        need not have."""
+
     def remove(self, name: str) -> None:
         """Remove an object; nothing if there is none."""
 
@@ -151,6 +155,11 @@ class FolderObjects:
             return self._filesystem.list_directory(self.path / folder)
         return []
 
+    def settle(self, folder: str) -> None:
+        """See `Objects`."""
+        with _explained(self.path / folder), contextlib.suppress(FileNotFoundError):
+            self._filesystem.sync_directory(self.path / folder)
+
     def remove(self, name: str) -> None:
         """See `Objects`."""
         with _explained(self.path / name), contextlib.suppress(FileNotFoundError):
@@ -191,6 +200,9 @@ class UrlObjects:
             wanted = fs.FileSelector(f"{self._path}/{folder}", allow_not_found=True)
             found = self._filesystem.get_file_info(wanted)
             return sorted(one.base_name for one in found if one.type == fs.FileType.File)
+
+    def settle(self, folder: str) -> None:
+        """See `Objects`: what is there was acknowledged, or never will be there."""
 
     def remove(self, name: str) -> None:
         """See `Objects`."""

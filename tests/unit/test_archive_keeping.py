@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from support.archives import (
 
 import logweir
 from logweir.archive.archiver import Archiver
-from logweir.archive.catalog import Keep
+from logweir.archive.catalog import Catalog, Keep
 from logweir.archive.fetch import drill, restore_archive
 from logweir.archive.objects import FolderObjects, open_objects
 from logweir.errors import (
@@ -33,6 +35,7 @@ from logweir.errors import (
 )
 from logweir.pipeline.storage import open_storage
 from logweir.pipeline.targets import open_target
+from logweir.recovery.faults import SimFileSystem
 from logweir.recovery.faults.faulty import WRITING, Fault, FaultyFileSystem
 from logweir.wal.filesystem import OS
 
@@ -230,3 +233,47 @@ def test_a_place_without_a_folder_is_refused(opened: Callable[[str], object]) ->
     """Before anything is asked of it."""
     with pytest.raises(ConfigError, match="names no folder of the place"):
         opened("memory://")
+
+
+class Cuts(FaultyFileSystem):
+    """A disk with what power cuts behind each removal leave of it: `images`."""
+
+    def __init__(self, disk: SimFileSystem) -> None:
+        super().__init__(disk)
+        self._disk = disk
+        self.images: list[SimFileSystem] = []
+
+    def cut(self) -> None:
+        self.images += [self._disk.crash(seed=seed) for seed in range(6)]
+
+    def remove(self, path: Path) -> None:
+        super().remove(path)
+        self.cut()
+
+
+def test_what_a_killed_archiver_left_is_durable_when_the_next_counts_it(tmp_path: Path) -> None:
+    """Whichever call was its last: what the next one says to have is there behind a power cut, and
+    a log is not lost by the removal of its tails."""
+    folder, place = tmp_path / "s", Path("/place")
+    with opened(folder) as log:
+        fill(log, 60)
+        base = SimFileSystem(seed=1)
+        with Archiver(folder, FolderObjects(place, base)) as archiver:
+            archiver.look()
+        fill(log, 60)  # the log whose tail is archived is closed
+    for number in itertools.count(1):
+        disk = base.killed()
+        faulty = FaultyFileSystem(disk, Fault(number, WRITING, lasts=True))
+        with suppress(WalError), Archiver(folder, FolderObjects(place, faulty)) as archiver:
+            archiver.look()
+        cuts = Cuts(disk)
+        with Archiver(folder, FolderObjects(place, cuts)) as archiver:
+            told = archiver.progress.vclock
+            cuts.cut()
+            archiver.look()
+        for image in cuts.images:
+            found = Catalog.load(FolderObjects(place, image))
+            assert found.points()[-1].vclock.covers(told), faulty.failed
+        if not faulty.failed:
+            break
+    assert number > 20
