@@ -248,7 +248,7 @@ class Keeper(Client):
         log, dice = self.log, self.dice
         chosen = dice.randrange(8)
         if chosen == 0:
-            log.snapshot()
+            self.world.is_safe(log.snapshot())
         elif chosen == 1:
             log.inner.collect()
         elif chosen == 2:

@@ -5,16 +5,20 @@ that was acknowledged must be in it, none that was refused; no change may come b
 ended when it began. Behind each transaction the ledger knows what the space holds: statements must
 have answered what they answer there, and whoever looked must have seen one of these contents, none
 older than what had been acknowledged, or seen by others, before.
+
+Without a log (durability "none") the order is that in which the store published its transactions,
+and behind a crash it holds a beginning of them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import logweir
+from logweir.store.schema.definition import SystemSpace
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType, Transaction
 
@@ -148,6 +152,8 @@ class Ledger:
         """What followers were told: bodies of rows, by their lsn."""
         self.spaces: dict[str, set[bool]] = {}
         """Whether a space of that name is there: what may be."""
+        self.names: dict[int, str] = {}
+        """The spaces that were there, by id."""
         self.tokens = 0
 
     def token(self) -> int:
@@ -155,27 +161,43 @@ class Ledger:
         self.tokens += 1
         return self.tokens
 
-    def settle(self, log: logweir.Log) -> None:
+    def settle(
+        self, log: logweir.Log, unlogged: Sequence[Transaction] | None = None, safe: int = 0
+    ) -> None:
         """Compare all that was done since the last time with a store in which nothing goes on.
-        Raises `AssertionError`."""
+        `unlogged`: that, where there is no log of it; the store then holds a beginning of it, up to
+        the lsn `safe` at least. Raises `AssertionError`."""
         places = [_Place(self.position.signature, 0, dict(self.content))]
         open_ones = [one for one in self.operations if one.outcome in ("made", "unknown")]
         by_token = {one.token: op for op in open_ones for one in op.statements}
         rows: dict[int, bytes] = {}
         content = dict(self.content)
-        lsn = self.position.signature
-        for transaction in list(log.rows(self.position)):  # where that fails, nothing was noted
+        lsn, end = self.position.signature, log.vclock.signature
+        borders = {lsn}
+        # Where that fails, nothing was noted.
+        made = list(log.rows(self.position)) if unlogged is None else unlogged
+        for transaction in made:
             for row in transaction.rows:
                 lsn += 1
                 assert row.lsn == lsn, f"row {row.lsn} comes where {lsn} has to"
                 rows[lsn] = row.body
+            borders.add(lsn)
+            if lsn <= end:
+                self._learn(transaction)
             if all((row.space_id or 0) <= USER_SPACES - 1 for row in transaction.rows):
                 continue
             found = self._made(transaction, by_token, open_ones, content)
             if found is not None:
                 found.places.append(lsn)
                 places.append(_Place(lsn, found.begin, dict(content)))
-        assert lsn == log.vclock.signature, f"the log ends at {lsn}, the store at {log.vclock}"
+        if unlogged is None:
+            assert lsn == end, f"the log ends at {lsn}, the store at {log.vclock}"
+        else:
+            assert safe <= end, f"up to {safe} all was safe, the store ends at {end}"
+            assert end in borders, f"the store ends at {end}, within a transaction"
+            content = [one.content for one in places if one.signature <= end][-1]
+            there = set(self.names.values())
+            self.spaces = {name: {name in there} for name in self.spaces}
         self._check_all_there()
         self._check_order()
         self._check_looks(places)
@@ -184,11 +206,29 @@ class Ledger:
                 assert rows.get(number) == body, f"row {number} that was followed is another one"
         self.content, self.position = content, log.vclock
         self.operations, self.looks, self.followed = [], [], {}
-        self.check_content(log)
+
+    def forget_newest(self) -> None:
+        """The power went, and what was done since the last time was only written: it need not be
+        there."""
+        for one in self.operations:
+            one.outcome = "unknown" if one.outcome == "made" else one.outcome
+        self.looks, self.followed = [], {}
+        self.spaces = {name: {True, False} for name in self.spaces}
+
+    def _learn(self, transaction: Transaction) -> None:
+        """See which spaces come and go."""
+        for row in transaction.rows:
+            if row.space_id == SystemSpace.SPACE:
+                body = row.decoded()
+                if row.type == RowType.DELETE:
+                    self.names.pop(body["key"][0], None)
+                elif "tuple" in body:
+                    self.names[body["tuple"][0]] = body["tuple"][2]
 
     def check_content(self, log: logweir.Log) -> None:
         """What the store holds is what the ledger says, by every index."""
-        names = {space.name for space in log.schema if space.id >= USER_SPACES}
+        self.names = {space.id: space.name for space in log.schema if space.id >= USER_SPACES}
+        names = set(self.names.values())
         for name, may_be in self.spaces.items():
             assert (name in names) in may_be, f"space {name!r}: {name in names}"
             self.spaces[name] = {name in names}

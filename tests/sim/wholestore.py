@@ -4,6 +4,10 @@ A world lives several lives. In each the store is opened, compared with the ledg
 side by side, and closed, killed, or stopped by a power cut at any step of the schedule; calls to
 the disk may fail, be slow or find it full. The log is on a `SimFileSystem`. LMDB is the real one on
 real files; a power cut leaves each page of them as it was when it was synced last, or as it is.
+
+Some worlds have lives with durability "none". What such a life published is noted (`Record`); what
+is there behind it is a beginning of that, with all that an orderly close, the newest snapshot that
+was acknowledged, or the opening before it had.
 """
 
 from __future__ import annotations
@@ -15,8 +19,9 @@ import gc
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
@@ -28,14 +33,18 @@ import logweir
 from logweir.errors import LogweirError
 from logweir.recovery.faults import Fault, FaultyFileSystem, SimFileSystem
 from logweir.recovery.faults.faulty import KINDS, WRITING
+from logweir.store.commit.group import Group
 from logweir.store.schema.schema import Change, Schema
 from logweir.store.state.state import State
 from logweir.testing.clock import SimClock
 from logweir.testing.primitives import modules_of
 from logweir.testing.scheduler import Scheduler
 from logweir.wal import failpoint, process
+from logweir.wal.block import Pieces
+from logweir.wal.columns import RowColumns
 from logweir.wal.filesystem import FileSystem, make_folders
 from logweir.wal.writer import WalWriter  # noqa: F401 - loaded, so that its locks are scheduled
+from logweir.wal.xrow import Transaction
 
 __all__ = ["World"]
 
@@ -75,6 +84,35 @@ class Disk(FaultyFileSystem):
         return super().call(kind, path)
 
 
+class Record:
+    """What a store without a log shows, transaction by transaction, in its order."""
+
+    def __init__(self, log: logweir.Log) -> None:
+        committer = log.inner.committer
+        self._made: dict[Group, bytes] = {}
+        push = committer.layers.push
+
+        def noted(*given: Any) -> None:
+            for group in committer.ahead.groups:  # some of them follow only later, or are dropped
+                self._made.setdefault(group, _joined(group.made))
+            push(*given)
+
+        committer.layers.push = noted  # type: ignore[method-assign]
+
+    def take(self) -> list[Transaction]:
+        """Those since the last time."""
+        made, self._made = self._made, {}
+        data = b"".join(rows for group, rows in made.items() if group.error is None)
+        columns = RowColumns.scan(data)
+        rows = [columns.row(number) for number in range(len(columns))]
+        return [Transaction(tuple(rows[first:last])) for first, last in columns.transactions()]
+
+
+def _joined(blocks: Sequence[bytes | bytearray | Pieces]) -> bytes:
+    parts = [block.parts if isinstance(block, Pieces) else [block] for block in blocks]
+    return b"".join(chain.from_iterable(parts))
+
+
 @dataclass
 class Plan:
     """What a life meets. `end_at`: the step at which it is killed or loses its power, None: never;
@@ -90,7 +128,8 @@ class Plan:
 
 class World:
     """See the module. `folder`: an empty one, for LMDB; `seed`: decides all; `dropped`: the numbers
-    of operations that are left out; `lives`: how many at most."""
+    of operations that are left out; `lives`: how many at most; `unlogged`: how many of them have
+    durability "none", 0.0 … 1.0; the others have "fsync" then."""
 
     def __init__(
         self,
@@ -99,9 +138,11 @@ class World:
         *,
         dropped: frozenset[int] = frozenset(),
         lives: int = LIVES,
+        unlogged: float = 0.0,
     ) -> None:
         self.path = folder / "new" / "store"
         self.seed, self.dropped, self.lives = seed, dropped, lives
+        self.unlogged = unlogged
         self.dice = random.Random(seed)
         self.ledger = Ledger()
         self.clock = SimClock()
@@ -120,6 +161,10 @@ class World:
         self._plan: Plan | None = None
         self._after: SimFileSystem | None = None
         self._log: logweir.Log | None = None
+        self._record: Record | None = None
+        self._published: list[Transaction] | None = None  # by a life without a log
+        self._safe = 0  # the lsn up to which nothing may be lost
+        self._unsynced = False  # whether the life before had durability "write" and was killed
         if self.dice.random() < 0.85:  # else the folder is made under the scheduler
             self._begin(_begun())
 
@@ -159,6 +204,10 @@ class World:
             event.set()
         return event
 
+    def is_safe(self, snapshot: Path) -> None:
+        """What a snapshot has that was acknowledged."""
+        self._safe = max(self._safe, int(snapshot.stem))
+
     def is_excused(self, error: BaseException) -> bool:
         """Whether an error is because of what was done to the disk."""
         return isinstance(error, LogweirError) and bool(self._calls.failed)
@@ -179,17 +228,21 @@ class World:
                 lasts=dice.random() < 0.2,
             )
         is_power_cut = dice.random() < 0.7
+        if self.unlogged:
+            durability = "none" if dice.random() < self.unlogged else "fsync"
+        else:
+            durability = "fsync" if is_power_cut or dice.random() < 0.7 else "write"
         return Plan(
             end_at,
             is_power_cut,
             fault,
-            "fsync" if is_power_cut or dice.random() < 0.7 else "write",
+            durability,
             dice.choice((0.0, 0.0, 0.0, 0.02, 0.2)),
             dice.random() < 0.6,
         )
 
     def _live(self, plan: Plan, *, clients: bool = True) -> None:
-        self._plan, self._after, self._log = plan, None, None
+        self._plan, self._after, self._log, self._record = plan, None, None, None
         lines = plan.lines
         seed = self.dice.getrandbits(64)
         self.scheduler = Scheduler(seed, lines=lines, within=_WITHIN)
@@ -202,10 +255,12 @@ class World:
             self.scheduler.run(lambda: self._main(clients))
         finally:
             failpoint.disarm()
+            self._note()
             self.history += self.scheduler.history
             self.faults += bool(self._calls.failed)
             self._let_go()
         if self._after is not None:
+            self._unsynced = plan.durability == "write"
             self._lay(self._after, plan.is_power_cut)
 
     def _main(self, clients: bool) -> None:
@@ -222,10 +277,16 @@ class World:
                 checkpoint_interval=self.dice.choice((0.0, 5.0)),
                 write_ahead=self.dice.choice((0, 2000, 2**20)),
             )
+            if self._published is not None or plan.durability == "none":
+                self._settle(log)
+            self._safe = log.vclock.signature
+            if plan.durability == "none":
+                self._record, self._published = Record(log), []
             define(log)
-            self.ledger.spaces.setdefault(SPACE, {True})
-            self.ledger.settle(log)
-            log.retain("ledger", self.ledger.position)
+            self.ledger.spaces[SPACE] = {True}
+            if self._record is None:  # else what was defined is in no log, and may be lost
+                self._settle(log)
+                log.retain("ledger", self.ledger.position)
         except LogweirError as error:
             if not self.is_excused(error):
                 raise
@@ -233,13 +294,26 @@ class World:
         if clients:
             self._use(log)
         if plan.closes:
+            end = log.vclock.signature
             try:
                 log.close()
+                self._safe = end
             except LogweirError as error:
                 if not self.is_excused(error):
                     raise
         else:
             self.cut(is_power_cut=False)
+
+    def _settle(self, log: logweir.Log) -> None:
+        """Compare a store in which nothing goes on with the ledger."""
+        self.ledger.settle(log, self._published, self._safe)
+        self._published, self._unsynced = None, False
+        self.ledger.check_content(log)
+
+    def _note(self) -> None:
+        """Take over what a life without a log has published."""
+        if self._record is not None and self._published is not None:
+            self._published += self._record.take()
 
     def _use(self, log: logweir.Log) -> None:
         """Clients, side by side."""
@@ -248,7 +322,7 @@ class World:
         for number in range(dice.randint(1, 3)):
             clients.append(Client(self, log, f"client{number}", dice.randint(3, 15)))
         for kind, chance in ((Keeper, 0.6), (Reader, 0.4), (Tasks, 0.4)):
-            if dice.random() < chance:
+            if dice.random() < chance and not (kind is Reader and self._record is not None):
                 clients.append(kind(self, log, kind.__name__.lower(), dice.randint(2, 6)))
         threads = []
         self._stops, self._writers = [], sum(not isinstance(one, Reader) for one in clients)
@@ -284,7 +358,11 @@ class World:
         assert self._plan is not None
         self._plan.is_power_cut = is_power_cut
         number = self.dice.getrandbits(64)
-        self._after = self.disk.crash(seed=number) if is_power_cut else self.disk.copy()
+        self._after = self.disk.crash(seed=number) if is_power_cut else self.disk.killed()
+        self._note()  # before those that are being written are dropped
+        self._record = None
+        if is_power_cut and self._unsynced:
+            self.ledger.forget_newest()
         self.cuts += is_power_cut
         self.kills += not is_power_cut
         kept = self.path.with_name("kept")
