@@ -19,7 +19,7 @@ from logweir.lazy import lazily
 
 if TYPE_CHECKING:
     from logweir.pipeline.frames import batches, scan
-    from logweir.pipeline.jobs.checks import quick_check, verify
+    from logweir.pipeline.jobs.checks import verify
     from logweir.pipeline.jobs.compact import compact
     from logweir.pipeline.jobs.exports import cdc, changes, export
     from logweir.pipeline.jobs.imports import import_frame, import_rows
@@ -41,7 +41,6 @@ __all__ = [
     "import_rows",
     "leased",
     "py_files",
-    "quick_check",
     "register",
     "scan",
     "session",
@@ -64,7 +63,6 @@ _HOMES: Final = {
     "import_rows": "logweir.pipeline.jobs.imports",
     "leased": "logweir.wal.lease",
     "py_files": "logweir.pipeline.pyfiles",
-    "quick_check": "logweir.pipeline.jobs.checks",
     "register": "logweir.pipeline.sessions",
     "scan": "logweir.pipeline.frames",
     "session": "logweir.pipeline.sessions",

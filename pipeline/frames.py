@@ -31,7 +31,7 @@ def scan(spark: SparkSession, *paths: Path, **options: object) -> DataFrame:
     from logweir.pipeline.jobs.spaces import resolved
     from logweir.pipeline.sessions import register
 
-    parsed = resolved(scan_options(*paths, **options))
+    parsed = resolved(scan_options(*paths, **options), spark)
     register(spark)
     return spark.read.format("logweir").options(**parsed.to_text()).load()
 

@@ -12,7 +12,7 @@ How many rows damage cost is told by the first whole block behind it: the jump o
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -25,7 +25,7 @@ from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind, FileEnd
 from logweir.wal.directory import LogFile
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.meta import Meta
-from logweir.wal.ordered import Ordered
+from logweir.wal.ordered import Ordered, Stretch
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -112,6 +112,7 @@ def scan_log(
     log: LogFile,
     filesystem: FileSystem,
     progress: Progress,
+    known: Sequence[Stretch] = (),
     *,
     offset: int | None = None,
     vclock: VClock | None = None,
@@ -120,8 +121,8 @@ def scan_log(
 ) -> LogScan:
     """Read one log, from `offset` and `vclock` on where they are given, else all of it.
 
-    `header_is_lost`: believe `log.meta`, not the file. `look`: is shown every block. Raises
-    `WalError` if the file is not there any more.
+    `known`: stretches that were gone over already. `header_is_lost`: believe `log.meta`, not the
+    file. `look`: is shown every block. Raises `WalError` if the file is not there any more.
     """
     start = log.vclock if vclock is None else vclock
     lsns = array("Q", start.lsns())
@@ -131,7 +132,7 @@ def scan_log(
         return reader
     with reader:
         pending: list[Damage] = []
-        ordered = Ordered(reader, lsns)
+        ordered = Ordered(reader, lsns, known)
         for item in _items(reader, offset, progress, None if look else ordered):
             if isinstance(item, Damage):
                 if item.kind in TAIL_KINDS:
@@ -151,14 +152,17 @@ def scan_log(
         return _finish(log, reader, counts, ordered, start, reached)
 
 
-def scan_snapshot(snap: LogFile, filesystem: FileSystem, progress: Progress) -> LogScan:
-    """Read one snapshot. Raises `WalError` if the file is not there any more."""
+def scan_snapshot(
+    snap: LogFile, filesystem: FileSystem, progress: Progress, known: Sequence[Stretch] = ()
+) -> LogScan:
+    """Read one snapshot. `known`: stretches that were gone over already. Raises `WalError` if the
+    file is not there any more."""
     counts = _Counts()
     reader = _open(snap, filesystem)
     if isinstance(reader, LogScan):
         return reader
     with reader:
-        ordered = Ordered(reader, array("Q", bytes(8 * VCLOCK_COMPONENTS)))
+        ordered = Ordered(reader, array("Q", bytes(8 * VCLOCK_COMPONENTS)), known)
         for item in _items(reader, None, progress, ordered):
             if not isinstance(item, Damage):
                 counts.add(item)

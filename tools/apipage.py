@@ -19,7 +19,7 @@ FUNCTIONS: Final = {
     "logweir.recovery": ("examine", "plan", "replay", "repair", "restore"),
     "logweir.pipeline": (
         *("batches", "session", "register", "scan", "table", "changes", "state", "diff", "stats"),
-        *("verify", "quick_check", "compact", "export", "import_rows", "import_frame", "cdc"),
+        *("verify", "compact", "export", "import_rows", "import_frame", "cdc"),
         *("leased", "find_java", "py_files"),
     ),
     "logweir.testing": ("crash_program", "damaged", "in_child"),

@@ -1,22 +1,29 @@
 """`verify`: every file of an archive checked, in tasks; what the files mean, in the driver.
 
 Tasks do what `logweir.recovery.logscan` does, and the driver judges as `recovery.examine` judges,
-so the report is the one that `logweir verify` gives, byte for byte. `level="crc"` does less, as
-fast as memory goes: block headers, checksums, endings and the chain of headers; rows stay packed.
-`level="unpack"` also unpacks what is compressed.
+so the report is the one that `logweir verify` gives, byte for byte. Large files are read in parts:
+a task tells which stretches of its part are in order (`wal.ordered`), and one task then reads the
+file as `logscan` does, but jumps over them where their first lsns are the next ones. So borders
+between parts, and what is out of order, are judged by the same code in the same order.
+
+The other levels do less, as fast as memory goes: `crc` looks at block headers, checksums, endings
+and the chain of headers, and rows stay packed; `unpack` also unpacks what is compressed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import pickle
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, overload
 
 import pyarrow as pa
 
-from logweir.errors import DecodeError, LimitExceeded, WalError
+from logweir.errors import ConfigError, DecodeError, LimitExceeded, WalError
+from logweir.limits import PIPELINE_SPLIT_BYTES
 from logweir.pipeline.jobs.work import Told, per_item, typed_errors, watched
 from logweir.pipeline.options import ScanOptions, absolute
 from logweir.pipeline.plan import Plan, Range, Source, Split, plan, together
@@ -27,51 +34,169 @@ from logweir.recovery.report import RecoveryReport
 from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, decompress
 from logweir.wal.crc32c import checksum
 from logweir.wal.directory import LogFile
+from logweir.wal.filesystem import FileSystem
 from logweir.wal.lease import leased
+from logweir.wal.ordered import Stretch, stretches
+from logweir.wal.reader import WalReader
 from logweir.wal.walk import Walked, walk_blocks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Checked", "check_blocks", "quick_check", "verify"]
+__all__ = ["Checked", "QuickReport", "check_blocks", "verify"]
 
 _SCAN_DDL: Final = "number INT, scan BINARY"
 _CHECK_DDL: Final = "number INT, blocks BIGINT, end BIGINT, bad BIGINT, reason STRING"
 
 
-def verify(spark: SparkSession, path: str | Path, *, told: Told | None = None) -> RecoveryReport:
-    """The report on a folder that `recovery.examine` gives, made by tasks of large files, and of
-    small ones together.
+@overload
+def verify(
+    spark: SparkSession,
+    path: str | Path,
+    *,
+    level: Literal["rows"] = "rows",
+    split_bytes: int = PIPELINE_SPLIT_BYTES,
+    told: Told | None = None,
+) -> RecoveryReport: ...
 
-    Raises `WalError` if the folder cannot be listed.
+
+@overload
+def verify(
+    spark: SparkSession,
+    path: str | Path,
+    *,
+    level: Literal["crc", "unpack"],
+    split_bytes: int = PIPELINE_SPLIT_BYTES,
+    told: Told | None = None,
+) -> QuickReport: ...
+
+
+def verify(
+    spark: SparkSession,
+    path: str | Path,
+    *,
+    level: str = "rows",
+    split_bytes: int = PIPELINE_SPLIT_BYTES,
+    told: Told | None = None,
+) -> RecoveryReport | QuickReport:
+    """Check a folder in tasks: large files in parts of about `split_bytes`, small ones together.
+
+    `level`: `rows` gives the report of `logweir.recovery.examine`. `crc` and `unpack` give a
+    `QuickReport`, of checksums and endings, and of what can be unpacked: they read each byte once,
+    find flipped bits, torn ends, and a log that is missing between two others by their headers;
+    not what only rows tell (an lsn twice, rows missing at a border). Both have `ok` and `to_json`.
+    `told`: progress. Raises `WalError` if the folder cannot be listed, `ConfigError` for another
+    level.
     """
-    filesystem, folder = open_storage(absolute(str(path)))
+    location = absolute(str(path))
+    if level not in ("rows", "crc", "unpack"):
+        hint = "rows, crc or unpack"
+        raise ConfigError("level", f"is {level!r}.", origin="pipeline.verify", hint=hint)
+    with leased(location):
+        if level != "rows":
+            planned = plan(ScanOptions(paths=(location,), settled=False, split_bytes=split_bytes))
+            return QuickReport(tuple(_quickly_checked(spark, planned, level == "unpack", told)))
 
-    def every(snaps: Sequence[LogFile], logs: Sequence[LogFile]) -> list[LogScan]:
-        files = [*snaps, *logs]
-        location = absolute(str(path))
+        def every(snaps: Sequence[LogFile], logs: Sequence[LogFile]) -> list[LogScan]:
+            with watched(spark, told), typed_errors():
+                return _Scans(location, snaps, logs, split_bytes).run(spark)
 
-        def work(numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
-            opened, _ = open_storage(location)
-            for number in numbers:
-                scan = scan_snapshot if number < len(snaps) else scan_log
-                found = scan(files[number], opened, _nothing)
-                yield pa.RecordBatch.from_arrays(
-                    [pa.array([number], pa.int32()), pa.array([pickle.dumps(found)], pa.binary())],
-                    names=["number", "scan"],
-                )
-
-        if not files:
-            return []
-        with watched(spark, told), typed_errors():
-            tasks = list(together(range(len(files)), lambda number: files[number].size))
-            rows = per_item(spark, tasks, work, _SCAN_DDL).collect()
-        # What our own tasks packed a moment ago.
-        found = {row[0]: pickle.loads(bytes(row[1])) for row in rows}  # noqa: S301
-        return [found[number] for number in range(len(files))]
-
-    with leased(absolute(str(path))):
+        filesystem, folder = open_storage(location)
         return examine(folder, filesystem=filesystem, scans=every)
+
+
+class _Piece(NamedTuple):
+    """The blocks of a file that begin from byte `start` on and before `stop`."""
+
+    number: int
+    start: int
+    stop: int
+
+
+class _Scans:
+    """The scans of all files of a folder, made in tasks."""
+
+    def __init__(
+        self, location: str, snaps: Sequence[LogFile], logs: Sequence[LogFile], step: int
+    ) -> None:
+        self._location = location
+        self._snaps = len(snaps)
+        self._files = (*snaps, *logs)
+        self._step = step
+
+    def run(self, spark: SparkSession) -> list[LogScan]:
+        """The scans, in the order of the files: those of small files, and what of large ones is in
+        order, then those of large ones."""
+        pieces = [one for number in range(len(self._files)) for one in self._cut(number)]
+        found = self._told(spark, list(together(pieces, _bytes, self._step)), self._look)
+        known = {
+            number: list(chain.from_iterable(some))
+            for number, some in found.items()
+            if self._is_cut(number)
+        }
+        left = {n: self._left(n, some) for n, some in known.items()}
+        tasks = [
+            {number: known[number] for number in some}
+            for some in together(left, left.__getitem__, self._step)
+        ]
+        found |= self._told(spark, tasks, self._read)
+        return [found[number][0] for number in range(len(self._files))]
+
+    def _is_cut(self, number: int) -> bool:
+        return self._files[number].size > self._step + self._step // 8
+
+    def _cut(self, number: int) -> Iterator[_Piece]:
+        size, step = self._files[number].size, self._step
+        starts = range(0, size - step // 8, step) if self._is_cut(number) else (0,)
+        for start, stop in pairwise((*starts, size)):
+            yield _Piece(number, start, stop)
+
+    def _left(self, number: int, known: Sequence[Stretch]) -> int:
+        return self._files[number].size - sum(one.end - one.start for one in known)
+
+    def _told(
+        self, spark: SparkSession, tasks: Sequence[Any], work: Callable[..., Iterator[Any]]
+    ) -> dict[int, list[Any]]:
+        """What `work` tells of each file, in the order of tasks."""
+
+        def pack(task: Any) -> Iterator[pa.RecordBatch]:
+            for number, value in work(task):
+                columns = pa.array([number], pa.int32()), pa.array([pickle.dumps(value)])
+                yield pa.RecordBatch.from_arrays(list(columns), names=["number", "scan"])
+
+        found: dict[int, list[Any]] = {}
+        for number, value in per_item(spark, tasks, pack, _SCAN_DDL).collect() if tasks else ():
+            # What our own tasks packed a moment ago.
+            found.setdefault(number, []).append(pickle.loads(bytes(value)))  # noqa: S301
+        return found
+
+    def _look(self, pieces: Sequence[_Piece]) -> Iterator[tuple[int, LogScan | list[Stretch]]]:
+        """A task's work: scans of small files, stretches of parts of large ones."""
+        filesystem, _ = open_storage(self._location)
+        for one in pieces:
+            if self._is_cut(one.number):
+                yield one.number, _stretches(self._files[one.number].path, filesystem, one)
+            else:
+                yield from self._read({one.number: []})
+
+    def _read(self, known: Mapping[int, Sequence[Stretch]]) -> Iterator[tuple[int, LogScan]]:
+        """A task's work: scans of files, of which some stretches are known."""
+        filesystem, _ = open_storage(self._location)
+        for number, some in known.items():
+            scan = scan_snapshot if number < self._snaps else scan_log
+            yield number, scan(self._files[number], filesystem, _nothing, some)
+
+
+def _bytes(piece: _Piece) -> int:
+    return piece.stop - piece.start
+
+
+def _stretches(path: Path, filesystem: FileSystem, piece: _Piece) -> list[Stretch]:
+    found: list[Stretch] = []
+    with contextlib.suppress(WalError), WalReader(path, filesystem=filesystem) as reader:
+        for one in stretches(reader, piece.start, piece.stop):
+            found.append(one)  # where an error comes then, whoever reads the file says it
+    return found
 
 
 def _nothing(count: int) -> None:
@@ -99,24 +224,20 @@ class Checked:
         return not self.reason
 
 
-def quick_check(
-    spark: SparkSession,
-    *paths: str | Path,
-    unpack: bool = False,
-    told: Told | None = None,
-    **options: Any,
-) -> list[Checked]:
-    """Checksums of all blocks and ends of all files. Reads each byte once.
+@dataclass(frozen=True, slots=True)
+class QuickReport:
+    """A quick check of a folder."""
 
-    Finds flipped bits, torn ends, and a log that is missing between two others by their headers;
-    not what only rows tell (an lsn twice, rows missing at a border): that is `verify`. `unpack`:
-    also whether what is compressed can be unpacked. Raises `WalError` and its kinds for headers.
-    """
-    given = {name: value for name, value in options.items() if name in ("split_bytes", "recursive")}
-    locations = tuple(absolute(str(path)) for path in paths)
-    wanted = ScanOptions(paths=locations, settled=False, **given)
-    with leased(*wanted.paths):
-        return _quickly_checked(spark, plan(wanted), unpack, told)
+    files: tuple[Checked, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return all(one.ok for one in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        """As `logweir pipeline verify --level crc --json` prints it."""
+        return {"ok": self.ok, "files": [asdict(one) for one in self.files]}
 
 
 def _quickly_checked(

@@ -242,9 +242,12 @@ def _logs(options: ScanOptions, start: VClock) -> tuple[list[Source], list[Split
 
 
 def looking(spark: SparkSession) -> Look:
-    """A look on Spark, a task per split."""
+    """A look on Spark, a task per split; one split is looked at here, which takes less long."""
 
     def look(splits: Sequence[Split], options: ScanOptions, until: Until) -> Found:
+        if len(splits) == 1:
+            return look_here(splits, options, until)
+
         def work(split: Split) -> Iterator[pa.RecordBatch]:
             return survey(split, options, until)
 

@@ -9,10 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from logweir.errors import ConfigError
 from logweir.pipeline.columns import COLUMNS
 from logweir.pipeline.options import ORIGIN, ScanOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["columns_of", "resolved"]
 
@@ -27,9 +31,10 @@ def columns_of(options: ScanOptions) -> tuple[tuple[str, ...], Mapping[str, str]
     return rows.names, rows.types
 
 
-def resolved(options: ScanOptions) -> ScanOptions:
+def resolved(options: ScanOptions, spark: SparkSession | None = None) -> ScanOptions:
     """The options with the definition of `space`, looked up in the newest snapshot and the logs
-    behind it, and with its id in `spaces`.
+    behind it, and with its id in `spaces`. `spark`: whose tasks look through these, else this
+    process does.
 
     Raises `RequestError` 36 where there is no such space, what reading raises, and `ConfigError`.
     """
@@ -46,10 +51,11 @@ def resolved(options: ScanOptions) -> ScanOptions:
                 origin=ORIGIN,
                 hint="let `logweir follow` take it into a folder; or read `tuple`, with `spaces`",
             )
-        from logweir.pipeline.jobs.folding import look_here, prepare
+        from logweir.pipeline.jobs.folding import look_here, looking, prepare
 
         paths = [os.path.dirname(one) if os.path.isfile(one) else one for one in options.paths]
-        schema = prepare(look_here, list(dict.fromkeys(paths))).history.schema
+        look = look_here if spark is None else looking(spark)
+        schema = prepare(look, list(dict.fromkeys(paths))).history.schema
         text = definition_text(schema.space(int(text) if text.isdecimal() else text))
     found = replace(options, space=text, spaces=(space_of_text(text).id,))
     typed_rows(found)  # knows the columns

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -21,6 +23,7 @@ from logweir.wal.directory import LogFile, scan_directory
 from logweir.wal.filesystem import OS
 from logweir.wal.filler import encode_filler
 from logweir.wal.meta import Meta
+from logweir.wal.ordered import Ordered, Stretch, stretches
 from logweir.wal.reader import WalReader
 from logweir.wal.vclock import VClock
 
@@ -37,9 +40,18 @@ def by_block(log: LogFile, monkeypatch: pytest.MonkeyPatch) -> LogScan:
         return scanned(log)
 
 
-def scanned(log: LogFile) -> LogScan:
+def scanned(log: LogFile, known: Sequence[Stretch] = ()) -> LogScan:
     scan = scan_log if log.suffix == "xlog" else scan_snapshot
-    return scan(log, OS, lambda _: None)
+    return scan(log, OS, lambda _: None, known)
+
+
+def of_parts(log: LogFile, edges: Sequence[int]) -> list[Stretch]:
+    """The stretches of parts of a file, each looked for by itself."""
+    found: list[Stretch] = []
+    for start, stop in pairwise((0, *edges, log.size)):
+        with WalReader(log.path) as reader:
+            found += stretches(reader, start, stop)
+    return found
 
 
 def log_file(path: Path, kind: str, blocks: list[bytes], tail: bytes) -> LogFile:
@@ -101,6 +113,66 @@ def test_reports_are_those_of_reading_block_by_block(
         assert found == wanted, f"file {number}"
         over += wanted.report.blocks
     assert over > FILES * 5
+
+
+def test_parts_give_the_report_of_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of files with all kinds of damage, cut anywhere, also in a block; many are used."""
+    random = Random(19)
+    blocks = used = 0
+    own = Ordered._jump
+
+    def jump(self: Ordered, known: Stretch) -> bool:
+        nonlocal used
+        is_known = own(self, known)
+        used += known.blocks if is_known else 0
+        return is_known
+
+    monkeypatch.setattr(Ordered, "_jump", jump)
+    for number in range(FILES):
+        kind = random.choice(("XLOG", "XLOG", "SNAP"))
+        made = made_blocks(random, random.choice((1, 3, 40)))
+        tail = random.choice((EOF_MARKER, EOF_MARKER, b"", b"\xd5\xba", bytes(30), b"more"))
+        log = log_file(tmp_path / f"{number}", kind, made, tail)
+        edges = sorted(random.sample(range(1, log.size), random.choice((1, 2, 9))))
+        found, wanted = scanned(log, of_parts(log, edges)), by_block(log, monkeypatch)
+        assert found == wanted, f"file {number}"
+        blocks += wanted.report.blocks
+    assert used > blocks / 3
+
+
+def test_what_is_wrong_between_two_parts_is_seen(tmp_path: Path) -> None:
+    """An lsn that comes twice, and one that is not there, where each part by itself is in order; a
+    replica that the first part does not have goes on in the second."""
+    random = Random(23)
+    for first, is_damage, is_told in ((16, False, False), (15, True, False), (18, False, True)):
+        lsns = [*range(6, 16), *range(first, first + 10)]
+        rows = [transaction(lsn, [insert(512, [lsn])]) for lsn in lsns]
+        rows.insert(12, transaction(8, [insert(512, [8])], 2))
+        made = [stored(random, one) for one in rows]
+        log = log_file(tmp_path / f"{first}", "XLOG", made, EOF_MARKER)
+        border = len(log.meta.encode()) + sum(map(len, made[:10]))
+        known = of_parts(log, [border])
+        assert [(one.blocks, one.first) for one in known] == [(9, {1: 7}), (11, {1: first, 2: 8})]
+        scan = scanned(log, known)
+        assert scan == scanned(log)
+        assert (bool(scan.located), bool(scan.report.warnings)) == (is_damage, is_told)
+
+
+def test_a_part_that_begins_at_a_block_in_a_value_is_passed_over(tmp_path: Path) -> None:
+    """A search may find a block that stands in a tuple: what begins there is never arrived at."""
+    inner = stored(Random(0), transaction(6, [insert(512, [1])]))
+    rows = [transaction(6, [insert(512, [1])]), transaction(7, [insert(512, [2, inner * 3])])]
+    rows += [transaction(lsn, [insert(512, [lsn])]) for lsn in range(8, 20)]
+    made = [b"".join(map(bytes, encode_block(one, threshold_bytes=None))) for one in rows]
+    log = log_file(tmp_path / "log", "XLOG", made, EOF_MARKER)
+    begin = log.path.read_bytes().index(inner)
+    known = of_parts(log, [begin - 5])
+    assert any(one.start == begin for one in known)
+    scan = scanned(log, known)
+    assert scan == scanned(log)
+    assert (scan.report.rows, scan.located) == (14, ())
 
 
 @pytest.mark.parametrize("name", GOOD)

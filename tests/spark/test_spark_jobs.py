@@ -241,59 +241,6 @@ def test_a_growing_log_gives_one_cut(spark: SparkSession, folder: Path, tmp_path
     assert {one[0]: one for one in found} == before
 
 
-# --- verify ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["c-flipped-payload-byte", "h-flipped-magic", "v-gap", "l-foreign-uuid", "s-snap-truncated"],
-)
-def test_verify_reports_what_the_plain_check_reports(spark: SparkSession, name: str) -> None:
-    """Damaged folders give the same report, byte for byte, as one process gives."""
-    folder = damaged(name).folder
-    assert pipeline.verify(spark, folder).to_json() == examine(folder).to_json()
-
-
-def test_small_files_are_checked_in_one_task(spark: SparkSession, folder: Path) -> None:
-    """A task for each would take longer than the files."""
-    assert len([*folder.glob("*.xlog"), *folder.glob("*.snap")]) > 1
-    tracker = spark.sparkContext.statusTracker()
-    for check in (pipeline.verify, pipeline.quick_check):
-        spark.sparkContext.setJobGroup(check.__name__, "")
-        check(spark, folder)
-        (job,) = tracker.getJobIdsForGroup(check.__name__)
-        found = tracker.getJobInfo(job)
-        assert found is not None
-        stages = [tracker.getStageInfo(one) for one in found.stageIds]
-        assert [one.numTasks for one in stages if one is not None] == [1]
-
-
-def test_quick_check_finds_flipped_bits_and_short_files(spark: SparkSession, folder: Path) -> None:
-    """Checksums only: whole files pass; a bit and a cut are found where they are, and a log that is
-    gone, between others or the newest."""
-    assert all(one.ok for one in pipeline.quick_check(spark, folder))
-    log = min(folder.glob("*.xlog"))
-    whole = log.read_bytes()
-    flipped = bytearray(whole)
-    flipped[len(whole) // 2] ^= 1
-    log.write_bytes(flipped)
-    bad = [one for one in pipeline.quick_check(spark, folder, split_bytes=2000) if not one.ok]
-    assert [one.file for one in bad] == [str(log)]
-    assert 0 < (bad[0].offset or 0) <= len(whole) // 2
-    log.write_bytes(whole[:-30])
-    assert [one.file for one in pipeline.quick_check(spark, folder) if not one.ok] == [str(log)]
-    log.write_bytes(whole)
-    with logweir.open(folder, **OPTIONS) as store:
-        store.snapshot()
-        store.insert("counts", ["one more", 1])
-    _, middle, newest = sorted(folder.glob("*.xlog"))
-    for gone, told in ((middle, "a log is missing"), (newest, "newest rows are gone")):
-        data = gone.read_bytes()
-        gone.unlink()
-        assert any(told in one.reason for one in pipeline.quick_check(spark, folder))
-        gone.write_bytes(data)
-
-
 # --- export, state, diff, stats -------------------------------------------------------------------
 
 

@@ -42,8 +42,9 @@ def test_every_job_reads_by_url(spark: SparkSession, tmp_path: Path) -> None:
     assert there.rdd.getNumPartitions() > here.rdd.getNumPartitions()
     assert sorted(map(str, there.collect())) == sorted(map(str, here.collect()))
     assert pipeline.verify(spark, url).to_json() == examine(folder).to_json()
-    assert [(one.file, one.blocks) for one in pipeline.quick_check(spark, url)] == [
-        (one.file, one.blocks) for one in pipeline.quick_check(spark, folder)
+    assert pipeline.verify(spark, url, split_bytes=300).to_json() == examine(folder).to_json()
+    assert [(one.file, one.blocks) for one in pipeline.verify(spark, url, level="crc").files] == [
+        (one.file, one.blocks) for one in pipeline.verify(spark, folder, level="crc").files
     ]
     assert pipeline.diff(spark, url, folder).count() == 0
     done = pipeline.compact(spark, url, f"local://{tmp_path / 'snap'}")

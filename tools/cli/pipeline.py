@@ -324,13 +324,12 @@ def _session(master: str | None, settings: dict[str, str]) -> Iterator[SparkSess
 def _verify(spark: SparkSession, call: _Call) -> int:
     from logweir.pipeline.jobs import checks
 
-    if call.options["level"] != "rows":
-        unpack = call.options["level"] == "unpack"
+    if (level := call.options["level"]) != "rows":
         with job_bar(call.out, "Checking") as told:
-            files = checks.quick_check(spark, *call.paths, unpack=unpack, told=told)
+            found = [checks.verify(spark, path, level=level, told=told) for path in call.paths]
+        files = tuple(file for one in found for file in one.files)
         if call.out.as_json:
-            shown = [_checked(one) for one in files]
-            call.out.json({"ok": all(one.ok for one in files), "files": shown})
+            call.out.json(checks.QuickReport(files).to_json())
         else:
             columns = ("file", "size", "blocks", "end", "bad at", "reason")
             rows = [
@@ -338,7 +337,7 @@ def _verify(spark: SparkSession, call: _Call) -> int:
                 for f in files
             ]
             call.out.table(columns, rows, right=("size", "blocks", "bad at"))
-        return 0 if all(one.ok for one in files) else 3
+        return 0 if checks.QuickReport(files).ok else 3
     reports: list[RecoveryReport] = []
     with job_bar(call.out, "Checking") as told:
         reports += [checks.verify(spark, path, told=told) for path in call.paths]
@@ -362,17 +361,6 @@ def _verify(spark: SparkSession, call: _Call) -> int:
             "everything is whole" if report.ok else f"{len(report.damage)} damaged places"
         )
     return 0 if all(report.ok for report in reports) else 3
-
-
-def _checked(one: Any) -> dict[str, Any]:
-    return {
-        "file": one.file,
-        "blocks": one.blocks,
-        "size": one.size,
-        "end": one.end,
-        "offset": one.offset,
-        "reason": one.reason,
-    }
 
 
 def _compact(spark: SparkSession, call: _Call) -> int:
