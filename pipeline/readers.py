@@ -171,7 +171,7 @@ def resumed(pickled: bytes, text: str) -> SplitPartition:
         return partition
     ranges = list(partition.split.ranges[left["range"] :])
     if ranges and left["at"] > ranges[0].start:
-        ranges[0] = replace(ranges[0], start=left["at"], exact=True)
+        ranges[0] = ranges[0]._replace(start=left["at"], exact=True)
     split = replace(partition.split, ranges=tuple(ranges))
     return replace(partition, split=split, columns=tuple(left["columns"]))
 

@@ -20,8 +20,9 @@ damage means here what it means everywhere:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +50,8 @@ from logweir.wal.walk import Walked, walk_blocks
 from logweir.wal.xrow import FLAG_COMMIT
 
 __all__ = ["batches", "groups", "scan"]
+
+_OPEN_ENDS: Final = frozenset(map(FileEnd, TAIL_KINDS)) | {FileEnd.UNCLOSED}
 
 
 def batches(options: ScanOptions) -> Iterator[pa.RecordBatch]:
@@ -87,7 +90,7 @@ def _from(splits: Sequence[Split], path: str, offset: int) -> Iterator[Split]:
             begins = not is_behind and one.source.path == path and one.end > offset
             is_behind |= begins
             if is_behind:
-                ranges.append(replace(one, start=offset, exact=True) if begins else one)
+                ranges.append(one._replace(start=offset, exact=True) if begins else one)
         yield Split(tuple(ranges), split.damage)
 
 
@@ -343,9 +346,7 @@ class _Ranged:
 
     def _ending(self, reader: WalReader) -> Iterator[Damage]:
         """Whether the file may end as it does."""
-        if reader.end not in (
-            *(FileEnd.UNCLOSED, FileEnd.TORN_TAIL, FileEnd.ZERO_TAIL, FileEnd.UNSYNCED_TAIL),
-        ):
+        if reader.end not in _OPEN_ENDS:
             return
         source = self._source
         if source.kind == "XLOG" and source.following is not None:

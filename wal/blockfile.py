@@ -124,7 +124,7 @@ class BlockFile:
         filesystem: FileSystem = OS,
         limit_bytes: int = BLOCK_RAW_BYTES,
     ) -> None:
-        self.path = Path(path)
+        self.path = path if isinstance(path, Path) else Path(path)
         self.name = str(path)
         self.limit_bytes = limit_bytes
         try:
@@ -208,7 +208,7 @@ class BlockFile:
         """The blocks from the one at `offset` on, a window at a time, as far as they are whole and
         their headers in order. `most`: bytes of a window, see `walk_blocks`."""
         try:
-            yield from walk_blocks(self._file, offset, self._size, whole=True, most=most)
+            yield from walk_blocks(_Seen(self), offset, self._size, whole=True, most=most)
         except OSError as error:
             raise explain(error, self.name, offset) from error
 
@@ -253,10 +253,8 @@ class BlockFile:
     def ending(self) -> tuple[int, int | None]:
         """Where the file's zeros begin, and the filler in front of them, if there is one."""
         try:
-            return (
-                last_nonzero(self._file, self._size) + 1,
-                filler_before(self._file, self._size),
-            )
+            seen = _Seen(self)
+            return last_nonzero(seen, self._size) + 1, filler_before(seen, self._size)
         except OSError as error:
             raise explain(error, self.name) from error
 
@@ -298,6 +296,14 @@ class BlockFile:
         self._probe_left -= header.stored_bytes
         return checksum(self.bytes_at(start, header.stored_bytes)) == header.crc
 
+    def read(self, count: int, offset: int) -> bytes:
+        """Up to `count` bytes from `offset`: from the window, where it has them. Raises
+        `OSError`."""
+        at = offset - self._window_offset
+        if at >= 0 and at + count <= len(self._window):
+            return bytes(self._window[at : at + count])
+        return self._file.read(count, offset)
+
     def bytes_at(self, offset: int, count: int) -> memoryview:
         """Up to `count` bytes at `offset`, through the window."""
         count = min(count, self._size - offset)
@@ -313,3 +319,18 @@ class BlockFile:
             raise FileCut(self.name, offset, f"{len(piece)} of {count} bytes")
         self._window, self._window_offset = piece, offset
         return piece[:count]
+
+
+class _Seen:
+    """The file of a reader, of the size that it had, read through its window."""
+
+    def __init__(self, reader: BlockFile) -> None:
+        self.path = reader.path
+        self.read = reader.read
+        self._size = reader.size
+
+    def size(self) -> int:
+        return self._size
+
+    def close(self) -> None:
+        """Nothing: it is the reader's."""

@@ -81,6 +81,9 @@ def _uuid(text: str) -> uuid.UUID | None:
     return None if _UUID.fullmatch(text) is None else uuid.UUID(text)
 
 
+_vclock = lru_cache(64)(VClock.parse)  # each stands in the next log, too
+
+
 def decode_meta(data: bytes) -> tuple[Meta, int]:
     """Read a header from the first bytes of a file.
 
@@ -95,6 +98,7 @@ def decode_meta(data: bytes) -> tuple[Meta, int]:
             "no empty line ends the text header: cut short, or not a log or snapshot",
             offset=min(len(data), META_BYTES),
         )
+    stored = data[:end].split(b"\n")
     lines = data[:end].decode("utf-8", "surrogateescape").split("\n")
     if lines[0] not in FILE_KINDS:
         raise DecodeError(f"first line is {lines[0][:20]!r}, not XLOG, SNAP or VYLOG", offset=0)
@@ -106,7 +110,7 @@ def decode_meta(data: bytes) -> tuple[Meta, int]:
     vclock: VClock | None = None
     prev_vclock: VClock | None = None
     unknown: list[tuple[str, str]] = []
-    for line in lines[2:]:
+    for line, raw in zip(lines[2:], stored[2:], strict=True):
         key, colon, value = line.partition(":")
         value = value.lstrip(" \t")
         if not colon:
@@ -119,7 +123,7 @@ def decode_meta(data: bytes) -> tuple[Meta, int]:
                 raise DecodeError(f"{key} {value[:40]!r} is not a UUID", offset=at)
         elif key in ("VClock", "PrevVClock"):
             try:
-                clock = VClock.parse(value)
+                clock = _vclock(value)
             except DecodeError as error:
                 raise DecodeError(
                     f"{key}: {error.reason}", offset=at + (error.offset or 0)
@@ -130,7 +134,7 @@ def decode_meta(data: bytes) -> tuple[Meta, int]:
                 prev_vclock = clock
         else:
             unknown.append((key, value))
-        at += len(line.encode("utf-8", "surrogateescape")) + 1
+        at += len(raw) + 1
     meta = Meta(
         kind=cast(FileKind, lines[0]),
         version=lines[1],

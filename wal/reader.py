@@ -82,8 +82,11 @@ class WalReader(BlockFile):
         self._skip_damage = skip_damage
         try:
             if header is None:
-                # Not through the window: an index of many files reads nothing but their headers.
-                self.meta, self.first_block = decode_meta(self._file.read(META_BYTES, 0))
+                # No more than that: an index of many files reads nothing but their headers. A small
+                # file is in the window now.
+                head = self._file.read(min(META_BYTES, self._size), 0)
+                self.meta, self.first_block = decode_meta(head)
+                self._window = memoryview(head)
             else:
                 first = self.find_block(0)
                 self.meta, self.first_block = header, self.size if first is None else first

@@ -69,6 +69,8 @@ class Settled:
 
     def within(self, start: VClock, end: VClock | None) -> Settled:
         """As far as it is about rows after a position, and up to another one."""
+        if self.is_all:
+            return self
         undone = tuple(
             (replica_id, first, last)
             for replica_id, first, last in self.undone

@@ -103,8 +103,8 @@ class VClock(Mapping[int, int]):
         return hash(tuple(self._lsns.items()))
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, VClock):
-            return self._lsns == other._lsns
+        if type(other) is VClock:
+            return other is self or self._lsns == other._lsns
         if isinstance(other, Mapping):
             return self._lsns == {k: v for k, v in other.items() if v}
         return NotImplemented
@@ -133,9 +133,13 @@ class VClock(Mapping[int, int]):
 
     def compare(self, other: Mapping[int, int]) -> Literal["=", "<", ">", "!"]:
         """How this stands to `other`: equal, before, after; "!": neither holds the other."""
-        ids = set(self._lsns) | set(other)
-        less = any(self.lsn(i) < other.get(i, 0) for i in ids)
-        more = any(self.lsn(i) > other.get(i, 0) for i in ids)
+        mine = self._lsns
+        its = other._lsns if type(other) is VClock else other
+        less = more = False
+        for i, lsn in mine.items():
+            less |= lsn < (there := its.get(i, 0))
+            more |= lsn > there
+        less = less or any(lsn and i not in mine for i, lsn in its.items())
         if less and more:
             return "!"
         return "<" if less else ">" if more else "="

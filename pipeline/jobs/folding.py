@@ -237,7 +237,7 @@ def _logs(options: ScanOptions, start: VClock) -> tuple[list[Source], list[Split
     ordered = sorted(planned.sources, key=lambda one: one.vclock.signature)
     wanted = _behind(ordered, start)
     numbers = {one.path: number for number, one in enumerate(wanted, 1)}
-    sources = [replace(one, number=numbers[one.path]) for one in wanted]
+    sources = [one._replace(number=numbers[one.path]) for one in wanted]
     return sources, renumbered(planned.splits, numbers)
 
 

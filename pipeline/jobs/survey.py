@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgpack  # type: ignore[import-untyped]
@@ -308,7 +308,7 @@ def renumbered(splits: Iterable[Split], numbers: dict[str, int]) -> list[Split]:
     out = []
     for split in splits:
         ranges = tuple(
-            replace(one, source=replace(one.source, number=numbers[one.source.path]))
+            one._replace(source=one.source._replace(number=numbers[one.source.path]))
             for one in split.ranges
             if one.source.path in numbers
         )

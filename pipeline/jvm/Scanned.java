@@ -36,6 +36,7 @@ final class Scanned implements ScanBuilder, SupportsPushDownRequiredColumns, Sca
     private PythonInputPartition[] planned;
     private Batch batch;
     private boolean isHere;
+    private long size; // of all tasks' files; negative where one does not tell it
 
     Scanned(PythonDataSourceV2 source, String format, StructType all, CaseInsensitiveStringMap options) {
         python = new PythonScan(source, format, all, options, new Filter[0]);
@@ -92,6 +93,7 @@ final class Scanned implements ScanBuilder, SupportsPushDownRequiredColumns, Sca
                 Told told = Told.of(planned[i].pickedPartition());
                 areKnown = areKnown && told != null && Columns.areKnown(wanted, told);
                 isAny = isAny || told != null && told.isReadable();
+                size = told == null ? -1 : size < 0 ? size : size + told.size();
             }
             isHere = areKnown && isAny;
             if (!isHere) {
@@ -109,20 +111,11 @@ final class Scanned implements ScanBuilder, SupportsPushDownRequiredColumns, Sca
 
     @Override
     public Statistics estimateStatistics() {
-        long size = 0;
-        for (InputPartition one : planInputPartitions()) {
-            Told told = Told.of(((PythonInputPartition) one).pickedPartition());
-            if (told == null) {
-                size = Long.MAX_VALUE;
-                break;
-            }
-            size += told.size();
-        }
-        OptionalLong found = size == Long.MAX_VALUE ? OptionalLong.empty() : OptionalLong.of(size);
+        planInputPartitions();
         return new Statistics() {
             @Override
             public OptionalLong sizeInBytes() {
-                return found;
+                return size < 0 ? OptionalLong.empty() : OptionalLong.of(size);
             }
 
             @Override

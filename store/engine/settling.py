@@ -224,11 +224,11 @@ def is_said(reader: WalReader) -> bool:
             window = memoryview(walked.window)
             if SAYS in walked.window:
                 return True
-            columns = (walked.column(number) for number in (0, 1, 3))
-            for offset, size, packed in zip(*columns, strict=True):
-                start = offset + FIXHEADER_BYTES
-                if packed and SAYS in decompress(window[start : start + size]):
-                    return True
+            for number, packed in enumerate(walked.column(3)):
+                if packed:
+                    start = walked.table[number] + FIXHEADER_BYTES
+                    if SAYS in decompress(window[start : walked.table[number + 1]]):
+                        return True
             at = walked.end
     except (DecodeError, LimitExceeded):
         pass  # the reader says which block it is, and goes on behind it

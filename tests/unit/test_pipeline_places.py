@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
 import json
 import shutil
@@ -23,6 +24,7 @@ from support.folding import look_here, state_here
 import logweir
 from logweir import pipeline
 from logweir.errors import ConfigError, CorruptBlock, CorruptFile, WalError
+from logweir.limits import META_BYTES
 from logweir.pipeline.jobs import commits, compact
 from logweir.pipeline.jobs.delta import DeltaPlace
 from logweir.pipeline.jobs.folding import prepare
@@ -157,23 +159,41 @@ def test_headers_of_a_store_of_objects_are_read_several_at_a_time(tmp_path: Path
 
 
 def test_a_plan_opens_each_log_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Header, end, and whether a space is synchronous, in one opening; the newest snapshot, which
-    is searched for spaces by itself, in two."""
+    """Header, end, and whether a space is synchronous, in one opening, and of a small file in one
+    reading; the newest snapshot, which is searched for spaces by itself, in two openings. Nothing
+    of it is looked at for garbage, and the collector is as before."""
     with logweir.open(tmp_path, wal_max_size=2) as log:
         for number in range(9):
             log.create_space(f"t{number}")
     opened: Counter[str] = Counter()
+    read: Counter[str] = Counter()
+    collects: list[bool] = []
     reading = OsFileSystem.open_read
 
     def counting(self: OsFileSystem, path: Path) -> ReadFile:
         opened[path.name] += 1
-        return reading(self, path)
+        file = reading(self, path)
+        read[path.name] += 0
+        asked = file.read
+
+        def reads(count: int, offset: int) -> bytes:
+            read[path.name] += 1
+            collects.append(gc.isenabled())
+            return asked(count, offset)
+
+        monkeypatch.setattr(file, "read", reads)
+        return file
 
     monkeypatch.setattr(OsFileSystem, "open_read", counting)
+    assert gc.isenabled()
     planned = plan(ScanOptions(paths=(str(tmp_path),)))
+    assert gc.isenabled()
+    assert not any(collects)
     logs = [Path(one.path).name for one in planned.sources if one.kind == "XLOG"]
     assert len(logs) >= 9
     assert {opened[name] for name in logs} == {1}
+    assert max((tmp_path / name).stat().st_size for name in logs) <= META_BYTES
+    assert {read[name] for name in logs} == {1}
 
 
 # --- writing --------------------------------------------------------------------------------------
