@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from logweir.errors import ConfigError, CorruptFile, WalError
 from logweir.limits import PIPELINE_OPENING_BYTES, PIPELINE_SPLIT_BYTES
@@ -62,6 +62,7 @@ __all__ = [
 ]
 
 Item = TypeVar("Item")
+_HEADS_BYTES: Final = 4096
 
 
 class Source(NamedTuple):
@@ -500,7 +501,9 @@ def _block_cuts(source: Source, filesystem: FileSystem, step: int) -> Iterator[i
     file = CutFile(opened, source.size)
     try:
         target = source.first_block + step
-        for walked in walk_blocks(file, source.first_block, source.size):
+        # An object store takes as long for little as for much.
+        least = _HEADS_BYTES if filesystem.readers == 1 else None
+        for walked in walk_blocks(file, source.first_block, source.size, least=least):
             while target < walked.end:
                 index = bisect_left(walked.table, target - walked.at, 0, walked.blocks)
                 if index == walked.blocks:

@@ -16,6 +16,7 @@ from logweir.wal.filesystem import ReadFile
 __all__ = ["Walked", "walk_blocks"]
 
 _WALK_BLOCKS: Final = 16_384
+_MANY_BLOCKS: Final = 16  # of more than so many in a window a larger one is read in less time
 
 
 class Walked(NamedTuple):
@@ -46,19 +47,27 @@ class Walked(NamedTuple):
 
 
 def walk_blocks(
-    file: ReadFile, start: int, end: int, *, whole: bool = False, most: int | None = None
+    file: ReadFile,
+    start: int,
+    end: int,
+    *,
+    whole: bool = False,
+    most: int | None = None,
+    least: int | None = None,
 ) -> Iterator[Walked]:
     """The headers of the blocks that begin from `start` on and before `end`, a window at a time.
 
     No payload is looked at. `whole`: only blocks whose payload stands in the window too; `most`:
-    bytes of a window, unless one block has more, else `PIPELINE_WINDOW_BYTES`. Stops before what is
-    no header as Tarantool writes it, and before a block that passes the file's end. What is yielded
-    is used again by the next step.
+    bytes of a window, unless one block has more, else `PIPELINE_WINDOW_BYTES`; `least`: the same
+    where few blocks begin in one, so that of large ones little more than headers is read. Stops
+    before what is no header as Tarantool writes it, and before a block that passes the file's end.
+    What is yielded is used again by the next step.
     """
     stride = min(_WALK_BLOCKS, max(end - start, 0) // FIXHEADER_BYTES + 2)  # files may be small
     table = array("Q", bytes(8 * 4 * stride))
     most = most or PIPELINE_WINDOW_BYTES
-    at, size, want = start, file.size(), most
+    least = least or most
+    at, size, want = start, file.size(), least
     while at < end:
         window = file.read(min(want, size - at), at)
         count = kernel.walk(window, table, stride)
@@ -74,4 +83,4 @@ def walk_blocks(
             return
         yield Walked(at, window, table, stride, count)
         at += table[count]
-        want = most
+        want = min(4 * want, most) if count > _MANY_BLOCKS else max(want // 4, least)

@@ -14,17 +14,19 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from samples import DATA, damaged, sample
 from support.folding import look_here, state_here
+from support.logs import insert, write_log
 
 import logweir
 from logweir import pipeline
 from logweir.errors import ConfigError, CorruptBlock, CorruptFile, WalError
-from logweir.limits import META_BYTES
+from logweir.limits import META_BYTES, PIPELINE_WINDOW_BYTES
 from logweir.pipeline.jobs import commits, compact
 from logweir.pipeline.jobs.delta import DeltaPlace
 from logweir.pipeline.jobs.folding import prepare
@@ -194,6 +196,41 @@ def test_a_plan_opens_each_log_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert {opened[name] for name in logs} == {1}
     assert max((tmp_path / name).stat().st_size for name in logs) <= META_BYTES
     assert {read[name] for name in logs} == {1}
+
+
+def test_of_large_blocks_a_plan_reads_the_headers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they begin, small ones between them, too; the cuts are those of reading all."""
+    random = Random(1)
+    sizes = [200_000] * 60 + [10] * 2000 + [200_000, 10] * 10
+    rows = [insert(512, [n, random.randbytes(size)]) for n, size in enumerate(sizes)]
+    write_log(tmp_path, [[row] for row in rows])
+    (log,) = tmp_path.glob("*.xlog")
+    options = ScanOptions(paths=(str(tmp_path),), split_bytes=1 << 16, settled=False)
+    counted = 0
+    reading = OsFileSystem.open_read
+
+    def open_read(self: OsFileSystem, path: Path) -> ReadFile:
+        file = reading(self, path)
+        asked = file.read
+
+        def read(count: int, offset: int) -> bytes:
+            nonlocal counted
+            counted += count
+            return asked(count, offset)
+
+        monkeypatch.setattr(file, "read", read)
+        return file
+
+    monkeypatch.setattr(OsFileSystem, "open_read", open_read)
+    found = plan(options)
+    assert counted < log.stat().st_size / 4
+    monkeypatch.setattr("logweir.pipeline.plan._HEADS_BYTES", PIPELINE_WINDOW_BYTES)
+    counted = 0
+    assert plan(options) == found
+    assert counted > log.stat().st_size / 2
+    assert len(found.splits) > 20
 
 
 # --- writing --------------------------------------------------------------------------------------
