@@ -31,6 +31,7 @@ from logweir.wal.vclock import VClock
 
 __all__ = [
     "ORIGIN",
+    "SPOOL",
     "STAGE",
     "ScanOptions",
     "SinkOptions",
@@ -50,6 +51,8 @@ __all__ = [
 ORIGIN: Final = "option"
 STAGE: Final = ".logweir-stage-"
 """How the name of what is not yet published begins."""
+SPOOL: Final = "spool+"
+"""How the scheme begins of a URL where the parts of a spool are, and not logs (`spoolplace`)."""
 
 KINDS: Final = ("xlog", "snap")
 SPLIT_MODES: Final = ("exact", "resync", "none")
@@ -152,6 +155,13 @@ def check_decimals(key: str, text: str) -> str:
     return text
 
 
+def _spool(key: str, text: str) -> str:
+    """A folder from the root; or a URL, marked as one of a spool."""
+    if scheme_of(text) in ("", "file"):
+        return str(target_folder(key, text))
+    return text if text.startswith(SPOOL) else SPOOL + text
+
+
 def _positive(key: str, text: str) -> int:
     return parse_count(key, text, 1)
 
@@ -159,7 +169,7 @@ def _positive(key: str, text: str) -> int:
 _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "paths": parse_paths,
     "url": lambda key, text: text,
-    "spool": lambda key, text: str(target_folder(key, text)),
+    "spool": _spool,
     "kinds": _kinds,
     "recursive": parse_boolean,
     "columns": _columns,
@@ -199,7 +209,7 @@ class ScanOptions:
     Empty tuples and None want all. `lsn_from` and `lsn_to` include their ends and go with
     `replica_id`; rows that `vclock_from` holds are not wanted, of those that `vclock_to` does not
     hold none is. None of these applies to snapshots. Times are seconds since the epoch, ends
-    included. `spool`: the folder into which an upstream of the kinds `SPOOLED` is followed.
+    included. `spool`: the folder or URL into which an upstream of the kinds `SPOOLED` is followed.
     `space`: the one whose rows are wanted, with its fields as columns: its name, its id, or, when
     it was looked up, its definition (`typedrows`). `reader`: `python` where the reader in Java
     is not to read though it is there.
@@ -447,7 +457,7 @@ def shown(location: str) -> str:
     """A place as it may be shown: without what stands in front of an `@`, and without options."""
     if not is_url(location):
         return location
-    scheme, _, rest = without_secrets(location).partition("://")
+    scheme, _, rest = without_secrets(location.removeprefix(SPOOL)).partition("://")
     host, slash, path = rest.partition("?")[0].partition("/")
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 

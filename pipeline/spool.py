@@ -1,4 +1,5 @@
-"""A spool: a store's folder into which an upstream is followed, for readers that go by position.
+"""A spool: a store's folder into which an upstream is followed, for readers that go by position;
+or a copy of one that is in a place of a URL (`spoolplace`).
 
 What `logweir follow URL FOLDER` does, in a thread of this process: the same sources and rows, and
 the place in the upstream in the transaction of the rows that it covers. So the folder can be left
@@ -19,18 +20,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Final, Self
 
 import logweir.store as store
 from logweir.errors import DirectoryLocked, LogweirError, SourceStopped, Unreachable, WalError
+from logweir.limits import SPOOL_LOG_BYTES
+from logweir.pipeline.options import SPOOL
+from logweir.pipeline.spoolplace import CopyFileSystem, SpoolPlace
 from logweir.replication.runner import Runner, SourceState
 from logweir.replication.server import Server, ServerOptions
 from logweir.replication.urls import STALL_SECONDS, Url, option_seconds
-from logweir.store import CheckpointOptions
+from logweir.store import CheckpointOptions, Durability
 from logweir.wal.vclock import VClock
 
 __all__ = ["Spool", "taken"]
@@ -43,10 +49,12 @@ _KEEPER: Final = "spark"
 
 
 class Spool:
-    """One upstream and its folder: a context manager. One at a time per folder.
+    """One upstream and its folder: a context manager. One at a time per folder; at a URL the one
+    who came last, and the one before fails with `DirectoryLocked`.
 
-    `once`: see the module; `keeps_all`: no log is ever removed; else logs go behind snapshots, once
-    they are after the position given to `keep`. `durability`: see `logweir.open`.
+    `folder`: a path, or a URL as `ScanOptions.spool` has it; `once`: see the module; `keeps_all`:
+    no log is ever removed; else logs go behind snapshots, once they are after the position given to
+    `keep`. `durability`: see `logweir.open`; at a URL all that is synced is there.
     """
 
     def __init__(
@@ -56,12 +64,14 @@ class Spool:
         *,
         once: bool,
         keeps_all: bool = False,
-        durability: Literal["fsync", "write"] = "fsync",
+        durability: Durability = "fsync",
     ) -> None:
         self._url = url
         self._once = once
         self._patience_seconds = option_seconds(url, "stall", STALL_SECONDS)
-        self._log = _opened(folder, keeps_all, durability)
+        self._place: SpoolPlace | None = None
+        self._copy = contextlib.ExitStack()
+        self._log = self._opened(folder, keeps_all, durability)
         self._ready = threading.Event()
         self._failure: BaseException | None = None
         self._rows = 0
@@ -118,7 +128,27 @@ class Spool:
         with contextlib.suppress(RuntimeError):  # its loop has ended
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
-        self._log.close()
+        with self._copy:
+            self._log.close()
+
+    def _opened(self, folder: str, keeps_all: bool, durability: Durability) -> store.Log:
+        interval = 0.0 if keeps_all else CheckpointOptions().interval_seconds
+        if not folder.startswith(SPOOL):
+            return _opened(folder, interval, durability)
+        with self._copy:
+            scratch = tempfile.TemporaryDirectory(prefix="logweir-spool-")
+            copy = self._copy.enter_context(scratch)
+            self._place = SpoolPlace(folder[len(SPOOL) :])
+            self._place.fetch(Path(copy))
+            log = store.open(
+                copy,
+                checkpoint_interval=interval,
+                wal_max_size=SPOOL_LOG_BYTES,
+                write_ahead=0,
+                filesystem=CopyFileSystem(self._place),
+            )
+            self._copy = self._copy.pop_all()
+        return log
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -127,7 +157,8 @@ class Spool:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._follow())
         except BaseException as error:  # handed on to whoever asks
-            self._failure = self._failure or error
+            lost = None if self._place is None else self._place.lost
+            self._failure = self._failure or lost or error
         finally:
             self._ready.set()
 
@@ -175,9 +206,8 @@ class Spool:
             raise Unreachable(str(self._url), runner.status.last_error) from failure
 
 
-def _opened(folder: str, keeps_all: bool, durability: Literal["fsync", "write"]) -> store.Log:
+def _opened(folder: str, interval: float, durability: Durability) -> store.Log:
     until = time.monotonic() + _LOCK_SECONDS
-    interval = 0.0 if keeps_all else CheckpointOptions().interval_seconds
     while True:
         try:
             return store.open(folder, durability, checkpoint_interval=interval)
@@ -194,7 +224,7 @@ def taken(url: Url, folder: str, *, is_temporary: bool = False) -> Iterator[Spoo
     `is_temporary`: nobody goes on with the folder after a crash. Raises what ended the following
     before, `DirectoryLocked`.
     """
-    durability: Literal["fsync", "write"] = "write" if is_temporary else "fsync"
+    durability: Durability = "write" if is_temporary else "fsync"
     with Spool(url, folder, once=True, keeps_all=True, durability=durability) as spool:
         spool.wait()
         yield spool

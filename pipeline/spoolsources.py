@@ -19,14 +19,14 @@ import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from logweir.errors import ConfigError, PositionUnavailable
-from logweir.pipeline.options import ORIGIN, ScanOptions
+from logweir.pipeline.options import ORIGIN, ScanOptions, shown
+from logweir.pipeline.storage import open_storage
 from logweir.pipeline.streams import (
     TailPartition,
     TailReader,
@@ -183,7 +183,7 @@ class SpoolStream(TailReader):
                 f"is needed: a batch that is repeated must have the same rows, and {options.url} "
                 "gives them once.",
                 origin=ORIGIN,
-                hint="name a folder that stays and that driver and workers see",
+                hint="name a folder that stays and that driver and workers see, or a URL",
             )
         super().__init__(replace(_as_folder(options, options.spool), kinds=options.kinds))
         self._folder = options.spool
@@ -232,8 +232,8 @@ class SpoolStream(TailReader):
                 begun,
                 VClock(),
                 spool.vclock,
-                hint=f"{self._folder} has lost rows that the checkpoint says were read: begin with "
-                "a new checkpoint",
+                hint=f"{shown(self._folder)} has lost rows that the checkpoint says were read: "
+                "begin with a new checkpoint",
             )
         spool.keep(begun)
         end = self.tail.advance(begun, caps_of(limit, self._options), reached)
@@ -279,7 +279,8 @@ class SpoolStream(TailReader):
     def _instance(self) -> str:
         if self._spool is not None:
             return self._spool.instance
-        return str(scan_directory(Path(self._folder)).instance)
+        filesystem, folder = open_storage(self._folder)
+        return str(scan_directory(folder, filesystem).instance)
 
     def _checked(self, offset: dict[str, Any]) -> VClock:
         """The position in an offset, which must be one of this spool. Raises `ConfigError`."""
@@ -287,7 +288,7 @@ class SpoolStream(TailReader):
         if known and known != ours:
             raise ConfigError(
                 "spool",
-                f"{self._folder} is the store {ours}; the checkpoint was made with {known}.",
+                f"{shown(self._folder)} is the store {ours}; the checkpoint was made with {known}.",
                 origin=ORIGIN,
                 hint="name the folder of then, or begin with a new checkpoint",
             )

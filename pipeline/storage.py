@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from logweir.errors import ConfigError, WalError
-from logweir.pipeline.options import ORIGIN, scheme_of, shown
+from logweir.pipeline.options import ORIGIN, SPOOL, scheme_of, shown
 from logweir.wal.filesystem import OS, AppendFile, FileSystem, ReadFile
 
 __all__ = [
@@ -40,6 +40,11 @@ def open_storage(location: str) -> tuple[FileSystem, Path]:
         return OS, Path(location)
     if scheme == "file":
         return OS, Path(urllib.parse.unquote(urllib.parse.urlsplit(location).path))
+    if scheme.startswith(SPOOL):
+        from logweir.pipeline.spoolplace import SpoolFileSystem
+
+        filesystem, path = connect(location[len(SPOOL) :], scheme[len(SPOOL) :])
+        return SpoolFileSystem(filesystem), Path(path)
     filesystem, path = connect(location, scheme)
     return UrlFileSystem(filesystem), Path(path)
 

@@ -59,7 +59,7 @@ def batch(url: object, **options: object) -> list[tuple[int, Any]]:
     return read_all(reader, reader.partitions())
 
 
-def stream_of(url: object, spool: Path, **options: object) -> SpoolStream:
+def stream_of(url: object, spool: Path | str, **options: object) -> SpoolStream:
     """A stream's reader, as Spark makes it."""
     given = {key: str(value) for key, value in options.items()}
     return SpoolStream(ScanOptions.parse({"url": str(url), "spool": str(spool), **given}))
@@ -576,5 +576,7 @@ def test_options_of_a_stream_that_make_no_sense_are_refused() -> None:
     for where in ({"path": "data"}, {"url": "tarantool://h"}, {"url": "tank://h/t"}):
         with pytest.raises(ConfigError, match=r"spool .* is for upstreams"):
             ScanOptions.parse({**where, "spool": "/tmp/s"})
-    with pytest.raises(ConfigError, match="no local folder"):
-        ScanOptions.parse({"url": "tap://h", "spool": "s3://bucket/s"})
+    for spool in ("s3://bucket/s", "spool+s3://bucket/s"):
+        parsed = ScanOptions.parse({"url": "tap://h", "spool": spool})
+        assert parsed == ScanOptions.parse(parsed.to_text())
+        assert parsed.spool == "spool+s3://bucket/s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pyspark.errors import StreamingQueryException
 from spark.driver_job import follow_upstream
 from spark.feeding import forget_last_commit
 from spark.test_spark_kill import JOB, below, killed
+from support.objectstore import object_store, s3_url
 
 import logweir
 from interop.tapserver import TapServer
@@ -189,3 +191,29 @@ def test_a_driver_killed_between_spool_and_checkpoint(spark: SparkSession, tmp_p
             for row in logweir.read(path)
         ]
         assert sorted(found) == sorted(b"k%d" % number for number in range(61))
+
+
+@pytest.mark.kill
+def test_a_driver_with_a_spool_in_an_object_store_is_killed_at_every_step(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """One time after the other, its disk with it, while the upstream goes on: each row once."""
+    pytest.importorskip("moto.server")
+    steps = ["spool.before_begun", "spool.before_put", "spool.after_put", "spool.before_offset"]
+    steps += ["pipeline.after_publish", "pipeline.after_commit"]
+    with object_store() as port, bucket_server(tmp_path / "up", "tap", 60) as (server, url):
+        words = [url, *(str(tmp_path / name) for name in ("to", "checkpoint"))]
+        words.append(s3_url(port, "spool"))
+        for number, step in enumerate(steps, 60):
+            disk = tmp_path / step
+            disk.mkdir()
+            killed([str(JOB), *words], tmp_path, step, TMPDIR=str(disk))
+            shutil.rmtree(disk)
+            server.log.replace("b", item(number))
+        follow_upstream(spark, *words)
+        found = [
+            row.decoded()["tuple"][0]
+            for path in sorted((tmp_path / "to").glob("*.xlog"))
+            for row in logweir.read(path)
+        ]
+        assert sorted(found) == sorted(b"k%d" % number for number in range(60 + len(steps)))

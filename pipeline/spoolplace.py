@@ -1,0 +1,430 @@
+"""A spool in a place of a URL: an object store, or what else `pyarrow.fs` or `fsspec` writes.
+
+Who follows the upstream has a copy of the spool on its own disk, as a store's folder. What is
+*synced* of a log there is put at the place before the sync returns, and a snapshot or a new log
+before it has its name: so what is acknowledged to the upstream, and what an offset names, is at the
+place, and the copy may go with its machine. The next follower fetches it anew.
+
+The place needs no rename, no lock and no append. Objects::
+
+    00000000000000000513.xlog.BEGIN-END.OWNER     bytes of that file; BEGIN, END: 20 digits
+    00000000000000000513.snap.BEGIN-END.OWNER
+    owners/OWNER.claim                            somebody begins; OWNER: 8 digits and 16 of chance
+    owners/OWNER.begun                            the names of the parts that it found and took over
+
+A part counts if it has the size that its name says, and is the highest owner's that has begun, or
+one that this owner took over. What an owner puts that was overtaken therefore counts nowhere. An
+owner *claims*, then looks what there is, then begins; and after each part it looks for a claim
+higher than its own, and acknowledges nothing if there is one. So a part is either found by the
+next owner, or was acknowledged to nobody.
+
+When a log is closed its rows become one part, and the small ones go. What the store of the copy
+removes goes at the place, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import re
+import secrets
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from logweir.errors import DirectoryLocked
+from logweir.limits import READ_WINDOW_BYTES
+from logweir.pipeline.options import scheme_of, shown
+from logweir.pipeline.storage import UrlFileSystem, as_os_error, connect
+from logweir.wal.block import EOF_MARKER
+from logweir.wal.failpoint import failpoint
+from logweir.wal.filesystem import AppendFile, Buffer, OsFileSystem, ReadFile, each, explain
+from logweir.wal.writer import INPROGRESS
+
+__all__ = ["CopyFileSystem", "SpoolFileSystem", "SpoolPlace"]
+
+_PART: Final = re.compile(r"(\d{20}[.](?:xlog|snap))[.](\d{20})-(\d{20})[.]([0-9]{8}[0-9a-f]{16})")
+_KEPT: Final = re.compile(r"\d{20}[.](?:xlog|snap)")
+_OWNERS: Final = "owners"
+_CLAIM: Final = ".claim"
+_BEGUN: Final = ".begun"
+
+
+class _Part(NamedTuple):
+    """Bytes `begin` … `end` - 1 of a file."""
+
+    file: str
+    begin: int
+    end: int
+    owner: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.file}.{self.begin:020d}-{self.end:020d}.{self.owner}"
+
+
+def _part(name: str, size: int) -> _Part | None:
+    """The part of that name, None if it is none, or not whole."""
+    found = _PART.fullmatch(name)
+    if found is None or int(found[3]) - int(found[2]) != size:
+        return None
+    return _Part(found[1], int(found[2]), int(found[3]), found[4])
+
+
+def _chains(parts: Iterable[_Part]) -> dict[str, list[_Part]]:
+    """The parts that make each file, from its first byte on; of several that begin at a place the
+    highest owner's counts, and of these the longest."""
+    best: dict[tuple[str, int], _Part] = {}
+    for one in parts:
+        known = best.get((one.file, one.begin))
+        if known is None or (one.owner, one.end) > (known.owner, known.end):
+            best[one.file, one.begin] = one
+    found: dict[str, list[_Part]] = {}
+    for file in sorted({file for file, begin in best if begin == 0}):
+        chain, end = found.setdefault(file, []), 0
+        while (following := best.get((file, end))) is not None:
+            chain.append(following)
+            end = following.end
+    return found
+
+
+class SpoolFileSystem(UrlFileSystem):
+    """The logs and snapshots of a spool, as their parts make them, for readers."""
+
+    def __init__(self, filesystem: Any) -> None:
+        super().__init__(filesystem)
+        self._begun: tuple[str, frozenset[str]] = ("", frozenset())
+
+    def open_read(self, path: Path) -> ReadFile:
+        """The file, which is read by ranges."""
+        return _PartsFile(self, path)
+
+    def list_directory(self, path: Path) -> list[str]:
+        """The names of the files, sorted."""
+        return sorted(self.chains(path))
+
+    def has_name(self, path: Path) -> bool:
+        """Whether there is such a file."""
+        return path.name in self.chains(path.parent)
+
+    def open_part(self, folder: Path, part: _Part) -> Any:
+        """A part, as pyarrow reads it."""
+        return self._filesystem.open_input_file((folder / part.name).as_posix())
+
+    def chains(self, folder: Path) -> dict[str, list[_Part]]:
+        """The parts that make each file. Raises `FileNotFoundError` where there is no spool."""
+        self._look_for_owner(folder)
+        owner, taken = self._begun
+        found = (_part(name, size) for name, size in self.sizes(folder).items())
+        return _chains(
+            part for part in found if part and (part.owner == owner or part.name in taken)
+        )
+
+    def sizes(self, folder: Path) -> dict[str, int]:
+        """The names of the objects of a folder and their sizes; none where it is not there."""
+        from pyarrow import fs
+
+        selector = fs.FileSelector(folder.as_posix(), allow_not_found=True)
+        try:
+            found = self._filesystem.get_file_info(selector)
+        except OSError as error:
+            raise as_os_error(error, folder) from error
+        return {one.base_name: one.size for one in found if one.is_file}
+
+    def _look_for_owner(self, folder: Path) -> None:
+        """Learn who began last, and what it took over."""
+        while True:
+            names = [one for one in self.sizes(folder / _OWNERS) if one.endswith(_BEGUN)]
+            if not names:
+                raise FileNotFoundError(errno.ENOENT, "there is no spool", str(folder))
+            owner = max(names).removesuffix(_BEGUN)
+            if owner == self._begun[0]:
+                return
+            path = (folder / _OWNERS / max(names)).as_posix()
+            with (
+                contextlib.suppress(FileNotFoundError),  # a higher one has removed it
+                self._filesystem.open_input_stream(path) as file,
+            ):
+                self._begun = owner, frozenset(file.read().decode().split())
+                return
+
+
+class _PartsFile:
+    """A file of a spool that is read; its size is that of when it was last asked for."""
+
+    def __init__(self, filesystem: SpoolFileSystem, path: Path) -> None:
+        self.path = path
+        self._filesystem = filesystem
+        self._parts: list[_Part] = []
+        self._opened: tuple[_Part, Any] | None = None
+        self._last = (0, b"")
+        self.size()
+
+    def size(self) -> int:
+        """See `ReadFile`. A file that was removed since has the size that it had."""
+        found = self._filesystem.chains(self.path.parent).get(self.path.name)
+        self._parts = found or self._parts
+        if not self._parts:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(self.path))
+        return self._parts[-1].end
+
+    def read(self, count: int, offset: int) -> bytes:
+        """See `ReadFile`. Where the file was removed meanwhile what was read last is known."""
+        try:
+            data = self._read(count, offset)
+        except OSError:
+            before, (at, known) = self._parts, self._last
+            self.close()
+            self.size()
+            if self._parts != before:  # they became one
+                data = self._read(count, offset)
+            elif at <= offset and min(offset + count, before[-1].end) <= at + len(known):
+                return known[offset - at : offset - at + count]
+            else:
+                raise
+        self._last = offset, data
+        return data
+
+    def _read(self, count: int, offset: int) -> bytes:
+        pieces = []
+        for part in self._parts:
+            wanted = min(part.end, offset + count) - offset
+            if part.end <= offset or wanted <= 0:
+                continue
+            try:
+                piece = bytes(self._open(part).read_at(wanted, offset - part.begin))
+            except OSError as error:
+                raise as_os_error(error, self.path) from error
+            pieces.append(piece)
+            offset, count = offset + len(piece), count - len(piece)
+        return b"".join(pieces)
+
+    def _open(self, part: _Part) -> Any:
+        if self._opened is None or self._opened[0] != part:
+            self.close()
+            self._opened = part, self._filesystem.open_part(self.path.parent, part)
+        return self._opened[1]
+
+    def close(self) -> None:
+        """See `ReadFile`."""
+        if self._opened is not None:
+            self._opened[1].close()
+            self._opened = None
+
+
+class SpoolPlace:
+    """A spool in the place `location`, of which this process is the owner until it is overtaken.
+
+    `lost`: set once it was. Raises `ConfigError` for an address that nobody knows, `WalError` where
+    the place does not answer, `DirectoryLocked` where somebody else begins at the same moment.
+    """
+
+    def __init__(self, location: str) -> None:
+        self.name = shown(location)
+        self.lost: DirectoryLocked | None = None
+        self._filesystem, path = connect(location, scheme_of(location))
+        self._folder = Path(path)
+        self._reading = SpoolFileSystem(self._filesystem)
+        self._parts: dict[str, list[_Part]] = {}
+        self._guard = threading.Lock()  # held where `_parts` is changed
+        with self._told():
+            self._filesystem.create_dir((self._folder / _OWNERS).as_posix())
+            numbers = [int(name[:8]) for name in self._owners()]
+            self._owner = f"{max(numbers, default=0) + 1:08d}{secrets.token_hex(8)}"
+            self._write(f"{_OWNERS}/{self._owner}{_CLAIM}", [b"claim\n"])
+            failpoint("spool.after_claim")
+            self._check_owner()
+
+    def fetch(self, to: Path) -> None:
+        """Make the copy in the empty folder `to`, and begin. Raises as the constructor."""
+        with self._told():
+            with contextlib.suppress(FileNotFoundError):
+                self._parts = self._reading.chains(self._folder)
+            for file, parts in self._parts.items():
+                with open(to / file, "xb") as out:
+                    for data in each(self._reading, self._content, parts):
+                        out.write(data)
+            self._check_owner()
+            names = [part.name for parts in self._parts.values() for part in parts]
+            failpoint("spool.before_begun")
+            self._write(f"{_OWNERS}/{self._owner}{_BEGUN}", [f"{one}\n".encode() for one in names])
+            failpoint("spool.after_begun")
+            self._check_owner()
+            for name in self._owners():
+                if name[: len(self._owner)] < self._owner:
+                    self._remove(f"{_OWNERS}/{name}")
+            for name in self._reading.sizes(self._folder):
+                if _PART.fullmatch(name) and name not in names:
+                    self._remove(name)
+
+    def end(self, file: str) -> int | None:
+        """How many bytes of a file are at the place, None if it is not there."""
+        parts = self._parts.get(file)
+        return None if parts is None else (parts[-1].end if parts else 0)
+
+    def put(self, file: str, begin: int, end: int, pieces: Iterable[bytes]) -> None:
+        """Put the bytes behind those that are there. When this returns they are durable, and this
+        process is still the owner. Raises `OSError`."""
+        part = _Part(file, begin, end, self._owner)
+        failpoint("spool.before_put")
+        self._write(part.name, pieces)
+        failpoint("spool.after_put")
+        self._check_owner()
+        with self._guard:
+            self._parts[file] = [*(self._parts[file] if begin else ()), part]
+
+    def cut(self, file: str, size: int) -> None:
+        """Forget the parts that go beyond `size`: what an earlier owner put there, the EOF marker
+        of a log that is gone on with. What is put there now counts instead."""
+        with self._guard:
+            self._parts[file] = [one for one in self._parts[file] if one.end <= size]
+
+    def merge(self, file: str, end: int, pieces: Iterable[bytes]) -> None:
+        """Put the file up to `end`, where a part ends, as one. Raises `OSError`."""
+        small = [one for one in self._parts[file] if one.end <= end]
+        if len(small) < 2:
+            return
+        whole = _Part(file, 0, end, self._owner)
+        failpoint("spool.before_merge")
+        self._write(whole.name, pieces)
+        failpoint("spool.after_merge")
+        self._check_owner()
+        with self._guard:
+            self._parts[file] = [whole, *(one for one in self._parts[file] if one.end > end)]
+        for one in small:
+            self._remove(one.name)
+
+    def remove(self, file: str) -> None:
+        """Remove a file. Raises `OSError`."""
+        self._check_owner()
+        with self._guard:
+            gone = self._parts.pop(file, [])
+        for one in gone:
+            self._remove(one.name)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self.lost or explain(error, self.name) from error
+
+    def _owners(self) -> list[str]:
+        names = self._reading.sizes(self._folder / _OWNERS)
+        return [one for one in names if one.endswith((_CLAIM, _BEGUN))]
+
+    def _check_owner(self) -> None:
+        """Raise `OSError` if somebody claimed the spool after this process."""
+        if any(name[: len(self._owner)] > self._owner for name in self._owners()):
+            self.lost = DirectoryLocked(
+                "another query, or another run of this one, has taken the spool over.",
+                path=self.name,
+                hint="let one query at a time use a spool",
+            )
+        if self.lost is not None:
+            raise OSError(errno.EBUSY, self.lost.reason, self.name)
+
+    def _content(self, part: _Part) -> bytes:
+        with self._reading.open_part(self._folder, part) as file:
+            return bytes(file.read())
+
+    def _write(self, name: str, pieces: Iterable[bytes]) -> None:
+        path = self._folder / name
+        try:
+            with self._filesystem.open_output_stream(path.as_posix()) as out:
+                for piece in pieces:
+                    out.write(piece)
+        except OSError as error:
+            raise as_os_error(error, path) from error
+
+    def _remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._filesystem.delete_file((self._folder / name).as_posix())
+
+
+class CopyFileSystem(OsFileSystem):
+    """The disk with the copy of a spool: what is synced of a log, or gets the name of one or of a
+    snapshot, is at the place then."""
+
+    def __init__(self, place: SpoolPlace) -> None:
+        self._place = place
+
+    def create(self, path: Path) -> AppendFile:
+        """See `FileSystem`."""
+        return _CopyFile(super().create(path), self._place, self)
+
+    def open_append(self, path: Path) -> AppendFile:
+        """See `FileSystem`."""
+        return _CopyFile(super().open_append(path), self._place, self)
+
+    def rename(self, old: Path, new: Path) -> None:
+        """See `FileSystem`."""
+        if _KEPT.fullmatch(new.name):
+            with closing(self.open_read(old)) as file:
+                self._place.put(new.name, 0, file.size(), pieces(file, 0, file.size()))
+        super().rename(old, new)
+
+    def remove(self, path: Path) -> None:
+        """See `FileSystem`."""
+        super().remove(path)
+        if _KEPT.fullmatch(path.name):
+            self._place.remove(path.name)
+
+
+class _CopyFile:
+    """A file of the copy, to be written."""
+
+    def __init__(self, file: AppendFile, place: SpoolPlace, filesystem: OsFileSystem) -> None:
+        self._file, self._place, self._filesystem = file, place, filesystem
+        self.path = file.path.with_name(file.path.name.removesuffix(INPROGRESS))
+        self._syncing = threading.Lock()
+
+    def size(self) -> int:
+        """See `AppendFile`."""
+        return self._file.size()
+
+    def write(self, parts: Sequence[Buffer]) -> None:
+        """See `AppendFile`."""
+        self._file.write(parts)
+
+    def put(self, parts: Sequence[Buffer], offset: int) -> None:
+        """See `AppendFile`."""
+        self._file.put(parts, offset)
+
+    def truncate(self, size: int) -> None:
+        """See `AppendFile`."""
+        self._file.truncate(size)
+        there = self._place.end(self.path.name)
+        if there is not None and there > size:
+            self._place.cut(self.path.name, size)
+
+    def sync(self) -> None:
+        """See `AppendFile`: what is new is at the place when this returns."""
+        with self._syncing:
+            begin, end = self._place.end(self.path.name), self._file.size()
+            if begin is None or begin >= end:
+                return
+            with closing(self._filesystem.open_read(self.path)) as file:
+                self._place.put(self.path.name, begin, end, pieces(file, begin, end))
+
+    def close(self) -> None:
+        """See `AppendFile`; of a log that is closed the parts become one."""
+        self._file.close()
+        there = self._place.end(self.path.name)
+        if there is None or self._place.lost is not None:
+            return
+        with closing(self._filesystem.open_read(self.path)) as file:
+            end = file.size() - len(EOF_MARKER)
+            if there == file.size() and file.read(len(EOF_MARKER), end) == EOF_MARKER:
+                self._place.merge(self.path.name, end, pieces(file, 0, end))
+
+
+def pieces(file: ReadFile, begin: int, end: int) -> Iterator[bytes]:
+    """The bytes of a range that is there."""
+    while begin < end and (piece := file.read(min(READ_WINDOW_BYTES, end - begin), begin)):
+        yield piece
+        begin += len(piece)
