@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -58,12 +58,21 @@ _LINE_COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written. `files`: how many data files; `size`: bytes in them."""
+    """What was written. `sizes`: bytes of each data file, by its name."""
 
     path: str
     format: str
-    files: int
-    size: int
+    sizes: Mapping[str, int]
+
+    @property
+    def files(self) -> int:
+        """How many data files."""
+        return len(self.sizes)
+
+    @property
+    def size(self) -> int:
+        """Bytes in them."""
+        return sum(self.sizes.values())
 
 
 # --- what is exported -----------------------------------------------------------------------------
@@ -157,12 +166,12 @@ def _put(frame: DataFrame, place: DeltaPlace) -> Exported:
     schema = to_arrow_schema(frame.schema, timezone="UTC")
     files = place.write(frame, schema)
     place.create(schema, files)
-    return Exported(place.name, "delta", len(files), sum(size for _, _, size in files))
+    return Exported(place.name, "delta", {name: size for name, _, size in files})
 
 
 def _stored(frame: DataFrame, place: Place, format: str) -> Exported:
     files = put_frame(_csv(frame) if format == "csv" else frame, place, format)
-    return Exported(place.name, format, len(files), sum(size for _, _, size in files))
+    return Exported(place.name, format, {name: size for name, _, size in files})
 
 
 def _state_frame(
@@ -212,14 +221,14 @@ def _written(frame: DataFrame, target: Path, format: str) -> Exported:
         for left in stage.glob(".*.crc"):
             left.unlink()
         names = [path for path in stage.rglob("*") if path.is_file() and "part-" in path.name]
-        size = sum(path.stat().st_size for path in names)
+        sizes = {str(path.relative_to(stage)): path.stat().st_size for path in names}
         OS.rename(stage, target)
         OS.sync_directory(target.resolve().parent)
     except OSError as error:
         raise explain(error, str(target)) from error
     finally:
         shutil.rmtree(stage, ignore_errors=True)
-    return Exported(str(target), format, len(names), size)
+    return Exported(str(target), format, sizes)
 
 
 def _write(frame: DataFrame, to: str, format: str) -> None:

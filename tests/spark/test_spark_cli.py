@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
+import shutil
 import subprocess
 import sys
 from decimal import Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
 import pytest
 from samples import damaged, sample
+from typer.testing import CliRunner
 
 import logweir
+from logweir.tools.cli import pipeline as cli
+from logweir.tools.cli.main import app
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TEXT = "{http://www.w3.org/2000/svg}text"
 pytestmark = pytest.mark.spark
 
 
@@ -51,17 +63,6 @@ def test_damage_is_one_line_and_exit_code_3(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_picture_without_a_place_is_refused_before_spark(tmp_path: Path) -> None:
-    """Of another job, too."""
-    for words in (
-        ["stats", tmp_path, "--plot", "rows.txt"],
-        ["state", tmp_path, "--plot", "a.svg"],
-    ):
-        ran = run(tmp_path, *words)
-        assert ran.returncode == 2, ran.stderr
-        assert "--plot" in ran.stderr
-
-
 def test_options_of_the_scan_and_of_spark_reach_them(tmp_path: Path) -> None:
     """`--option` leaves rows out, `--conf` says where Spark runs."""
     folder = sample("04-crashed").folder
@@ -72,12 +73,9 @@ def test_options_of_the_scan_and_of_spark_reach_them(tmp_path: Path) -> None:
         "kinds=xlog",
         "--conf",
         "spark.master=local[1]",
-        "--plot",
-        str(tmp_path / "rows.svg"),
     ]
     ran = run(tmp_path, "stats", folder, "--json", *words)
     assert ran.returncode == 0, ran.stderr
-    assert (tmp_path / "rows.svg").read_text().startswith("<?xml")
     rows = [json.loads(line) for line in ran.stdout.splitlines()]
     assert {(row["kind"], row["type_name"]) for row in rows} == {("xlog", "UPDATE")}
 
@@ -98,3 +96,52 @@ def test_a_stream_says_how_many_rows_it_took(tmp_path: Path) -> None:
     text = "".join(part.read_text() for part in (tmp_path / "out").glob("part-*"))
     prices = {line.partition('"price":')[2].strip("}") for line in text.splitlines()}
     assert prices == {f"{number / 4:.2f}" for number in range(40)}
+
+
+@pytest.mark.leaves  # matplotlib keeps the files of its fonts open
+def test_every_job_draws_what_it_counted(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bar for each file, space or batch, with its name; results and exit codes are as ever."""
+    matplotlib = pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")
+    monkeypatch.setattr(cli, "_session", lambda *_: contextlib.nullcontext(spark))
+    data, before = str(tmp_path / "data"), str(tmp_path / "before")
+    for name in ("t", "u"):
+        with logweir.open(data) as log:
+            log.create_space(name, format=[("id", "unsigned"), ("text", "string")])
+            log.append(name, [[number, name * 10] for number in range(30)], one_transaction=False)
+        if name == "t":
+            shutil.copytree(data, before)
+            with logweir.open(data) as log:
+                log.snapshot()
+                log.delete("t", 5)
+                log.replace("t", (6, "other"))
+    to, checkpoint = str(tmp_path / "to"), str(tmp_path / "checkpoint")
+    files = {path.name for path in Path(data).glob("*.[xs]*") if path.suffix != ".lock"}
+    wanted: dict[str, tuple[list[str], int, set[str]]] = {
+        "verify": ([data], 0, {"rows", "bytes", "whole", *files}),
+        "verify --level crc": ([data], 0, {"blocks", "bytes", "whole", *files}),
+        "compact": ([data, "--to", to], 0, {"rows", "rows read", "rows of the snapshot"}),
+        "export": ([data, "--to", f"{to}-export"], 0, {"bytes"}),
+        "cdc --option max_rows_per_batch=20": (
+            [data, "--to", f"{to}-cdc", "--checkpoint", checkpoint, "--space", "t"],
+            0,
+            {"rows"},
+        ),
+        "state": ([data], 0, {"tuples", "bytes", "t", "u"}),
+        "diff": ([before, data], 1, {"tuples", "t", "u", "added", "changed", "removed"}),
+        "stats": ([data], 0, {"rows", "INSERT", "space 512, xlog", "space 512, snap"}),
+    }
+    for job, (words, code, texts) in wanted.items():
+        picture = tmp_path / "a.svg"
+        words = ["pipeline", *job.split(), *words, "--plot", str(picture)]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == code, (job, result.output)
+        told = {one.text or "" for one in ElementTree.parse(picture).iter(TEXT)}
+        assert texts <= told, (job, told)
+        if job == "export":
+            assert any(one.startswith("part-") for one in told)
+        if job.startswith("cdc"):
+            assert len([one for one in told if re.match(r"\d+, 20\d\d-", one)]) > 1
+        picture.unlink()

@@ -1,4 +1,4 @@
-"""The picture of `pipeline stats`."""
+"""The pictures of `logweir pipeline`."""
 
 from __future__ import annotations
 
@@ -15,29 +15,55 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 import matplotlib
-from logweir.tools.cli.chart import draw_stats
+from logweir.tools.cli.chart import Bar, draw
 matplotlib.rcParams["svg.fonttype"] = "none"
-draw_stats(Path(sys.argv[1]), json.load(sys.stdin))
+told = json.load(sys.stdin)
+bars = [Bar(name, part, tuple(values)) for name, part, values in told["bars"]]
+draw(Path(sys.argv[1]), told["measures"], bars, in_order=told["in_order"])
 """
 """Its own process: matplotlib keeps the files of its fonts open."""
+
+
+def texts(picture: Path, bars: list[object], *, in_order: bool) -> list[str]:
+    """What is written in the picture of these bars, of two measures."""
+    told = {"bars": bars, "measures": ["rows", "bytes"], "in_order": in_order}
+    drawn = [sys.executable, "-P", "-c", PROGRAM, str(picture)]
+    subprocess.run(drawn, input=json.dumps(told).encode(), check=True, timeout=60)
+    return [one.text or "" for one in ElementTree.parse(picture).iter(TEXT)]
 
 
 @pytest.mark.parametrize("spaces", [0, 1, 39, 60])
 def test_each_space_has_a_bar_and_the_smallest_share_one(spaces: int, tmp_path: Path) -> None:
     """The names stand there, those of the most bytes first."""
-    rows = [
-        {"kind": "xlog", "space_id": space, "type_name": kind, "rows": 1, "bytes": 1000 + space}
+    bars: list[object] = [
+        (f"space {space}", kind, (1, 1000 + space))
         for space in range(spaces)
         for kind in ("INSERT", "DELETE")
     ]
-    rows.append({"kind": "snap", "space_id": None, "type_name": "NOP", "rows": 3, "bytes": 9999})
-    picture = tmp_path / "a.svg"
-    drawn = [sys.executable, "-P", "-c", PROGRAM, str(picture)]
-    subprocess.run(drawn, input=json.dumps(rows).encode(), check=True, timeout=60)
-    told = [one.text for one in ElementTree.parse(picture).iter(TEXT)]
-    names = [one for one in told if one and one.endswith((", xlog", ", snap", "others"))]
-    wanted = ["no space, snap", *(f"space {space}, xlog" for space in reversed(range(spaces)))]
+    bars.append(("no space", "NOP", (3, 9999)))
+    told = texts(tmp_path / "a.svg", bars, in_order=False)
+    names = [one for one in told if one.endswith("others") or "space" in one]
+    wanted = ["no space", *(f"space {space}" for space in reversed(range(spaces)))]
     if len(wanted) > 40:
         wanted[40:] = [f"{len(wanted) - 40} others"]
     assert names == wanted
-    assert {"NOP", "bytes of keys, tuples and operations"} <= set(told)
+    assert {"NOP", "rows", "bytes"} <= set(told)
+
+
+@pytest.mark.parametrize(
+    ("batches", "wanted"),
+    [
+        (0, []),
+        (3, ["batch 0", "batch 1", "batch 2"]),
+        (81, [f"batch {at} … batch {at + 2}" for at in range(0, 81, 3)]),
+    ],
+)
+def test_what_has_an_order_keeps_it_and_neighbours_share_a_bar(
+    batches: int, wanted: list[str], tmp_path: Path
+) -> None:
+    """And where all has one colour there is no legend."""
+    bars: list[object] = [(f"batch {number}", "", (number % 7, 1)) for number in range(batches)]
+    told = texts(tmp_path / "a.svg", bars, in_order=True)
+    assert [one for one in told if one.startswith("batch")] == wanted
+    assert ("nothing" in told) == (batches == 0)
+    assert "" not in told

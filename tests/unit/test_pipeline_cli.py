@@ -5,16 +5,18 @@ from __future__ import annotations
 import io
 import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.places import mounted, remount_read_only
 from typer.testing import CliRunner
 
 from logweir.tools.cli import output
 from logweir.tools.cli.jobbar import share_done
+from logweir.tools.cli.jobtopics import TOPICS
 from logweir.tools.cli.main import app, load_command
 from logweir.tools.cli.output import Output
-from logweir.tools.cli.pipeline import TOPICS
 
 
 @pytest.mark.parametrize(
@@ -37,6 +39,13 @@ from logweir.tools.cli.pipeline import TOPICS
         (["export", ".", "--to", "x", "--decimals", "39"], "--decimals"),
         (["export", ".", "--to", "x", "--option", "decimals=2"], "decimals is given by"),
         (["cdc", ".", "--to", "x", "--checkpoint", "c", "--mirror"], "--space"),
+        (["verify", ".", "--plot", "rows.txt"], "is no picture's name"),
+        (["diff", ".", ".", "--plot", "no/such/folder/a.png"], "there is no folder"),
+        (["import", ".", "--to", "x", "--space", "t", "--plot", "a.png"], "is not for import"),
+        (
+            ["cdc", ".", "--to", "x", "--checkpoint", "c", "--every", "1", "--plot", "a.png"],
+            "is drawn when the job is over",
+        ),
     ],
 )
 def test_wrong_usage_is_told_before_spark_starts(words: list[str], complaint: str) -> None:
@@ -44,6 +53,17 @@ def test_wrong_usage_is_told_before_spark_starts(words: list[str], complaint: st
     result = CliRunner().invoke(app, ["pipeline", *words])
     assert result.exit_code == 2
     assert complaint in result.output
+
+
+def test_a_picture_that_cannot_be_written_is_told_before_spark_starts(tmp_path: Path) -> None:
+    """A folder of that name; a disk that is read only."""
+    (tmp_path / "a.png").mkdir()
+    with mounted(tmp_path / "disk", 1 << 20) as disk:
+        remount_read_only(disk)
+        for picture in (tmp_path / "a.png", disk / "b.svg"):
+            result = CliRunner().invoke(app, ["pipeline", "state", ".", "--plot", str(picture)])
+            assert result.exit_code == 2
+            assert "cannot be written" in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize("job", list(TOPICS))

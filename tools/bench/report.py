@@ -137,8 +137,11 @@ def check_plot(path: Path) -> None:
     if path.suffix not in _PLOT_ENDINGS:
         endings = ", ".join(_PLOT_ENDINGS)
         raise ConfigError("--plot", f"{path} is no picture's name", hint=f"end it with {endings}")
-    if not path.absolute().parent.is_dir():
-        raise ConfigError("--plot", f"there is no folder {path.absolute().parent}")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise ConfigError("--plot", f"there is no folder {folder}")
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise ConfigError("--plot", f"{path} cannot be written")
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError(
             "--plot", "matplotlib is not installed", hint="python -m pip install matplotlib"

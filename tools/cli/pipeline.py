@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -12,9 +13,10 @@ import typer
 
 from logweir.errors import ConfigError
 from logweir.recovery.report import RecoveryReport, vclock_json, words
-from logweir.tools.cli.commandhelp import Topic
+from logweir.tools.cli.chart import Bar, draw
 from logweir.tools.cli.common import DecimalsOption, given_vclock, show_damage, utc_text
 from logweir.tools.cli.jobbar import job_bar, share_done
+from logweir.tools.cli.jobtopics import TOPICS
 from logweir.tools.cli.output import Output, human_bytes
 from logweir.wal.render import value_json
 from logweir.wal.selection import parse_time
@@ -28,63 +30,6 @@ Format = Literal["parquet", "json", "csv", "delta", "tank"]
 Until = VClock | float | None
 
 _POLL_SECONDS: Final = 1
-
-TOPICS: Final = {
-    "verify": Topic(
-        "Check every file and the chain. Exit code 3 if anything is damaged.",
-        ("level",),
-        "pipeline verify data",
-    ),
-    "compact": Topic(
-        "Make one new snapshot of a snapshot and the logs behind it, in the folder --to.",
-        ("to", "at_vclock", "at_time", "snapshot", "parts"),
-        "pipeline compact data --to backup",
-    ),
-    "export": Topic(
-        "Write changes, or the state, to Parquet, JSON lines, CSV or Delta in the folder --to.",
-        ("to", "format", "what", "space", "integers", "decimals", "at_vclock", "at_time", "option"),
-        "pipeline export data --to orders-parquet --space orders --option time_from=2026-01-01",
-    ),
-    "cdc": Topic(
-        "Write changes as they come, each once, going on where --checkpoint says; or, with "
-        "--mirror, keep a table of what the space has.",
-        (
-            "to",
-            "checkpoint",
-            "every",
-            "mirror",
-            "format",
-            "space",
-            "integers",
-            "decimals",
-            "option",
-        ),
-        "pipeline cdc data --to orders --checkpoint orders-checkpoint --space orders --mirror",
-    ),
-    "state": Topic(
-        "Print all tuples at a position, or at the end, as JSON lines.",
-        ("space", "at_vclock", "at_time", "snapshot", "parts"),
-        "pipeline state data --space orders --at-time 2026-01-01",
-    ),
-    "diff": Topic(
-        "Print what has to change in the first PATH to become the second. Exit code 1 if "
-        "anything has.",
-        ("at_vclock", "at_time"),
-        "pipeline diff data data --at-time 2026-01-01",
-    ),
-    "stats": Topic(
-        "Count rows, bytes, lsns and times by kind of file, space and type of row.",
-        ("option", "plot"),
-        "pipeline stats data --option recursive=true --plot spaces.png",
-    ),
-    "import": Topic(
-        "Take Parquet, CSV or JSON lines into --space of the store --to; of format tank a broker's "
-        "folder. Exit code 3 if that is damaged.",
-        ("to", "format", "space", "primary", "fields"),
-        "pipeline import orders-parquet --to store --space orders --primary id",
-    ),
-}
-"""What `logweir pipeline JOB --help` tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +50,15 @@ class _Call:
     def target(self) -> str:
         assert self.to is not None
         return self.to
+
+    def draw(self, measures: Sequence[str], bars: Iterable[Bar], *, in_order: bool = False) -> None:
+        """Make the picture, if one is wanted."""
+        if self.options["plot"] is not None:
+            draw(self.options["plot"], measures, bars, in_order=in_order)
+
+    def file_name(self, path: str | Path) -> str:
+        """A file's name, with its folder's where there are several."""
+        return "/".join(Path(path).parts[-1 if len(self.paths) == 1 else -2 :])
 
     @property
     def wanted_space(self) -> str | int | None:
@@ -193,7 +147,8 @@ def command(
     plot: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="stats: draw rows and bytes of each space: a .png, .svg or .pdf."
+            metavar="FILE",
+            help="Not of import: draw what was counted, at the end: a .png, .svg or .pdf.",
         ),
     ] = None,
 ) -> int:
@@ -269,6 +224,8 @@ def _check(job: Job, call: _Call) -> None:
         from logweir.tools.bench.report import check_plot
 
         check_plot(call.options["plot"])
+        if call.options["every"] is not None:
+            raise ConfigError("--plot", "is drawn when the job is over, which --every never is")
     if job in ("export", "cdc") and call.format == "tank":
         raise ConfigError("--format", "tank is for import")
 
@@ -328,6 +285,11 @@ def _verify(spark: SparkSession, call: _Call) -> int:
         with job_bar(call.out, "Checking") as told:
             found = [checks.verify(spark, path, level=level, told=told) for path in call.paths]
         files = tuple(file for one in found for file in one.files)
+        call.draw(
+            ("blocks", "bytes"),
+            [Bar(call.file_name(f.file), _judged(f.ok), (f.blocks, f.size)) for f in files],
+            in_order=True,
+        )
         if call.out.as_json:
             call.out.json(checks.QuickReport(files).to_json())
         else:
@@ -341,6 +303,14 @@ def _verify(spark: SparkSession, call: _Call) -> int:
     reports: list[RecoveryReport] = []
     with job_bar(call.out, "Checking") as told:
         reports += [checks.verify(spark, path, told=told) for path in call.paths]
+    damaged = {one.file for report in reports for one in report.damage}
+    seen = [one for report in reports for one in report.files]
+    judged = [_judged(str(one.path) not in damaged) for one in seen]
+    bars = [
+        Bar(call.file_name(one.path), part, (one.rows, one.size))
+        for one, part in zip(seen, judged, strict=True)
+    ]
+    call.draw(("rows", "bytes"), bars, in_order=True)
     for report in reports:
         if call.out.as_json:
             call.out.json(report.to_json())
@@ -363,6 +333,10 @@ def _verify(spark: SparkSession, call: _Call) -> int:
     return 0 if all(report.ok for report in reports) else 3
 
 
+def _judged(is_whole: bool) -> str:
+    return "whole" if is_whole else "damaged"
+
+
 def _compact(spark: SparkSession, call: _Call) -> int:
     from logweir import pipeline
 
@@ -376,6 +350,8 @@ def _compact(spark: SparkSession, call: _Call) -> int:
             parts=call.options["parts"],
             told=told,
         )
+    counts = {"rows read": done.read_rows, "rows of the snapshot": done.rows}
+    call.draw(("rows",), [Bar(name, "", (count,)) for name, count in counts.items()], in_order=True)
     if call.out.as_json:
         call.out.json(
             {
@@ -410,6 +386,7 @@ def _export(spark: SparkSession, call: _Call) -> int:
             told=told,
             **call.scan,
         )
+    call.draw(("bytes",), [Bar(n, "", (size,)) for n, size in done.sizes.items()])
     told_of = {"path": done.path, "format": done.format, "files": done.files, "size": done.size}
     if call.out.as_json:
         call.out.json(told_of)
@@ -436,18 +413,23 @@ def _cdc(spark: SparkSession, call: _Call) -> int:
             every_seconds=call.options["every"],
             **call.scan,
         )
-        seen: dict[int, int] = {}
+        seen: dict[int, tuple[str, int]] = {}
         first: list[Any] = []
         is_over = False
         with call.out.progress("Following", 100) as advance:
             while not is_over:  # Spark keeps the last hundred
                 is_over = bool(query.awaitTermination(_POLL_SECONDS))
                 recent = query.recentProgress
-                seen |= {one.batchId: one.numInputRows for one in recent}
+                seen |= {one.batchId: (one.timestamp, one.numInputRows) for one in recent}
                 first = first or recent[:1]
                 if recent:
-                    advance(share_done(first[0], recent[-1]), sum(seen.values()))
-    rows = sum(seen.values())
+                    advance(share_done(first[0], recent[-1]), sum(n for _, n in seen.values()))
+    rows = sum(count for _, count in seen.values())
+    call.draw(
+        ("rows",),
+        [Bar(f"{number}, {time[:19]}", "", (count,)) for number, (time, count) in seen.items()],
+        in_order=True,
+    )
     to = shown(call.target)
     told = {"to": to, "batches": len(seen), "rows": rows}
     if call.out.as_json:
@@ -471,10 +453,17 @@ def _state(spark: SparkSession, call: _Call) -> int:
         given["spaces"] = [call.wanted_space]
     with job_bar(call.out, "Folding", spark) as told, watched(spark, told), typed_errors():
         rows = pipeline.state(spark, call.paths, until=call.until, **given)
+        counts: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
         for row in rows.orderBy("space_id", "key").toLocalIterator():
+            counts[str(row["space"])] += 1
+            sizes[str(row["space"])] += len(row["tuple"])
             name = call.out.json_text(row["space"])
             data = value_json(bytes(row["tuple"]))
             call.out.line(f'{{"space_id": {row["space_id"]}, "space": {name}, "tuple": {data}}}')
+    call.draw(("tuples", "bytes"), [Bar(one, "", (counts[one], sizes[one])) for one in counts])
+    if not call.out.as_json:
+        call.out.message(f"{words(counts.total(), 'tuple')} of {words(len(counts), 'space')}")
     return 0
 
 
@@ -483,11 +472,11 @@ def _diff(spark: SparkSession, call: _Call) -> int:
     from logweir.pipeline.jobs.work import typed_errors, watched
 
     first, second = call.paths
-    differs = False
+    counts: Counter[tuple[str, str]] = Counter()
     with job_bar(call.out, "Comparing", spark) as told, watched(spark, told), typed_errors():
         rows = pipeline.diff(spark, first, second, first_until=call.until)
         for row in rows.toLocalIterator():
-            differs = True
+            counts[str(row["space"]), row["change"]] += 1
             parts = [f'"space_id": {row["space_id"]}']
             parts.append(f'"space": {call.out.json_text(row["space"])}')
             parts.append(f'"change": "{row["change"]}"')
@@ -495,7 +484,10 @@ def _diff(spark: SparkSession, call: _Call) -> int:
                 if row[name] is not None:
                     parts.append(f'"{name}": {value_json(bytes(row[name]))}')
             call.out.line("{" + ", ".join(parts) + "}")
-    return 1 if differs else 0
+    call.draw(("tuples",), [Bar(*place, (count,)) for place, count in counts.items()])
+    if not call.out.as_json:
+        call.out.message(f"{words(counts.total(), 'tuple')} to change")
+    return 1 if counts else 0
 
 
 def _stats(spark: SparkSession, call: _Call) -> int:
@@ -504,10 +496,10 @@ def _stats(spark: SparkSession, call: _Call) -> int:
 
     with job_bar(call.out, "Counting") as told, watched(spark, told), typed_errors():
         rows = [row.asDict() for row in pipeline.stats(spark, *call.paths, **call.scan).collect()]
-    if call.options["plot"] is not None:
-        from logweir.tools.cli.chart import draw_stats
-
-        draw_stats(call.options["plot"], rows)
+    call.draw(
+        ("rows", "bytes of keys, tuples and operations"),
+        [Bar(_place(row), row["type_name"], (row["rows"], row["bytes"])) for row in rows],
+    )
     if call.out.as_json:
         for row in rows:
             call.out.json(row)
@@ -520,6 +512,11 @@ def _stats(spark: SparkSession, call: _Call) -> int:
     numbers = ("space_id", "rows", "bytes", "first_lsn", "last_lsn")
     call.out.table((*columns, "first", "last"), shown, right=numbers)
     return 0
+
+
+def _place(row: dict[str, Any]) -> str:
+    space = "no space" if row["space_id"] is None else f"space {row['space_id']}"
+    return f"{space}, {row['kind']}"
 
 
 def _import(spark: SparkSession, call: _Call) -> int:
