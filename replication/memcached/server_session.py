@@ -4,9 +4,9 @@ A client whose first byte is a letter, or any below 80, speaks the text protocol
 here as binary requests, and the answers to those leave as lines (`memcached.wire.text`).
 
 Keeps the contract of `logweir.replication.session`. Requests are answered in the order in which
-they came. What needs no bucket (NOOP, VERSION, SASL) is answered here; commands that follow one
-another in one read are one `Commands` event, which the owner answers with `answer`. `Connect` is
-answered with `stream`, which turns the connection into a stream, or `refuse_connect`.
+they came. What needs no bucket (SASL, VERSION before a login) is answered here; commands that
+follow one another in one read are one `Commands` event, which the owner answers with `answer`.
+`Connect` is answered with `stream`, which turns the connection into a stream, or `refuse_connect`.
 
 =============  =====================================================================================
 state          takes
@@ -37,7 +37,12 @@ from typing import Final, TypeAlias
 from logweir.errors import RemoteProtocolError
 from logweir.limits import FRAME_SECONDS, LOGIN_TRIES
 from logweir.replication.memcached.push.stream import Producer, StreamOptions
-from logweir.replication.memcached.serve.commands import READS, TAP_OPCODES, is_malformed
+from logweir.replication.memcached.serve.commands import (
+    READS,
+    TAP_OPCODES,
+    is_malformed,
+    simple_answer,
+)
 from logweir.replication.memcached.serve.runs import RequestRun, packets_of, take_run
 from logweir.replication.memcached.wire.codec import (
     REQUEST,
@@ -153,10 +158,9 @@ Event: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`credentials`: None: SASL is not known; `random`: see `Authentication`; `version`: what
-    VERSION is answered; `clock`: Unix seconds, for what is told of expiry."""
+    """`credentials`: None: SASL is not known; `random`: see `Authentication`; `clock`: Unix
+    seconds, for what is told of expiry."""
 
-    version: bytes
     random: Callable[[int], bytes]
     credentials: Credentials | None = None
     clock: Callable[[], float] = time.time
@@ -341,7 +345,7 @@ class ServerSession(BaseSession[Event]):
     def _answer_local(self, packet: Packet, events: list[Event]) -> None:
         match packet.opcode:
             case Opcode.VERSION:
-                self._put(encode_answer(packet, value=self._settings.version))
+                self._put(simple_answer(packet))
             case Opcode.QUIT:
                 self._put(encode_answer(packet))
                 self._close(Parting("the client said QUIT"))

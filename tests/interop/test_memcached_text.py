@@ -84,6 +84,8 @@ COMMANDS = st.one_of(
         [
             *(b"flush_all\r\n", b"flush_all noreply\r\n", b"flush_all x\r\n", b"flush_all -1\r\n"),
             *(b"verbosity 1\r\n", b"verbosity\r\n", b"verbosity x\r\n", b"verbosity 1 noreply\r\n"),
+            *(b"verbosity -1\r\n", b"verbosity 2147483648\r\n", b"verbosity 1 2 noreply\r\n"),
+            *(b"verbosity x noreply\r\n", b"  verbosity   +1 x\r\n", b"verbosity 1x\r\n"),
             *(b"cache_memlimit 64\r\n", b"cache_memlimit 1\r\n", b"cache_memlimit x\r\n"),
             *(b"cache_memlimit 1000000001\r\n", b"shutdown\r\n", b"stats nothing\r\n"),
             *(b"stats detail\r\n", b"stats detail on\r\n", b"stats detail off\r\n"),

@@ -170,7 +170,7 @@ class Server:
         must_login: bool = False,
     ) -> None:
         self.bucket = bucket or MemoryBucket()
-        settings = Settings(b"1.6.18", bytes, credentials)
+        settings = Settings(bytes, credentials)
         self.session = ServerSession(settings, 0.0, must_login=must_login)
         self.connected: list[Connected] = []
         self.executor: Executor = Model(self.bucket, self.bucket.now)

@@ -12,6 +12,7 @@ from support.tapmodel import Server, Users, packets, sent
 
 from logweir.limits import FRAME_SECONDS
 from logweir.replication.memcached.push.stream import StreamOptions
+from logweir.replication.memcached.serve.runs import RequestRun, refusals, take_run
 from logweir.replication.memcached.server_session import (
     Commands,
     Connected,
@@ -19,7 +20,9 @@ from logweir.replication.memcached.server_session import (
     ServerSession,
     Settings,
 )
+from logweir.replication.memcached.wire import linekernel
 from logweir.replication.memcached.wire.codec import (
+    SERVER_VERSION,
     Opcode,
     Packet,
     Status,
@@ -33,8 +36,9 @@ from logweir.replication.service.sasl import Authenticated
 
 def test_answers_keep_the_order_of_requests() -> None:
     """What is answered here waits for what the store answers before it."""
-    session = ServerSession(Settings(b"v", bytes), 0.0)
-    data = [Packet(Opcode.SET, b"k", b"v", bytes(8)), Packet(Opcode.VERSION), Packet(Opcode.NOOP)]
+    session = ServerSession(Settings(bytes), 0.0)
+    data = [Packet(Opcode.SET, b"k", b"v", bytes(8)), Packet(Opcode.SASL_LIST_MECHS)]
+    data.append(Packet(Opcode.NOOP))
     first, second = session.receive_data(b"".join(map(encode_request, data)), 0.0)
     assert isinstance(first, Commands)
     assert isinstance(second, Commands)
@@ -44,7 +48,34 @@ def test_answers_keep_the_order_of_requests() -> None:
     session.answer(first.slot, b"first")
     whole = session.data_to_send()
     assert whole.startswith(b"first\x81")
-    assert whole.endswith(b"vsecond")
+    assert whole.endswith(b"Unknown commandsecond")
+
+
+def test_version_and_verbosity_are_parts_of_runs() -> None:
+    """None of them is handled one by one, however many come at once, by lines and by packets."""
+    lines = b"get a\r\nversion\r\nversion x\r\nverbosity 1\r\nverbosity 1 noreply\r\nmn\r\n"
+    taker = linekernel.Lines(bytearray())
+    made = taker.take(lines, 0, 100)
+    assert (taker.how, taker.at) == (linekernel.WAITS, len(lines))
+    assert [one.opcode for one in packets(made)] == [
+        *(Opcode.GETK, Opcode.VERSION, Opcode.VERSION, Opcode.NOOP, Opcode.NOOP)
+    ]
+    for data in (lines, made):
+        (event,) = ServerSession(Settings(bytes), 0.0).receive_data(data, 0.0)
+        assert isinstance(event, Commands)
+        assert [type(one) for one in event.requests] == [RequestRun]
+        assert event.count == 5
+        assert not event.changes
+
+
+def test_version_is_told_to_who_may_do_nothing_else() -> None:
+    """As NOOP is answered: neither is about the bucket."""
+    asked = [Packet(Opcode.VERSION), Packet(Opcode.NOOP), Packet(Opcode.GET, b"k")]
+    (run,) = [take_run(b"".join(map(encode_request, asked)))]
+    assert run is not None
+    told = packets(b"".join(refusals((run,), Status.AUTH_ERROR)))
+    assert [one.status for one in told] == [0, 0, Status.AUTH_ERROR]
+    assert told[0].value == SERVER_VERSION
 
 
 @pytest.mark.parametrize("name", ["sasl"])
@@ -130,7 +161,7 @@ def test_a_login_that_makes_no_sense_is_refused(mechanism: str, data: bytes) -> 
 
 def test_a_login_is_told_to_the_owner() -> None:
     """Before the commands behind it."""
-    session = ServerSession(Settings(b"v", bytes, Users()), 0.0)
+    session = ServerSession(Settings(bytes, Users()), 0.0)
     login = Packet(Opcode.SASL_AUTH, b"PLAIN", b"\0ada\0lovelace")
     noop = encode_request(Packet(Opcode.NOOP))
     first, second = session.receive_data(encode_request(login) + noop, 0.0)
@@ -156,7 +187,7 @@ def test_recorded_bad_connects_get_the_recorded_answers() -> None:
 
 def streaming(options: Option = Option.SUPPORT_ACK) -> tuple[ServerSession, Any]:
     """A session that is a stream."""
-    session = ServerSession(Settings(b"v", bytes), 0.0)
+    session = ServerSession(Settings(bytes), 0.0)
     (event,) = session.receive_data(encode_connect(Connect(b"n", options)), 0.0)
     assert isinstance(event, Connected)
     producer = session.stream(event.slot, event.connect, 0.0, options=StreamOptions())
@@ -204,7 +235,7 @@ def test_quit_ends_behind_its_answer(opcode: Opcode, answers: int) -> None:
 
 def test_a_frame_that_does_not_go_on_ends_the_connection() -> None:
     """Not before its time; a whole frame takes the deadline away."""
-    session = ServerSession(Settings(b"v", bytes), 0.0)
+    session = ServerSession(Settings(bytes), 0.0)
     data = encode_request(Packet(Opcode.VERSION))
     session.receive_data(data[:10], 5.0)
     assert session.next_deadline() == 5.0 + FRAME_SECONDS
@@ -219,7 +250,7 @@ def test_a_frame_that_does_not_go_on_ends_the_connection() -> None:
 
 def test_deregister_is_the_owners_affair() -> None:
     """It carries the name."""
-    session = ServerSession(Settings(b"v", bytes), 0.0)
+    session = ServerSession(Settings(bytes), 0.0)
     data = encode_request(Packet(Opcode.DEREGISTER_TAP_CLIENT, b"name"))
     (event,) = session.receive_data(data, 0.0)
     assert isinstance(event, Deregister)

@@ -64,6 +64,7 @@ from logweir.replication.bucket.item import (
     absolute_expiry,
 )
 from logweir.replication.memcached.wire.codec import (
+    SERVER_VERSION,
     Opcode,
     Packet,
     Status,
@@ -83,6 +84,7 @@ __all__ = [
     "item_answer",
     "item_of",
     "plain_opcode",
+    "simple_answer",
 ]
 
 _QUIET: Final = {
@@ -111,6 +113,7 @@ READS: Final = frozenset(
         Opcode.PEEKM,
         Opcode.STAT,
         Opcode.NOOP,
+        Opcode.VERSION,
         Opcode.GET_VBUCKET,
     )
 )
@@ -185,6 +188,12 @@ def plain_opcode(opcode: int) -> Opcode | None:
     return _QUIET.get(known, known)
 
 
+def simple_answer(request: Packet) -> bytes:
+    """The answer to NOOP or VERSION."""
+    is_asked = request.opcode == Opcode.VERSION
+    return encode_answer(request, value=SERVER_VERSION if is_asked else b"")
+
+
 class Failed(Exception):
     """A command has failed with that status."""
 
@@ -212,7 +221,8 @@ class Viewer:
         self._commands: dict[Opcode, Callable[[Packet], bytes]] = {
             **dict.fromkeys(_ITEMS, self._item),
             Opcode.STAT: self._stat,
-            Opcode.NOOP: encode_answer,
+            Opcode.NOOP: simple_answer,
+            Opcode.VERSION: simple_answer,
             Opcode.GET_VBUCKET: self._get_vbucket,
         }
 

@@ -82,7 +82,6 @@ from logweir.replication.service.verifiers import make_space
 from logweir.replication.topic.views import SPACE_PREFIX
 from logweir.store.commit.group import Group
 from logweir.wal.vclock import VClock
-from logweir.wal.writer import VERSION
 
 __all__ = ["TapService"]
 
@@ -121,10 +120,9 @@ class TapService:
         self.names = names
         make_space(shared.log)
         self.credentials = StoreCredentials(shared)
-        version = f"1.6.18-logweir-{VERSION}".encode()
-        self.settings = Settings(version, os.urandom, self.credentials, self.now)
+        self.settings = Settings(os.urandom, self.credentials, self.now)
         self.must_login = must_login
-        self.statistics = Statistics(shared.log, self.settings.version, shared.options)
+        self.statistics = Statistics(shared.log, shared.options)
         self.streams: dict[Conversation, Streaming] = {}
         self.flushes = Flushes(shared, self.buckets)
         self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)

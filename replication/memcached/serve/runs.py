@@ -20,7 +20,7 @@ from logweir.replication.bucket.batch import Said
 from logweir.replication.bucket.item import unpack_item
 from logweir.replication.bucket.joint import RUN_MAX, Part
 from logweir.replication.logs import get_logger
-from logweir.replication.memcached.serve.commands import Executor, item_answer
+from logweir.replication.memcached.serve.commands import Executor, item_answer, simple_answer
 from logweir.replication.memcached.wire import kernel
 from logweir.replication.memcached.wire.codec import (
     HEADER_BYTES,
@@ -209,9 +209,11 @@ def packets_of(requests: Iterable[Packet | RequestRun]) -> list[Packet]:
 
 
 def refusals(requests: Iterable[Packet | RequestRun], status: Status) -> list[bytes]:
-    """Answers with that status; NOOP is harmless and succeeds."""
+    """Answers with that status; NOOP and VERSION are harmless and succeed."""
     return [
-        encode_answer(request) if request.opcode == Opcode.NOOP else encode_answer(request, status)
+        simple_answer(request)
+        if request.opcode in (Opcode.NOOP, Opcode.VERSION)
+        else encode_answer(request, status)
         for request in packets_of(requests)
     ]
 

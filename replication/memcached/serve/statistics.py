@@ -36,7 +36,7 @@ from logweir.replication.bucket.store import Bucket, ViewItems
 from logweir.replication.link import UNIX_PEER, Link
 from logweir.replication.memcached.serve.runs import RequestRun
 from logweir.replication.memcached.wire import kernel
-from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
+from logweir.replication.memcached.wire.codec import SERVER_VERSION, Opcode, Packet, Status
 from logweir.replication.service.shared import Options
 from logweir.store.log import Log
 
@@ -67,11 +67,10 @@ _OF_SLABS: Final = frozenset(
 
 
 class Statistics:
-    """The counts of one listener. `version`: what VERSION is answered; `options`: of the server."""
+    """The counts of one listener. `options`: of the server."""
 
-    def __init__(self, log: Log, version: bytes, options: Options) -> None:
+    def __init__(self, log: Log, options: Options) -> None:
         self._log = log
-        self._version = version
         self._options = options
         self._clock = options.clock
         self._started_at = self._clock()
@@ -154,7 +153,7 @@ class Statistics:
     def _of_bucket(self, bucket: Bucket, streams: int) -> Stats:
         log, now = self._log, self._clock()
         return [
-            (b"version", self._version),
+            (b"version", SERVER_VERSION),
             (b"bucket", bucket.name.encode()),
             *_numbers(
                 pid=os.getpid(),

@@ -67,11 +67,13 @@ from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import TAP_BODY_BYTES, TAP_BODY_MAX_BYTES
 from logweir.replication.packing import U16_HIGH, U32_HIGH
 from logweir.replication.session import InputBuffer
+from logweir.wal.writer import VERSION
 
 __all__ = [
     "HEADER",
     "HEADER_BYTES",
     "REQUEST",
+    "SERVER_VERSION",
     "Opcode",
     "Packet",
     "PacketBuffer",
@@ -84,6 +86,9 @@ __all__ = [
 HEADER_BYTES: Final = 24
 REQUEST: Final = 0x80
 RESPONSE: Final = 0x81
+SERVER_VERSION: Final = f"1.6.18-logweir-{VERSION}".encode()
+"""What VERSION is answered; `kernel` takes 64 bytes of it."""
+
 HEADER: Final = struct.Struct(">BBHBBHIIQ")
 
 

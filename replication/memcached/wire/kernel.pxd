@@ -12,7 +12,7 @@ cdef Py_ssize_t _AT, _USED, _COUNT, _NOW
 cdef Py_ssize_t _TALLY_REQUESTS, _TALLY_CAS, _TALLY_ANSWERS, _TALLY_OTHER, _TALLY_WIDTH, _REQUEST
 cdef Py_ssize_t _DONE, _NEED_STATE, _NO_ROOM, _ODD
 cdef Py_ssize_t _GET, _SET, _ADD, _REPLACE, _DELETE, _APPEND, _PREPEND, _INCREMENT, _DECREMENT
-cdef Py_ssize_t _TOUCH, _NOOP, _FETCH, _MARK, _VISIT, _SETM, _WON
+cdef Py_ssize_t _TOUCH, _SIMPLE, _FETCH, _MARK, _VISIT, _SETM, _WON, _VERSION
 cdef u64 _NO_CREATE, _RETIME, _OLDER, _SAYS, _NEVER, _COMPUTED, _ROW_REPLACE, _ROW_DELETE, _REFUSED
 cdef Py_ssize_t _WIDTH, _RESULTS, _KIND, _FIRST, _FIRST_END, _LAST, _EXPECT, _FIELD, _VALUE
 cdef Py_ssize_t _STATUS, _CODE, _TOLD, _NUMBER, _OLD, _OLD_END, _NEW, _NEW_END
@@ -22,8 +22,9 @@ cdef Py_ssize_t _VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE
 cdef Py_ssize_t _KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END
 cdef Py_ssize_t _FLAGS_AT, _FLAGS_END, _TAIL_AT, _META_AT, _META_END, _TTL
 cdef Py_ssize_t _COMPRESSION, _DATE_AT, _MARKS
-cdef bytes _kinds, _quiets, _gets, _texts
-cdef Source KINDS, QUIETS, GETS, SAID
+cdef bytes _kinds, _quiets, _gets, _texts, _version
+cdef Source KINDS, QUIETS, GETS, SAID, VERSION
+cdef Py_ssize_t _version_bytes
 
 cdef Py_ssize_t extras_of(Py_ssize_t kind) noexcept
 
@@ -39,6 +40,10 @@ cpdef Py_ssize_t take_run(
 cdef Py_ssize_t put_answer(
     Target out, Py_ssize_t at, Py_ssize_t opcode, Py_ssize_t status, u64 opaque, u64 cas,
     u64 body) noexcept
+
+@cython.locals(size=Py_ssize_t)
+cdef Py_ssize_t put_simple(
+    Target out, Py_ssize_t at, Py_ssize_t opcode, u64 opaque) noexcept
 
 @cython.locals(slot=Py_ssize_t, size=Py_ssize_t)
 cdef Py_ssize_t put_refusal(

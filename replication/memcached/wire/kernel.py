@@ -9,7 +9,7 @@ stand in `kernel.pxd`. `COMPILED` says which one runs. `memcached.serve.runs` is
 `replication.bucket.item`, what reads and writes them in `replication.bucket.kernel`.
 
 A *run* is whole, well-formed requests about items one behind the other, with their quiet and K
-forms, and NOOP; one alone is a run. `statements` makes changes of items of them
+forms, NOOP and VERSION; one alone is a run. `statements` makes changes of items of them
 (`replication.bucket.change`), `answers` what is told of those; both stop before a request that
 needs
 more than they know: a vbucket that is not active, an item that is not written as `pack_item` does.
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import logweir.replication.bucket.kernel as bucket
 import logweir.wal.kernel as rows
-from logweir.replication.memcached.wire.codec import TEXTS
+from logweir.replication.memcached.wire.codec import SERVER_VERSION, TEXTS
 
 if TYPE_CHECKING:
     from array import array
@@ -61,11 +61,12 @@ _TALLY_REQUESTS, _TALLY_CAS, _TALLY_ANSWERS, _TALLY_OTHER = 0, 1, 2, 8
 _TALLY_WIDTH = TALLY_WIDTH
 _WIDTH, _RESULTS = WIDTH, RESULTS
 
-# Kinds of requests: but for NOOP and the last those of replication.bucket.change.
+# Kinds of requests: but for the simple one, without an item, and the last those of
+# replication.bucket.change.
 _GET, _SET, _ADD, _REPLACE, _DELETE, _APPEND, _PREPEND, _INCREMENT, _DECREMENT, _TOUCH = range(
     1, 11
 )
-_NOOP, _FETCH, _MARK, _VISIT = range(12, 16)  # a visit is a FETCH that says more
+_SIMPLE, _FETCH, _MARK, _VISIT = range(12, 16)  # a visit is a FETCH that says more
 _NO_CREATE = 0x100
 _RETIME = 0x800
 _OLDER = 0x8000
@@ -91,7 +92,8 @@ _kind_of = bytearray(256)
 _quiet_of = bytearray(256)
 for _opcode, _quiet, _kind in (
     *((0x00, 0x09, _GET), (0x0C, 0x0D, _GET), (0x01, 0x11, _SET), (0x02, 0x12, _ADD)),
-    *((0x03, 0x13, _REPLACE), (0x04, 0x14, _DELETE), (0x0A, 0x0A, _NOOP)),
+    *((0x03, 0x13, _REPLACE), (0x04, 0x14, _DELETE)),
+    *((0x0A, 0x0A, _SIMPLE), (0x0B, 0x0B, _SIMPLE)),
     *((0x05, 0x15, _INCREMENT), (0x06, 0x16, _DECREMENT), (0x0E, 0x19, _APPEND)),
     *((0x0F, 0x1A, _PREPEND), (0x1C, 0x1C, _TOUCH), (0x1D, 0x1E, _TOUCH), (0x23, 0x24, _TOUCH)),
     *((0xE0, 0xE0, _FETCH), (0xE1, 0xE1, _VISIT), (0xE4, 0xE4, _VISIT), (0xE7, 0xE7, _GET)),
@@ -119,6 +121,10 @@ for _status, _said in TEXTS.items():
     _slots[_TEXT_ROOM * _status + 1 : _TEXT_ROOM * _status + 1 + len(_said)] = _said
 _texts = bytes(_slots)
 SAID = _texts
+_version = SERVER_VERSION[:_TEXT_ROOM]
+_version_bytes = len(_version)
+VERSION = _version
+_VERSION = 0x0B
 
 # What `bucket.kernel.item_end` finds of an item.
 (_VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE) = range(5)
@@ -161,7 +167,7 @@ def take_run(data: bytes, at: int, most: int, value_max: int, found: Table) -> i
         body = bucket.load4(raw, at + 8)
         if kind == 0 or body > end - at - _HEADER or extras_bytes + key_bytes > body:
             break
-        if kind == _NOOP:
+        if kind == _SIMPLE:
             if body:
                 break
         else:
@@ -190,6 +196,13 @@ def put_answer(
     bucket.put4(out, at + 8, body)
     bucket.put4(out, at + 12, opaque)
     return bucket.put8(out, at + 16, cas)
+
+
+def put_simple(out: bytearray, at: int, opcode: int, opaque: int) -> int:
+    """Write the answer to a request that needs no item. Unchecked."""
+    size = _version_bytes if opcode == _VERSION else 0
+    at = put_answer(out, at, opcode, 0, opaque, 0, size)
+    return rows.copy(VERSION, 0, size, out, at)
 
 
 def put_refusal(out: bytearray, at: int, opcode: int, status: int, opaque: int) -> int:
@@ -328,7 +341,7 @@ def statements(
         key_bytes = bucket.load2(raw, at + 2)
         if body > stop - at - _HEADER or key_bytes + raw[at + 4] > body:
             raise IndexError("statements: a part of a request")
-        if kind == _NOOP:
+        if kind == _SIMPLE:
             at += _HEADER + body
             continue
         vbucket = bucket.load2(raw, at + 6)
@@ -422,8 +435,8 @@ def answers(
         if room - said < _HEADER + _KEY_MAX + _TEXT_ROOM or key_bytes > _KEY_MAX:
             how = _NO_ROOM
             break
-        if kind == _NOOP:
-            said = put_answer(to, said, opcode, 0, opaque, 0, 0)
+        if kind == _SIMPLE:
+            said = put_simple(to, said, opcode, opaque)
             at += _HEADER + body
             continue
         wanted = 2 if kind == _DELETE else 1

@@ -12,10 +12,11 @@ ctypedef unsigned char* Target
 cdef Py_ssize_t _AT, _USED, _TOLD, _ABOUT, _WAITS, _NO_ROOM, _OTHER, _PASSES
 cdef Py_ssize_t _HEADER, _OPAQUE, _LAST_BIT, _KEY_MAX, _LINE_ROOM, _KEY_ROOM, _TOLD_ROOM, _WORDS_MAX
 cdef Py_ssize_t _META_SIZE, _NAME_BYTES, _RECORDS_MAX, _ROOM
-cdef u64 _ALL, _LOW, _PAST, _LONGEST, _QUIET, _LINE, _END
+cdef u64 _ALL, _LOW, _PAST, _LONGEST, _QUIET, _LINE, _END, _VERSION_FORM
 cdef Py_ssize_t _GET, _GETS, _BGET, _GAT, _GATS, _SET, _ADD, _REPLACE, _APPEND, _PREPEND, _CAS
-cdef Py_ssize_t _INCR, _DECR, _TOUCH, _DELETE, _NOOP_OPCODE
-cdef Py_ssize_t _ERROR, _BAD_FORMAT, _BAD_CHUNK, _BAD_EXPIRY, _BAD_DELTA, _BAD_DELETE, _TOO_LARGE, _MN
+cdef Py_ssize_t _INCR, _DECR, _TOUCH, _DELETE, _VERSION, _VERBOSITY
+cdef Py_ssize_t _NOOP_OPCODE, _VERSION_OPCODE
+cdef Py_ssize_t _ERROR, _BAD_FORMAT, _BAD_CHUNK, _BAD_EXPIRY, _BAD_DELTA, _BAD_DELETE, _TOO_LARGE, _MN, _OK
 cdef bytes _names, _noreply, _opcodes, _forms
 cdef Source NAMES, NOREPLY, OPCODES, FORMS
 
@@ -34,6 +35,10 @@ cdef Py_ssize_t take_short(
     Source raw, Py_ssize_t command, Py_ssize_t* words, Py_ssize_t count, Target out,
     Py_ssize_t used) noexcept
 
+@cython.locals(found="unsigned long long[2]", quiet=u64, is_level=bint)
+cdef Py_ssize_t take_verbosity(
+    Source raw, Py_ssize_t* words, Py_ssize_t count, Target out, Py_ssize_t used) noexcept
+
 @cython.locals(found="unsigned long long[2]")
 cdef Py_ssize_t read_store(
     Source raw, Py_ssize_t command, Py_ssize_t* words, Py_ssize_t count, u64* numbers) noexcept
@@ -50,7 +55,7 @@ cdef Py_ssize_t put_store(
                places="Py_ssize_t[1]", at=Py_ssize_t, used=Py_ssize_t, end=Py_ssize_t,
                room=Py_ssize_t, how=Py_ssize_t, about=Py_ssize_t, feed=Py_ssize_t, stop=Py_ssize_t,
                zero=Py_ssize_t, behind=Py_ssize_t, count=Py_ssize_t, command=Py_ssize_t,
-               need=Py_ssize_t, wrong=Py_ssize_t, size=Py_ssize_t, value_at=Py_ssize_t)
+               need=Py_ssize_t, wrong=Py_ssize_t, size=Py_ssize_t, value_at=Py_ssize_t, opaque=u64)
 cdef Py_ssize_t make(
     bytes data, Py_ssize_t value_max, u64* numbers, bytearray out, bytearray told) except -2
 

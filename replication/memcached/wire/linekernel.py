@@ -51,13 +51,14 @@ _PAST = 2592001  # an expiry that is over
 _LONGEST = 0x7FFF_FFFF - 2
 
 (_GET, _GETS, _BGET, _GAT, _GATS, _SET, _ADD, _REPLACE, _APPEND, _PREPEND, _CAS) = range(1, 12)
-(_INCR, _DECR, _TOUCH, _DELETE) = range(12, 16)
-_NAME_BYTES = 8
-_name_slots = bytearray(16 * _NAME_BYTES)
+(_INCR, _DECR, _TOUCH, _DELETE, _VERSION, _VERBOSITY) = range(12, 18)
+_NAME_BYTES = 16
+_name_slots = bytearray(18 * _NAME_BYTES)
 for _number, _name in enumerate(
     (
         *(b"get", b"gets", b"bget", b"gat", b"gats", b"set", b"add", b"replace", b"append"),
         *(b"prepend", b"cas", b"incr", b"decr", b"touch", b"delete"),
+        *(b"version", b"verbosity"),
     ),
     1,
 ):
@@ -79,7 +80,8 @@ _forms = bytes(
     )
 )
 FORMS = _forms
-_NOOP_OPCODE = 10
+_NOOP_OPCODE, _VERSION_OPCODE = 10, 11
+_VERSION_FORM = forms.VERSION
 _LINE, _END, _QUIET = forms.LINE, forms.END, forms.QUIET
 _LAST_BIT = forms.LAST >> 16  # in the second byte of an opaque
 _ERROR = forms.line_number(b"ERROR")
@@ -91,7 +93,7 @@ _BAD_DELETE = forms.line_number(
     b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]"
 )
 _TOO_LARGE = forms.line_number(b"SERVER_ERROR object too large for cache")
-_MN = forms.line_number(b"MN")
+_MN, _OK = forms.line_number(b"MN"), forms.line_number(b"OK")
 
 
 def command_of(raw: bytes, at: int, stop: int) -> int:
@@ -99,7 +101,7 @@ def command_of(raw: bytes, at: int, stop: int) -> int:
     Unchecked."""
     if stop - at == 2 and raw[at] == 0x6D:  # m
         return raw[at + 1] if raw[at + 1] in (0x67, 0x73, 0x64, 0x61, 0x65, 0x6E) else 0  # gsdaen
-    for number in range(1, 16):
+    for number in range(1, _VERBOSITY + 1):
         slot = number * _NAME_BYTES
         if raw[at] == NAMES[slot + 1] and words_of.is_word(
             raw, at, stop, NAMES, slot + 1, NAMES[slot]
@@ -183,6 +185,14 @@ def take_short(
         used = bucket.put8(out, used, 0)
         used = bucket.put4(out, used, _LOW)
     return rows.copy(raw, words[2], words[3], out, used)
+
+
+def take_verbosity(raw: bytes, words: list[int], count: int, out: bytearray, used: int) -> int:
+    """What stands for the answer to a level, which nothing is made of. Unchecked."""
+    found = [0, 0]
+    quiet = words_of.is_word(raw, words[2 * count - 2], words[2 * count - 1], NOREPLY, 0, 7)
+    is_level = words_of.read_long(raw, words[2], words[3], found)
+    return words_of.put_line(out, used, _OK if is_level else _BAD_FORMAT, quiet)
 
 
 def read_store(raw: bytes, command: int, words: list[int], count: int, numbers: list[int]) -> int:
@@ -275,6 +285,8 @@ def make(data: bytes, value_max: int, numbers: list[int], out: bytearray, told: 
         behind = feed + 1
         count = words_of.split(raw, at, stop, _WORDS_MAX, words)
         command = command_of(raw, words[0], words[1]) if count else 0
+        if command == _VERBOSITY and not 2 <= count <= 3:
+            command = 0
         if command == 0:
             how, about = _OTHER, behind
             break
@@ -288,6 +300,11 @@ def make(data: bytes, value_max: int, numbers: list[int], out: bytearray, told: 
             used = take_gets(raw, command, words, stop, to, used)
         elif command == 0x6E:  # mn
             used = words_of.put_line(to, used, _MN, 0)
+        elif command == _VERSION:
+            opaque = _VERSION_FORM << 24
+            used = words_of.put_request(to, used, _VERSION_OPCODE, 0, 0, 0, opaque, 0)
+        elif command == _VERBOSITY:
+            used = take_verbosity(raw, words, count, to, used)
         elif _CAS < command <= _DELETE:
             used = take_short(raw, command, words, count, to, used)
         else:

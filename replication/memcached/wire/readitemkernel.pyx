@@ -1,6 +1,6 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: language_level=3
-"""Packets that ask for items, and NOOP, from their bytes to those of their answers.
+"""Packets that ask for items, NOOP and VERSION, from their bytes to those of their answers.
 
 Packets are specified in `memcached.wire.codec`. What is known here are those of a run (`kernel`)
 that change nothing.
@@ -19,7 +19,7 @@ cdef enum:
 
     # Kinds of `kernel`.
     GET = 1
-    NOOP = 12
+    SIMPLE = 12
     FETCH = 13
 
     MARKS = 18
@@ -43,8 +43,8 @@ cdef class ItemReader(Looker):
         if body != key_bytes or body > KEY_MAX or body > end - at - HEADER:
             return 0
         self.out.need(ROOM)
-        if kind == NOOP and not body:
-            self.out.size = wire.put_answer(self.out.data, self.out.size, opcode, 0, opaque, 0, 0)
+        if kind == SIMPLE and not body:
+            self.out.size = wire.put_simple(self.out.data, self.out.size, opcode, opaque)
         elif (kind == GET or kind == FETCH) and body:
             how = self.find(data + at + HEADER, body, bucket.load2(data, at + 6))
             if how == ODD:

@@ -161,17 +161,10 @@ def _other(line: bytes) -> bytes:
             return _request(Opcode.STAT, textforms.STAT, group)
         case [b"flush_all", *rest] if len(rest) <= 2:
             return _flush(rest, quiet)
-        case [b"version", *_]:
-            return _request(Opcode.VERSION, textforms.VERSION)
         case [b"quit", *_]:
             return _request(Opcode.QUITQ, 0)
         case [b"shutdown", *_]:
             return _line(b"ERROR: shutdown not enabled")
-        case [b"verbosity", level, *rest] if len(rest) <= 1:
-            number = _short(level)
-            is_level = number is not None and number >= 0
-            wrong = b"CLIENT_ERROR bad command line format"
-            return _line(b"OK" if is_level else wrong, quiet)
         case [b"cache_memlimit", size, *rest] if len(rest) <= 1:
             return _line(_memlimit(_short(size)), quiet)
     if words and words[0][:1] not in _FIRST and words[-1].startswith(b"HTTP/"):
