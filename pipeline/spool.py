@@ -33,6 +33,7 @@ from logweir.errors import DirectoryLocked, LogweirError, SourceStopped, Unreach
 from logweir.limits import SPOOL_LOG_BYTES
 from logweir.pipeline.options import SPOOL
 from logweir.pipeline.spoolplace import CopyFileSystem, SpoolPlace
+from logweir.replication.protocols import check_addresses
 from logweir.replication.runner import Runner, SourceState
 from logweir.replication.server import Server, ServerOptions
 from logweir.replication.urls import STALL_SECONDS, Url, option_seconds
@@ -69,6 +70,7 @@ class Spool:
         self._url = url
         self._once = once
         self._patience_seconds = option_seconds(url, "stall", STALL_SECONDS)
+        check_addresses(follow=[url], once=once)
         self._place: SpoolPlace | None = None
         self._copy = contextlib.ExitStack()
         self._log = self._opened(folder, keeps_all, durability)

@@ -7,10 +7,13 @@ where a server is made, and how a server is asked for its status in `client.stat
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from logweir.replication.urls import Schemes, Url, read_listen_url, read_url
+from logweir.replication.addresses import AddressList
+from logweir.replication.unixsocket import mode_of
+from logweir.replication.urls import Schemes, Url, option_seconds, read_listen_url, read_url
 
 if TYPE_CHECKING:
     from logweir.replication.service.protocol import WireProtocol
@@ -18,10 +21,12 @@ if TYPE_CHECKING:
 __all__ = [
     "PROTOCOLS",
     "SCHEMES",
-    "check_upstream",
+    "check_addresses",
+    "check_place",
     "fetch_status",
     "parse_listen_url",
     "parse_url",
+    "stall_seconds",
     "wire_protocols",
 ]
 
@@ -55,13 +60,29 @@ async def fetch_status(url: Url) -> dict[str, Any]:
     return found
 
 
-def check_upstream(url: Url) -> None:
-    """Look at what the address of an upstream names on this machine, and what it is to fill.
-    Raises `ConfigError`."""
-    tuple(SCHEMES[url.scheme].fills(url))
-    for protocol in wire_protocols():
-        if url.scheme in protocol.schemes:
-            protocol.check_upstream(url)
+def check_addresses(
+    listen: Iterable[Url] = (), follow: Iterable[Url] = (), *, once: bool = False
+) -> None:
+    """Read all options of the addresses of listeners and upstreams, and look at what they name on
+    this machine. `once`: of every upstream only what it has is wanted. Raises `ConfigError`."""
+    by_scheme = {name: one for one in wire_protocols() for name in one.schemes}
+    for url in listen:
+        check_place(url)
+        by_scheme[url.scheme].check_listener(url)
+    for url in follow:
+        stall_seconds(url)
+        by_scheme[url.scheme].check_upstream(url, once=once)
+
+
+def check_place(url: Url) -> None:
+    """Read the options that the address of every listener has. Raises `ConfigError`."""
+    AddressList.of(url)
+    mode_of(url)
+
+
+def stall_seconds(url: Url) -> float:
+    """How long the upstream at `url` may say nothing. Raises `ConfigError`."""
+    return option_seconds(url, "stall", SCHEMES[url.scheme].stall_seconds)
 
 
 def wire_protocols() -> tuple[type[WireProtocol], ...]:

@@ -20,7 +20,13 @@ from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
 from logweir.replication.metricsport import MetricsService
-from logweir.replication.protocols import SCHEMES, wire_protocols
+from logweir.replication.protocols import (
+    SCHEMES,
+    check_addresses,
+    check_place,
+    stall_seconds,
+    wire_protocols,
+)
 from logweir.replication.recent import RecentErrors
 from logweir.replication.runner import (
     Runner,
@@ -40,7 +46,7 @@ from logweir.replication.service.shared import Options, Shared
 from logweir.replication.stream import positions
 from logweir.replication.stream.hub import Hub
 from logweir.replication.stream.places import Places
-from logweir.replication.urls import Url, option_seconds
+from logweir.replication.urls import Url
 from logweir.replication.web import web_service
 from logweir.replication.web.board import Board
 from logweir.store.checksum import space_checksums
@@ -67,7 +73,8 @@ class ServerOptions:
     upstream this server may be and be ready; `sockets`: on which somebody listens for it
     already, see `replication.handedover`.
 
-    Raises `ConfigError` if two upstreams would fill the same; see `replication.service.names`.
+    Raises `ConfigError` if two upstreams would fill the same (see `replication.service.names`), and
+    for options of addresses, so that no store is made for what cannot run.
     """
 
     listen: Sequence[Url] = ()
@@ -88,6 +95,9 @@ class ServerOptions:
 
     def __post_init__(self) -> None:
         Names(self.follow, SCHEMES)
+        check_addresses(self.listen, self.follow, once=self.once)
+        for page in filter(None, (self.metrics, self.web)):
+            check_place(page)
 
 
 class Server:
@@ -239,8 +249,7 @@ class Server:
     def runner(self, url: Url) -> Runner:
         """What follows that upstream, not begun. Raises `ConfigError`."""
         source = self.protocol(url.scheme).source(url)
-        stall_seconds = SCHEMES[url.scheme].stall_seconds
-        timing = Timing(stall_seconds=option_seconds(url, "stall", stall_seconds))
+        timing = Timing(stall_seconds=stall_seconds(url))
         return Runner(source, metrics=self.metrics, timing=timing, once=self.options.once)
 
     async def stop(self) -> None:

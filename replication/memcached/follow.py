@@ -43,7 +43,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from logweir.errors import ConfigError, LogweirError, SourceStopped, Unreachable
@@ -76,11 +76,11 @@ from logweir.replication.runner import Progress, SourceState
 from logweir.replication.service.names import local_name
 from logweir.replication.service.shared import Shared
 from logweir.replication.stream import positions
-from logweir.replication.urls import Url
+from logweir.replication.urls import Url, option_choice
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 
-__all__ = ["TapSource"]
+__all__ = ["FollowOptions", "TapSource", "read_follow_options"]
 
 _log = get_logger("logweir.replication.memcached")
 
@@ -182,6 +182,34 @@ def _size(event: StreamEvent) -> int:
     return len(event.key) + len(event.value) + 64 if isinstance(event, TapMessage) else 64
 
 
+@dataclass(frozen=True, slots=True)
+class FollowOptions:
+    """What an address says. `dumps`: what is asked for has an end, of its own."""
+
+    expiry: str
+    big_endian: bool
+    vbuckets: frozenset[int]
+    takes_over: bool
+    dumps: bool
+    eof_is_whole: bool
+
+
+def read_follow_options(url: Url, *, once: bool) -> FollowOptions:
+    """The options of an upstream's address. `once`: see the module. Raises `ConfigError`."""
+    vbuckets, takes_over = vbuckets_of(url), url.flag("takeover")
+    if takes_over and not vbuckets:
+        raise ConfigError("takeover", f"of which vbuckets, in {url}", hint="add vbuckets=0")
+    dumps, eof = once and not takes_over, url.option("eof")
+    if eof not in _EOFS:
+        raise ConfigError("eof", f"{eof!r} in {url}", hint="write eof=whole")
+    if eof and not dumps:
+        raise ConfigError(
+            "eof", f"of a stream that has no end, in {url}", hint="follow it with --once"
+        )
+    expiry = option_choice(url, "expiry", _EXPIRIES)
+    return FollowOptions(expiry, is_big_endian(url), vbuckets, takes_over, dumps, bool(eof))
+
+
 class TapSource:
     """One server, for a `Runner`. `shared`: our own server's state; `once`: see the module.
 
@@ -189,31 +217,13 @@ class TapSource:
     """
 
     def __init__(self, shared: Shared, url: Url, *, once: bool = False) -> None:
-        self._expiry = url.option("expiry") or _EXPIRIES[0]
-        if self._expiry not in _EXPIRIES:
-            raise ConfigError(
-                "expiry", f"{self._expiry!r} in {url}", hint=f"one of {', '.join(_EXPIRIES)}"
-            )
         self._shared = shared
         self._url = url
-        self._big_endian = is_big_endian(url)
+        self.options = options = read_follow_options(url, once=once)
         self._buckets = Buckets(shared.log, shared.options.clock)
-        self.vbuckets = vbuckets_of(url)
         self._local = local_name(url.option("name"), bucket_of(url))
-        self.takes_over = url.flag("takeover")
-        if self.takes_over and not self.vbuckets:
-            raise ConfigError("takeover", f"of which vbuckets, in {url}", hint="add vbuckets=0")
-        self.dumps = once and not self.takes_over  # which has an end of its own
-        suffix = "-takeover" if self.takes_over else "-dump" if self.dumps else ""
+        suffix = "-takeover" if options.takes_over else "-dump" if options.dumps else ""
         self.name = f"logweir-{shared.log.instance}{suffix}".encode()
-        eof = url.option("eof")
-        if eof not in _EOFS:
-            raise ConfigError("eof", f"{eof!r} in {url}", hint="write eof=whole")
-        if eof and not self.dumps:
-            raise ConfigError(
-                "eof", f"of a stream that has no end, in {url}", hint="follow it with --once"
-            )
-        self.eof_is_whole = bool(eof)
 
     @property
     def url(self) -> str:
@@ -224,7 +234,7 @@ class TapSource:
         """See `Source`."""
         bucket = self._buckets.fill(self._local)
         positions.make_spaces(self._shared.log)
-        if self.takes_over and self.taken(bucket).issuperset(self.vbuckets):
+        if self.options.takes_over and self.taken(bucket).issuperset(self.options.vbuckets):
             progress.finished()
             return
         session = ClientSession(
@@ -232,8 +242,8 @@ class TapSource:
             user=self._url.user,
             password=self._url.secret(),
             bucket=self._url.path[0] if self._url.path else "",
-            asks_start=self._expiry == "relative",
-            big_endian_producer=self._big_endian,
+            asks_start=self.options.expiry == "relative",
+            big_endian_producer=self.options.big_endian,
         )
         made: list[_Upstream] = []
 
@@ -248,13 +258,13 @@ class TapSource:
             link.close("the consumer is done")
 
     def _connect(self, bucket: Bucket) -> Connect:
-        options = _OPTIONS | (Option.LIST_VBUCKETS if self.vbuckets else Option(0))
-        vbuckets = tuple(sorted(self.vbuckets))
-        if self.takes_over:
+        options = _OPTIONS | (Option.LIST_VBUCKETS if self.options.vbuckets else Option(0))
+        vbuckets = tuple(sorted(self.options.vbuckets))
+        if self.options.takes_over:
             options = (options & ~Option.CHECKPOINT) | Option.TAKEOVER_VBUCKETS
             return Connect(self.name, options, vbuckets=vbuckets)
-        if self.dumps:
-            options = _DUMP | (Option.LIST_VBUCKETS if self.vbuckets else Option(0))
+        if self.options.dumps:
+            options = _DUMP | (Option.LIST_VBUCKETS if self.options.vbuckets else Option(0))
             return Connect(self.name, options, vbuckets=vbuckets)
         known = self.tokens(bucket)
         if known:
@@ -315,7 +325,7 @@ class TapSource:
     def dated(self, message: TapMessage, started: int) -> TapMessage:
         """A mutation with the expiry of its item. `started`: when the producer was, in Unix
         seconds."""
-        if 0 < message.expiry < RELATIVE_SECONDS and self._expiry != "absolute":
+        if 0 < message.expiry < RELATIVE_SECONDS and self.options.expiry != "absolute":
             return replace(message, expiry=started and started + message.expiry)
         return message
 
@@ -337,7 +347,7 @@ class _Following:
         self._upstream = upstream
         self._progress = progress
         self._tokens = source.tokens(bucket)
-        self._is_resumed = bool(self._tokens) and not source.dumps
+        self._is_resumed = bool(self._tokens) and not source.options.dumps
         self._seen: dict[int, SeenKeys] = {}
         self._follows = False
         self._marks = Marks()
@@ -349,9 +359,9 @@ class _Following:
         if self._upstream.session.bucket:
             await self._upstream.begun()
         self._progress.state(SourceState.SYNCING)
-        if not (self._tokens or self._source.dumps or self._source.takes_over):
+        if not (self._tokens or self._source.options.dumps or self._source.options.takes_over):
             _log.info("tap.full_copy", url=self._source.url, bucket=self._bucket.name)
-        if self._source.dumps and self._tokens:
+        if self._source.options.dumps and self._tokens:
             await self._forget_tokens()
         while True:
             try:
@@ -372,7 +382,9 @@ class _Following:
                     await self._take_opaque(message)
                     begin = at + 1
             await self._take(messages[begin:])
-            if self._source.takes_over and self._taken.issuperset(self._source.vbuckets):
+            if self._source.options.takes_over and self._taken.issuperset(
+                self._source.options.vbuckets
+            ):
                 self._progress.finished()
                 return
             if self._is_resumed and not self._seen:
@@ -380,15 +392,15 @@ class _Following:
 
     def _is_whole_dump(self) -> bool:
         """Whether the connection ended after a whole dump; see the module."""
-        return self._source.dumps and self._marks.is_whole(
-            ended_whole=self._upstream.ended_whole, eof_is_whole=self._source.eof_is_whole
+        return self._source.options.dumps and self._marks.is_whole(
+            ended_whole=self._upstream.ended_whole, eof_is_whole=self._source.options.eof_is_whole
         )
 
     def _left_out(self) -> Sequence[int]:
         """The vbuckets of which a whole dump gave what there is without saying so."""
         if self._marks.any or not self._unmarked:
             return ()
-        return sorted(self._source.vbuckets or self._source.states(self._bucket))
+        return sorted(self._source.options.vbuckets or self._source.states(self._bucket))
 
     def _unmarked_end(self, error: Unreachable) -> LogweirError:
         """Why a connection ended: `error`, unless it was after items and no mark at all."""
@@ -399,7 +411,7 @@ class _Following:
             "the server sent items, but no mark of their beginning or end, and closed the "
             f"connection ({self._marks.items} messages)"
         )
-        if self._source.dumps:
+        if self._source.options.dumps:
             return SourceStopped(
                 f"{self._source.url}: {text}: what was deleted there stays here",
                 hint="memcached's default engine ends its dumps so: add eof=whole for it",
@@ -468,7 +480,7 @@ class _Following:
     def _apply(self, items: GroupItems, message: TapMessage, tokens: dict[int, int]) -> None:
         opcode, vbucket = message.opcode, message.vbucket
         if opcode == Opcode.TAP_CHECKPOINT_END:
-            if vbucket not in self._seen and not self._source.dumps:
+            if vbucket not in self._seen and not self._source.options.dumps:
                 tokens[vbucket] = message.number or 0
             return
         if opcode == Opcode.TAP_CHECKPOINT_START:
@@ -492,7 +504,7 @@ class _Following:
         """Note that the server has an item."""
         if vbucket in self._seen:
             self._seen[vbucket].add(key)
-        elif self._source.dumps and not self._marks.any:
+        elif self._source.options.dumps and not self._marks.any:
             self._unmarked.setdefault(vbucket, SeenKeys(self._source.name[:64])).add(key)
 
     def _acknowledge(self, messages: Sequence[TapMessage]) -> None:
@@ -501,6 +513,8 @@ class _Following:
         self._upstream.link.flush()
 
     def _follow(self) -> None:
-        if not (self._follows or self._source.takes_over or self._source.dumps):  # have an end
+        if not (
+            self._follows or self._source.options.takes_over or self._source.options.dumps
+        ):  # have an end
             self._follows = True
             self._progress.state(SourceState.FOLLOWING)

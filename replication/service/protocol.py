@@ -81,10 +81,18 @@ class WireProtocol(ABC):
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
         """What serves a listener's address, and those that come with it. Raises `ConfigError`."""
 
-    @classmethod  # noqa: B027 - most addresses name nothing besides
-    def check_upstream(cls, url: Url) -> None:
-        """Look at what the address of an upstream names on this machine, such as a file, before a
-        store is made for it. Raises `ConfigError`."""
+    @classmethod
+    @abstractmethod
+    def check_listener(cls, url: Url) -> None:
+        """Read the options of a listener's address, before a store is made for it. Raises
+        `ConfigError`."""
+
+    @classmethod
+    @abstractmethod
+    def check_upstream(cls, url: Url, *, once: bool) -> None:
+        """Read the options of an upstream's address, and look at what it names on this machine,
+        such as a file, before a store is made for it. `once`: see `Surroundings`. Raises
+        `ConfigError`."""
 
     @abstractmethod
     def source(self, url: Url) -> Source:

@@ -77,6 +77,43 @@ def test_a_module_that_is_none_leaves_no_store(
         assert not (tmp_path / "new").exists()
 
 
+LISTENERS = [
+    *("tarantool://:0?from=x", "tarantool://unix/:/x?mode=9", "tank://:0?topics="),
+    *("tank://:0?from=", "memcached://:0?idle=-1", "memcached://:0?sweep=x", "tap://:0?form=3"),
+    *("tap://:0?value=x", "tap://:0?noop=0", "memcached://:0?sasl=x", "greenstack://:0?sweep=-1"),
+    *("greenstack://:0?value=x", "synapse://:0?dialect=D9", "synapse://:0?on_long_row=x"),
+    *("synapse://:0?http=h:1", "synapse://:0?dialect=D3&http=unix/:/x", "synapse://:0?value=x"),
+    *("synapse://:0?auth_file=/no/such", "synapse://:0?streams=", "redis://:0?channels="),
+    "redis://:0?from=x",
+]
+UPSTREAMS = [
+    *("tarantool://h?stall=0", "tank://h?start=maybe", "tank://h/t/x", "tank://h/t?topics=a"),
+    *("tank://h?stall=x", "tap://h?expiry=x", "tap://h?byteorder=x", "tap://h?takeover=1"),
+    *("tap://h?eof=x", "tap://h?eof=whole", "tap://h?vbuckets=x", "greenstack://h?from=x"),
+    *("greenstack://h?prefix=%FF", "greenstack://h?keys=1", "greenstack://h?vbuckets=9-1"),
+    *("synapse://h?start=x", "synapse://h?dialect=x", "synapse://h?streams="),
+    *("synapse://h?retention=x", "synapse://h?enrich=x", "synapse://h?enrich_streams=events"),
+    *("synapse://h?auth_file=/no/such", "synapse://h?http=ftp://x", "synapse+redis://h/s?dbid=x"),
+    *("synapse+redis://h/s?start=x", "synapse+file:///no/such"),
+]
+
+
+@pytest.mark.parametrize("address", [f"--listen {one}" for one in LISTENERS] + UPSTREAMS)
+def test_a_bad_option_of_an_address_leaves_no_store(address: str, tmp_path: Path) -> None:
+    """Of any listener and upstream: all of them are read before a folder is made."""
+    folder = tmp_path / "new"
+    commands = [["serve", str(folder), *address.split()]]
+    if address in UPSTREAMS:
+        listen = ["--listen", "tarantool://:0"]
+        commands = [["follow", address, str(folder)], ["serve", str(folder), *listen]]
+        commands[1] += ["--follow", address]
+    for words in commands:
+        result = CliRunner().invoke(main.app, words)
+        assert result.exit_code == 2, result.output
+        assert result.stderr.startswith("logweir: error: ")
+        assert not folder.exists()
+
+
 @pytest.mark.parametrize(
     ("text", "variables", "named"),
     [

@@ -21,7 +21,12 @@ from logweir.errors import ConfigError, LogweirError
 from logweir.replication import loop
 from logweir.replication.arrival import bound_sockets
 from logweir.replication.listener import bind_hint
-from logweir.replication.protocols import fetch_status, parse_listen_url, parse_url
+from logweir.replication.protocols import (
+    check_addresses,
+    fetch_status,
+    parse_listen_url,
+    parse_url,
+)
 from logweir.replication.unixsocket import connect_file, socket_hint
 from logweir.replication.urls import Url
 from logweir.tools.cli.configfile import evaluate, origin_of
@@ -109,6 +114,7 @@ def _settings(context: typer.Context) -> Iterator[Finding]:
     for text in params["follow"] or ():
         try:
             url = parse_url(text, origin=origin_of(context, "follow"))
+            check_addresses(follow=[url])
         except ConfigError as error:
             yield _refused("upstream", error)
         else:
@@ -121,7 +127,9 @@ def _settings(context: typer.Context) -> Iterator[Finding]:
         origin = origin_of(context, name)
         try:
             if name == "listen":
-                yield _address(name, parse_listen_url(text, origin=origin))
+                url = parse_listen_url(text, origin=origin)
+                check_addresses(listen=[url])
+                yield _address(name, url)
             elif found := page_address(name, text, origin):
                 yield _address(name, found)
         except ConfigError as error:

@@ -17,7 +17,6 @@ import logweir
 from logweir.errors import ConfigError
 from logweir.limits import TUPLE_BYTES
 from logweir.replication import loop
-from logweir.replication.urls import Url
 from logweir.tools.cli.common import TupleBytes, WaitOption
 from logweir.tools.cli.configfile import ConfigOption
 from logweir.tools.cli.joining import join_if_new
@@ -30,7 +29,7 @@ from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import OS
 
 if TYPE_CHECKING:  # all protocols and the store, which `--help` and a wrong address do without
-    from logweir.replication.server import Server
+    from logweir.replication.server import Server, ServerOptions
 
 _SHOWN_GAPS = 20
 
@@ -85,11 +84,14 @@ def command(
     del config  # its values are those of the other options
     start_log(out, log_level, log_format, log_file)
     source = peer_url(url if homeserver is None else _of_homeserver(url, homeserver))
+    from logweir.replication.server import ServerOptions
+
     if rejoin and source.scheme != "tarantool":
         raise ConfigError("--rejoin", f"is for Tarantool; {source.scheme} goes on by itself")
+    options = ServerOptions(follow=[source], once=once)  # read before a store is made
     instance = _put_aside(out, directory) if rejoin else None
     join_if_new(out, [source], directory, wait=wait, instance=instance)
-    return follow_into(out, source, directory, once=once, tuple_bytes=tuple_bytes, context=context)
+    return follow_into(out, options, directory, tuple_bytes=tuple_bytes, context=context)
 
 
 def _of_homeserver(url: str, file: Path) -> str:
@@ -104,18 +106,18 @@ def _of_homeserver(url: str, file: Path) -> str:
 
 def follow_into(
     out: Output,
-    source: Url,
+    options: ServerOptions,
     directory: Path,
     *,
-    once: bool = False,
     tuple_bytes: int = TUPLE_BYTES,
     context: typer.Context | None = None,
 ) -> int:
-    """Follow `source` into a folder, which is made if need be, until the source or somebody ends
-    it. `context`: of a command whose options a SIGHUP reads anew. Returns the exit code."""
-    create = source.scheme != "tarantool"
+    """Follow the one upstream of `options` into a folder, which is made if need be, until it or
+    somebody ends that. `context`: of a command whose options a SIGHUP reads anew. Returns the exit
+    code."""
+    create = options.follow[0].scheme != "tarantool"
     with logweir.open(directory, create=create, tuple_bytes=tuple_bytes) as log:
-        return loop.run(_follow(out, context, log, source, once=once))
+        return loop.run(_follow(out, context, log, options))
 
 
 def _put_aside(out: Output, directory: Path) -> uuid.UUID | None:
@@ -133,10 +135,10 @@ def _put_aside(out: Output, directory: Path) -> uuid.UUID | None:
 
 
 async def _follow(
-    out: Output, context: typer.Context | None, log: logweir.Log, source: Url, *, once: bool
+    out: Output, context: typer.Context | None, log: logweir.Log, options: ServerOptions
 ) -> int:
     from logweir.replication.runner import SourceState
-    from logweir.replication.server import Server, ServerOptions
+    from logweir.replication.server import Server
     from logweir.replication.stream import positions
 
     loop = asyncio.get_running_loop()
@@ -145,14 +147,14 @@ async def _follow(
         with suppress(NotImplementedError):
             loop.add_signal_handler(number, stop.set)
     known = set(positions.gaps(log))
-    server = Server(log, ServerOptions(follow=[source], once=once))
+    server = Server(log, options)
     await server.start()
     if context is not None:
         reload_on_hangup(out, context)
     notify("READY=1")
     try:
         asked = asyncio.ensure_future(stop.wait())
-        ended = asyncio.ensure_future(_watch(server, out, once))
+        ended = asyncio.ensure_future(_watch(server, out, options.once))
         await asyncio.wait((asked, ended), return_when=asyncio.FIRST_COMPLETED)
         notify("STOPPING=1")
         for task in (asked, ended):

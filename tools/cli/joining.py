@@ -13,7 +13,6 @@ from typing import Final
 from logweir.errors import ConfigError, Unreachable
 from logweir.replication import loop
 from logweir.replication.iproto.follow.join import join
-from logweir.replication.protocols import check_upstream
 from logweir.replication.urls import Url
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
@@ -33,12 +32,10 @@ def join_if_new(
     wait: float,
     instance: uuid.UUID | None = None,
 ) -> None:
-    """Look at the addresses of `sources`, before a store is made for them, and copy the first of
-    the Tarantool masters among them that can be reached, unless the folder is a store already.
+    """Copy the first of the Tarantool masters among `sources` that can be reached, unless the
+    folder is a store already.
     Nothing of a copy that fails stays; its error is raised. `wait`: seconds in which each is tried
     again as long as none can be reached."""
-    for url in sources:
-        check_upstream(url)
     masters = [url for url in sources if url.scheme == "tarantool"]
     if not masters or (directory.is_dir() and scan_directory(directory).snaps):
         return

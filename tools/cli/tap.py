@@ -195,7 +195,9 @@ def _takeover(out: Output, url: Url, to: str) -> int:
     if "://" not in to:
         options = tuple(pair for pair in url.options if pair[0] != "takeover")
         source = replace(url, options=(*options, ("takeover", "1")))
-        return follow_into(out, source, Path(to))
+        from logweir.replication.server import ServerOptions
+
+        return follow_into(out, ServerOptions(follow=[source]), Path(to))
     count = migrate(url, _address(to, ""), vbuckets, idle_seconds=_idle_seconds(url))
     if out.as_json:
         out.json({"vbuckets": sorted(vbuckets), "messages": count})

@@ -55,7 +55,7 @@ from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.wal.vclock import VClock
 
-__all__ = ["GreenstackSource"]
+__all__ = ["GreenstackSource", "read_options"]
 
 _log = get_logger("logweir.replication.greenstack")
 
@@ -75,9 +75,8 @@ class GreenstackSource:
         self._theirs = bucket_of(url)
         self._local = local_name(url.option("name"), self._theirs)
         self._buckets = Buckets(shared.log, shared.options.clock)
-        self._is_from_now = option_choice(url, "from", ("", "now")) == "now"
-        self._vbuckets = tuple(sorted(vbuckets_of(url)))
-        self.choice = Choice(_prefix_of(url), self._vbuckets)
+        self._is_from_now, prefix, self._vbuckets = read_options(url)
+        self.choice = Choice(prefix, self._vbuckets)
         self.name = f"logweir-{shared.log.instance}".encode()
 
     @property
@@ -289,6 +288,13 @@ def _place(position: VClock | None) -> str:
     if position is None:
         return "snapshot"
     return " ".join(f"{origin}:{lsn}" for origin, lsn in sorted(position.items()))
+
+
+def read_options(url: Url) -> tuple[bool, bytes, tuple[int, ...]]:
+    """Of an upstream's address: whether only what comes from now on is wanted, how keys begin, and
+    the vbuckets, () for all. Raises `ConfigError`."""
+    is_from_now = option_choice(url, "from", ("", "now")) == "now"
+    return is_from_now, _prefix_of(url), tuple(sorted(vbuckets_of(url)))
 
 
 def _prefix_of(url: Url) -> bytes:

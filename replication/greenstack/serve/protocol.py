@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from logweir.limits import TAP_SWEEP_SECONDS
-from logweir.replication.greenstack.follow.source import GreenstackSource
+from logweir.replication.greenstack.follow.source import GreenstackSource, read_options
 from logweir.replication.greenstack.serve.endpoint import GreenstackService
 from logweir.replication.greenstack.wire.address import SCHEMES
 from logweir.replication.listener import Service
@@ -27,15 +27,27 @@ class GreenstackProtocol(WireProtocol):
         super().__init__(shared, around)
         self.made: list[GreenstackService] = []
 
+    @classmethod
+    def check_listener(cls, url: Url) -> None:
+        """See `WireProtocol`."""
+        _read_options(url)
+
+    @classmethod
+    def check_upstream(cls, url: Url, *, once: bool) -> None:
+        """See `WireProtocol`."""
+        del once
+        read_options(url)
+
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
         """See `WireProtocol`."""
+        sweep_seconds, encoding = _read_options(url)
         made = GreenstackService(
             self.shared,
             ready=self.around.caught_up,
             is_ready=self.around.is_caught_up,
             plain=url.option("plain") == "1",
-            sweep_seconds=option_seconds(url, "sweep", TAP_SWEEP_SECONDS, may_be_zero=True),
-            encoding=option_choice(url, "value", ENCODINGS),
+            sweep_seconds=sweep_seconds,
+            encoding=encoding,
         )
         self.made.append(made)
         return [(url, made)]
@@ -61,6 +73,12 @@ class GreenstackProtocol(WireProtocol):
         """See `WireProtocol`."""
         for service in self.made:
             service.close()
+
+
+def _read_options(url: Url) -> tuple[float, str]:
+    """`sweep` and `value` of a listener's address. Raises `ConfigError`."""
+    sweep = option_seconds(url, "sweep", TAP_SWEEP_SECONDS, may_be_zero=True)
+    return sweep, option_choice(url, "value", ENCODINGS)
 
 
 PROTOCOL = GreenstackProtocol

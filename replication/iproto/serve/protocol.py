@@ -37,6 +37,14 @@ class IprotoProtocol(WireProtocol):
         functions = Functions(calls, shared.log, guarded=around.operator_calls)
         self.instance = Instance(shared, functions)
 
+    @classmethod
+    def check_listener(cls, url: Url) -> None:
+        """See `WireProtocol`: there is nothing to choose."""
+
+    @classmethod
+    def check_upstream(cls, url: Url, *, once: bool) -> None:
+        """See `WireProtocol`: `anonymous` has no wrong values."""
+
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
         """See `WireProtocol`."""
         return [(url, IprotoService(self.instance))]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from logweir.replication.listener import Service
-from logweir.replication.memcached.follow import TapSource
+from logweir.replication.memcached.follow import TapSource, read_follow_options
 from logweir.replication.memcached.serve.endpoint import TapService
 from logweir.replication.memcached.serve.options import read_listen_options
 from logweir.replication.memcached.wire.address import SCHEMES
@@ -26,6 +26,16 @@ class MemcachedProtocol(WireProtocol):
     def __init__(self, shared: Shared, around: Surroundings) -> None:
         super().__init__(shared, around)
         self.made: list[TapService] = []
+
+    @classmethod
+    def check_listener(cls, url: Url) -> None:
+        """See `WireProtocol`."""
+        read_listen_options(url)
+
+    @classmethod
+    def check_upstream(cls, url: Url, *, once: bool) -> None:
+        """See `WireProtocol`."""
+        read_follow_options(url, once=once)
 
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
         """See `WireProtocol`."""

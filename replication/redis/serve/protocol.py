@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 from logweir.errors import ConfigError
 from logweir.replication.listener import Service
@@ -21,6 +22,18 @@ class RedisProtocol(WireProtocol):
 
     schemes = SCHEMES
 
+    @classmethod
+    def check_listener(cls, url: Url) -> None:
+        """See `WireProtocol`."""
+        Choice.of(url, "channels")
+
+    @classmethod
+    def check_upstream(cls, url: Url, *, once: bool) -> NoReturn:
+        """See `WireProtocol`: there are no upstreams."""
+        del once
+        hint = "the streams of a homeserver are followed as synapse+redis://host:port/server_name"
+        raise ConfigError(f"address {url}", "messages on channels cannot be followed", hint=hint)
+
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
         """See `WireProtocol`."""
         choice = Choice.of(url, "channels")
@@ -28,8 +41,7 @@ class RedisProtocol(WireProtocol):
 
     def source(self, url: Url) -> Source:
         """See `WireProtocol`."""
-        hint = "the streams of a homeserver are followed as synapse+redis://host:port/server_name"
-        raise ConfigError(f"address {url}", "messages on channels cannot be followed", hint=hint)
+        self.check_upstream(url, once=self.around.once)
 
 
 PROTOCOL = RedisProtocol

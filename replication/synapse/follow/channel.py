@@ -20,16 +20,24 @@ from logweir.replication.synapse.client_session import RedisSession, take_page
 from logweir.replication.synapse.follow.catchup import Page, Refused
 from logweir.replication.synapse.follow.contents import Database
 from logweir.replication.synapse.follow.cursors import Tracker
-from logweir.replication.synapse.follow.source import Flow, Upstream
+from logweir.replication.synapse.follow.source import Flow, Upstream, read_options
 from logweir.replication.synapse.wire.units import Change, Fetch
 from logweir.replication.urls import Url
 from logweir.store import Log
 
-__all__ = ["SynapseRedisSource"]
+__all__ = ["SynapseRedisSource", "read_dbid"]
 
 _PING_SECONDS: Final = 10.0
 _REDIS_MESSAGES: Final = 1000
 _DATABASES: Final = 2**31
+
+
+def read_dbid(url: Url) -> int:
+    """The database that an address names. Raises `ConfigError`."""
+    dbid = url.option("dbid") or "0"
+    if not (dbid.isascii() and dbid.isdigit() and int(dbid) < _DATABASES):
+        raise ConfigError("dbid", f"{dbid!r} is no database", hint="write dbid=N, such as 0")
+    return int(dbid)
 
 
 class SynapseRedisSource(Upstream):
@@ -46,12 +54,9 @@ class SynapseRedisSource(Upstream):
         secret: str | None = None,
         database: Database | None = None,
     ) -> None:
-        super().__init__(url, log, once, secret, database)
+        super().__init__(url, log, once, read_options(url, secret, database))
         self.server_name = url.path[0]
-        dbid = url.option("dbid") or "0"
-        if not (dbid.isascii() and dbid.isdigit() and int(dbid) < _DATABASES):
-            raise ConfigError("dbid", f"{dbid!r} is no database", hint="write dbid=N, such as 0")
-        self._dbid = int(dbid)
+        self._dbid = read_dbid(url)
 
     def _tls(self) -> dict[str, Any]:
         """What the library takes for TLS."""

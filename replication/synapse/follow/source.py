@@ -38,6 +38,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat
 from typing import Final
@@ -74,12 +75,12 @@ from logweir.replication.synapse.follow.contents import (
 from logweir.replication.synapse.follow.cursors import Tracker
 from logweir.replication.synapse.follow.ingest import Intake
 from logweir.replication.synapse.follow.kinds import Named, enriched_streams
-from logweir.replication.synapse.follow.retention import Expiry, read_retention
+from logweir.replication.synapse.follow.retention import Expiry, Periods, read_retention
 from logweir.replication.synapse.wire.units import Change, Fetch, Gap, size_of
 from logweir.replication.urls import Url
 from logweir.store import Log
 
-__all__ = ["Flow", "SynapseSource", "Upstream"]
+__all__ = ["Flow", "FollowOptions", "SynapseSource", "Upstream", "read_options"]
 
 _log = get_logger("logweir.replication.synapse")
 
@@ -94,31 +95,48 @@ _DATABASE: Final = ("contents", "database")
 """How it stands among what waits."""
 
 
+@dataclass(frozen=True, slots=True)
+class FollowOptions:
+    """What an address says."""
+
+    sources: Sources
+    start_all: bool
+    choice: Choice
+    periods: Periods
+    database: Database | None
+    enriched: frozenset[str]
+
+
+def read_options(
+    url: Url, secret: str | None = None, database: Database | None = None
+) -> FollowOptions:
+    """The options of an upstream's address, over TCP and Redis. `secret`: for missed rows;
+    `database`: with contents; None: as the options say. Raises `ConfigError`."""
+    start = url.option("start") or "now"
+    if start not in ("now", "all"):
+        raise ConfigError("start", f"{start!r} is neither now nor all")
+    database = database or read_database(url)
+    return FollowOptions(
+        Sources(url, read_secret(url) if secret is None else secret),
+        start == "all",
+        Choice.of(url, "streams"),
+        read_retention(url),
+        database,
+        enriched_streams(url, is_asked=database is not None),
+    )
+
+
 class Upstream:
     """What is alike over TCP and Redis: options, the intake, the tracker, fetches, the status."""
 
-    def __init__(
-        self,
-        url: Url,
-        log: Log,
-        once: bool,
-        secret: str | None = None,
-        database: Database | None = None,
-    ) -> None:
+    def __init__(self, url: Url, log: Log, once: bool, options: FollowOptions) -> None:
         self._url = url
         self._log = log
         self._once = once
-        self._sources = Sources(url, read_secret(url) if secret is None else secret)
-        start = url.option("start") or "now"
-        if start not in ("now", "all"):
-            raise ConfigError("start", f"{start!r} is neither now nor all")
-        self._start_all = start == "all"
-        self._choice = Choice.of(url, "streams")
-        self._periods = read_retention(url)
+        self._options = options
         self._expiry: Expiry | None = None
-        database = database or read_database(url)
+        database = options.database
         self._contents = None if database is None else Contents(database)
-        self._enriched = enriched_streams(url, is_asked=database is not None)
         self._gaps: Counter[tuple[str, str]] = Counter()
         self._waiting: dict[tuple[str, str], str] = {}
         self._intake: Intake | None = None
@@ -134,15 +152,15 @@ class Upstream:
         name = self._url.option("name")
         if self._intake is None or self._tracker is None:
             intake = await asyncio.to_thread(
-                Intake, self._log, server, name=name, enriched=self._enriched
+                Intake, self._log, server, name=name, enriched=self._options.enriched
             )
             self._tracker = Tracker(
                 await asyncio.to_thread(intake.cursors),
-                start_all=self._start_all,
-                takes=self._choice.takes,
+                start_all=self._options.start_all,
+                takes=self._options.choice.takes,
             )
             self._intake = intake
-            self._expiry = Expiry(self._log, intake, self._periods, self._log.inner.now)
+            self._expiry = Expiry(self._log, intake, self._options.periods, self._log.inner.now)
         elif self._intake.server != server:
             raise SourceStopped(
                 f"{self.url} was {self._intake.server} and is {server} now",
@@ -158,7 +176,7 @@ class Upstream:
         if self._contents is None:
             rows = await self._done(partial(store, changes))
         else:
-            for portion, named in portions(changes, self._enriched):
+            for portion, named in portions(changes, self._options.enriched):
                 contents = await self._contents_of(self._contents, named, tell)
                 rows += await self._done(partial(store, portion, contents))
         self._gaps.update((one.stream, one.instance) for one in changes if type(one) is Gap)
@@ -234,7 +252,9 @@ class Upstream:
         """What was missed, or why it cannot be had. `tell`: see `Sources.fetch`."""
         key = (wanted.stream, wanted.instance)
         try:
-            return await self._sources.fetch(wanted, lambda problem: self._note(key, problem, tell))
+            return await self._options.sources.fetch(
+                wanted, lambda problem: self._note(key, problem, tell)
+            )
         finally:
             self._waiting.pop(key, None)
 
@@ -450,7 +470,7 @@ class SynapseSource(Upstream):
         *,
         once: bool = False,
     ) -> None:
-        super().__init__(url, log, once)
+        super().__init__(url, log, once, read_options(url))
         self.server_name = url.option("server_name")
         self.dialect = dialect_of(url)
         self.milliseconds = lambda: int(log.inner.now() * 1000)

@@ -10,10 +10,11 @@ from logweir.replication.runner import Source
 from logweir.replication.service.protocol import Reading, Surroundings, WireProtocol
 from logweir.replication.service.rights import Choice, Rights
 from logweir.replication.service.shared import Shared
-from logweir.replication.synapse.follow.channel import SynapseRedisSource
-from logweir.replication.synapse.follow.contents import read_database
+from logweir.replication.synapse.client_session import dialect_of
+from logweir.replication.synapse.follow.channel import SynapseRedisSource, read_dbid
 from logweir.replication.synapse.follow.homeserver import HomeserverSource, read_homeserver
 from logweir.replication.synapse.follow.source import SynapseSource
+from logweir.replication.synapse.follow.source import read_options as read_follow_options
 from logweir.replication.synapse.serve.endpoint import SynapseService
 from logweir.replication.synapse.serve.options import read_options
 from logweir.replication.synapse.serve.shown import Shown
@@ -53,12 +54,24 @@ class SynapseProtocol(WireProtocol):
         return [(url, made)] if more is None else [(url, made), more]
 
     @classmethod
-    def check_upstream(cls, url: Url) -> None:
-        """See `WireProtocol`: the homeserver's file, or the database that is to be asked."""
+    def check_listener(cls, url: Url) -> None:
+        """See `WireProtocol`."""
+        Choice.of(url, "streams")
+        read_options(url)
+
+    @classmethod
+    def check_upstream(cls, url: Url, *, once: bool) -> None:
+        """See `WireProtocol`: the homeserver's file, or the database that is to be asked, too."""
+        del once
+        secret = database = None
         if url.scheme == "synapse+file":
-            read_homeserver(url)
+            found = read_homeserver(url)
+            url, secret, database = found.url, found.secret, found.database
+        if url.scheme == "synapse":
+            dialect_of(url)
         else:
-            read_database(url)
+            read_dbid(url)
+        read_follow_options(url, secret, database)
 
     def source(self, url: Url) -> Source:
         """See `WireProtocol`."""

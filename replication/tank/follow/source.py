@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from logweir.errors import (
@@ -54,7 +55,7 @@ from logweir.replication.urls import Url, option_names
 from logweir.store import Log
 from logweir.wal.selection import parse_time
 
-__all__ = ["TankSource"]
+__all__ = ["FollowOptions", "TankSource", "read_options"]
 
 FETCH_BYTES = 1024 * 1024
 """Asked for per partition and round."""
@@ -65,6 +66,33 @@ _OWN = ("topics", "skip", "start")
 """Options that choose: they are no part of the name under which positions are kept."""
 
 _Key = tuple[str, int]  # topic, partition
+
+
+@dataclass(frozen=True, slots=True)
+class FollowOptions:
+    """What an address says. `start`: `begin`, `end`, or a time, which is `start_ms`; `only`,
+    `skip`: patterns of topics."""
+
+    topic: str
+    partition: int | None
+    start: str
+    start_ms: int
+    only: tuple[str, ...]
+    skip: tuple[str, ...]
+
+
+def read_options(url: Url) -> FollowOptions:
+    """The options of an upstream's address. Raises `ConfigError`."""
+    topic, partition = part_of(url)
+    start, start_ms = url.option("start") or "begin", 0
+    if start not in ("begin", "end"):
+        start_ms = int(parse_time(start, origin=f"address {url}") * 1000)
+    only, skip = option_names(url, "topics"), option_names(url, "skip")
+    if topic and (url.option("topics") or (partition is not None and skip)):
+        raise ConfigError(
+            f"address {url}", "it names a topic and chooses topics", hint="do one of both"
+        )
+    return FollowOptions(topic, partition, start, start_ms, tuple(only or ("*",)), tuple(skip))
 
 
 class TankSource:
@@ -87,17 +115,7 @@ class TankSource:
         self._broker = Url(url.scheme, url.host, url.port, options=options, socket=url.socket)
         self._claims = names or Names()
         self._name = url.option("name")
-        self._topic, self._partition = part_of(url)
-        self._start = url.option("start") or "begin"
-        self._start_ms = 0
-        if self._start not in ("begin", "end"):
-            self._start_ms = int(parse_time(self._start, origin=f"address {url}") * 1000)
-        self._only = option_names(url, "topics") or ["*"]
-        self._skip = option_names(url, "skip")
-        if self._topic and (url.option("topics") or (self._partition is not None and self._skip)):
-            raise ConfigError(
-                f"address {url}", "it names a topic and chooses topics", hint="do one of both"
-            )
+        self._options = read_options(url)
         self._intake: Intake | None = None
         self._cursors: dict[_Key, Cursor] = {}
         self._marks: dict[_Key, int] = {}
@@ -149,7 +167,7 @@ class TankSource:
 
     async def _discover(self, connection: Connection, progress: Progress) -> None:
         names = await self._names(connection)
-        if self._start != "begin":
+        if self._options.start != "begin":
             await self._note_start(connection, names)
         for name in names:
             states, chosen = await self._partitions(connection, name)
@@ -176,8 +194,9 @@ class TankSource:
                 result=PublishResult.UNKNOWN_TOPIC,
                 hint="create it there, or correct the address",
             )
-        chosen = range(len(states)) if self._partition is None else [self._partition]
-        if self._partition is not None and self._partition >= len(states):
+        partition = self._options.partition
+        chosen = range(len(states)) if partition is None else [partition]
+        if partition is not None and partition >= len(states):
             raise SourceStopped(
                 f"{self._url}: topic {name!r} has {len(states)} partitions",
                 hint="partitions are numbered from 0",
@@ -194,27 +213,27 @@ class TankSource:
             states, chosen = await self._partitions(connection, name)
             for partition in chosen:
                 state = states[partition]
-                if self._start == "end":
+                if self._options.start == "end":
                     places[name, partition] = state.last + 1
                 else:
-                    wanted = connection.number_at(name, partition, state, self._start_ms)
+                    wanted = connection.number_at(name, partition, state, self._options.start_ms)
                     places[name, partition] = await wanted
         await asyncio.to_thread(self._intake.begin, places)
 
     async def _names(self, connection: Connection) -> Sequence[str]:
-        if self._topic:
-            return [self._topic]
+        if self._options.topic:
+            return [self._options.topic]
         answer = (await connection.ask(Topics(0))).answer
         assert isinstance(answer, TopicsAnswer)
         return [
             name
             for name, enabled, _ in answer.topics
-            if enabled and any(fnmatchcase(name, one) for one in self._only)
+            if enabled and any(fnmatchcase(name, one) for one in self._options.only)
             if not self._skips(name)
         ]
 
     def _skips(self, name: str) -> bool:
-        return any(fnmatchcase(name, one) for one in self._skip)
+        return any(fnmatchcase(name, one) for one in self._options.skip)
 
     def _stop(self, key: _Key, reason: str, progress: Progress) -> None:
         """Leave one partition where it is."""

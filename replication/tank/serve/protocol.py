@@ -10,7 +10,7 @@ from logweir.replication.runner import Source
 from logweir.replication.service.protocol import Reading, Surroundings, WireProtocol
 from logweir.replication.service.rights import Choice, Rights
 from logweir.replication.service.shared import Shared
-from logweir.replication.tank.follow.source import TankSource
+from logweir.replication.tank.follow.source import TankSource, read_options
 from logweir.replication.tank.serve.endpoint import TankService
 from logweir.replication.tank.serve.shown import ShownTopics
 from logweir.replication.tank.wire.address import SCHEMES
@@ -29,6 +29,17 @@ class TankProtocol(WireProtocol):
         super().__init__(shared, around)
         self.topics: StoredTopics | None = None
         self.made: list[TankService] = []
+
+    @classmethod
+    def check_listener(cls, url: Url) -> None:
+        """See `WireProtocol`."""
+        Choice.of(url, "topics")
+
+    @classmethod
+    def check_upstream(cls, url: Url, *, once: bool) -> None:
+        """See `WireProtocol`."""
+        del once
+        read_options(url)
 
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
         """See `WireProtocol`."""
