@@ -275,6 +275,12 @@ class Metrics:
         self._evictions = self._counter(
             "retention_evicted_total", "followers whose old logs were given up", "follower"
         )
+        self._resent = self._counter(
+            "redis_resent_messages_total", "messages sent to subscribers that had been away"
+        )
+        self._lost = self._counter(
+            "redis_lost_messages_total", "messages that named subscribers have missed for good"
+        )
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge("logweir_" + name, text, labels, registry=self.registry)
@@ -354,6 +360,14 @@ class Metrics:
     def evicted(self, follower: str) -> None:
         """Old logs were given up though a follower needed them."""
         self._evictions.labels(follower).inc()
+
+    def resent(self, messages: int) -> None:
+        """A subscriber of Redis's channels that had been away was sent what it had missed."""
+        self._resent.inc(messages)
+
+    def lost(self, messages: int) -> None:
+        """What a named one has missed is not kept any more."""
+        self._lost.inc(messages)
 
     def source_state(self, url: str, state: str, states: tuple[str, ...]) -> None:
         """An upstream's state changed to `state`, one of `states`."""

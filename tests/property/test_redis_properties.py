@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from logweir.limits import REDIS_ARGUMENTS, REDIS_COMMAND_BYTES, REDIS_LINE_BYTES
 from logweir.replication.redis.serve.cache import Cache
+from logweir.replication.redis.serve.missed import Missed, Who
 from logweir.replication.redis.server_session import Malformed, ServerSession
 from logweir.replication.redis.wire.resp import Commands, bulk, vector
 
@@ -126,3 +127,66 @@ def test_values_are_kept_until_they_end_or_make_way(
         assert 0 <= cache.size_bytes <= 1000
         if what == "put":
             assert found == value
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["publish"]), st.sampled_from([b"a", b"b"]), st.integers(0, 400)),
+        st.tuples(
+            st.sampled_from(["join", "leave", "forget"]),
+            st.sampled_from([b"a", b"b"]),
+            st.sampled_from([("u", b"n"), ("u", b"m"), ("v", b"n")]),
+        ),
+        st.tuples(st.sampled_from(["wait"]), st.just(b""), st.integers(1, 12)),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_what_is_missed_is_sent_again_or_told(steps: list[tuple[str, bytes, object]]) -> None:
+    """Whatever comes and goes: messages in order, none twice, and each that is not sent was told as
+    lost; within the bounds."""
+    lost: dict[tuple[bytes, Who], int] = {}
+
+    def lose(who: Who, channel: bytes, messages: int) -> None:
+        assert messages > 0
+        lost[channel, who] = lost.get((channel, who), 0) + messages
+
+    limit = 1500
+    missed = Missed(10.0, lose, limit_bytes=limit, limit_away=2)
+    now = 0.0
+    present: dict[tuple[bytes, Who], int] = {}
+    waiting: dict[tuple[bytes, Who], list[bytes]] = {}
+    for number, (step, channel, what) in enumerate(steps):
+        if step == "wait":
+            assert isinstance(what, int)
+            now += what
+        elif step == "publish":
+            assert isinstance(what, int)
+            message = b"%d:" % number + bytes(what)
+            missed.publish(channel, message, now)
+            for key, messages in waiting.items():
+                if key[0] == channel:
+                    messages.append(message)
+        else:
+            assert isinstance(what, tuple)
+            key = (channel, what)
+            if step == "join":
+                first, found = missed.join(channel, what, now)
+                assert first >= 0
+                before = waiting.pop(key, [])
+                assert before == before[: lost.pop(key, 0)] + found
+                present[key] = present.get(key, 0) + 1
+            elif present.get(key):
+                present[key] -= 1
+                if step == "forget":
+                    missed.forget(channel, what)
+                elif not present[key]:
+                    waiting[key] = []
+                    missed.leave(channel, what, now)
+                else:
+                    missed.leave(channel, what, now)
+        for key in waiting.keys() - missed._away.keys():  # forgotten
+            assert lost.pop(key, 0) == len(waiting.pop(key))
+        assert missed.size_bytes <= limit

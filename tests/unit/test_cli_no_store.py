@@ -85,6 +85,7 @@ LISTENERS = [
     *("synapse://:0?http=h:1", "synapse://:0?dialect=D3&http=unix/:/x", "synapse://:0?value=x"),
     *("synapse://:0?auth_file=/no/such", "synapse://:0?streams=", "redis://:0?channels="),
     "redis://:0?from=x",
+    "redis://:0?resend=-1",
 ]
 UPSTREAMS = [
     *("tarantool://h?stall=0", "tank://h?start=maybe", "tank://h/t/x", "tank://h/t?topics=a"),

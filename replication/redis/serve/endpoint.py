@@ -15,9 +15,9 @@ GET, SET (EX, PX, NX, XX), DEL     needs read, and write; kept in memory (`cache
 =================================  =================================================================
 
 Rights are those on the space that the address names (`space=`), or on all spaces. A message goes to
-those who are subscribed when it comes, in one order for all. Nothing is kept for who is away, nor
-told about what it missed, as in Redis: the protocol has no position. One that takes nothing is cut
-off at `limits.REDIS_SUBSCRIBER_BYTES` of messages; one whose right is taken at the next message.
+those who are subscribed when it comes, in one order for all, and to who has a name and comes back
+soon (`missed`; not as in Redis): it is sent what it missed first. One that takes nothing is cut off
+at `limits.REDIS_SUBSCRIBER_BYTES` of messages; one whose right is taken at the next message.
 
 Source: Redis 7.0, observed, answer by answer (`tests/interop/test_redis_commands.py`).
 """
@@ -25,14 +25,21 @@ Source: Redis 7.0, observed, answer by answer (`tests/interop/test_redis_command
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import count
 from typing import Final
 
-from logweir.limits import REDIS_CHANNELS, REDIS_DATABASES, REDIS_NAME_BYTES, REDIS_SUBSCRIBER_BYTES
+from logweir.limits import (
+    REDIS_CHANNELS,
+    REDIS_DATABASES,
+    REDIS_NAME_BYTES,
+    REDIS_SUBSCRIBER_BYTES,
+)
 from logweir.replication.link import Link
+from logweir.replication.logs import get_logger
 from logweir.replication.redis.serve.cache import Cache
+from logweir.replication.redis.serve.missed import MISSED_SECONDS, Missed, Who
 from logweir.replication.redis.server_session import Malformed, ServerSession
 from logweir.replication.redis.wire import resp
 from logweir.replication.service.credentials import StoreCredentials
@@ -42,6 +49,8 @@ from logweir.replication.session import Parting
 from logweir.wal.writer import VERSION
 
 __all__ = ["RedisService"]
+
+_log = get_logger("logweir.replication.redis")
 
 _DEFAULT_USER: Final = "default"
 _NO_AUTH: Final = "NOAUTH Authentication required."
@@ -56,14 +65,23 @@ _EXPIRE_MAX: Final = 2**62 // 1000
 
 class RedisService:
     """The protocol, for a `Listener`. `space`: whose rights count, "" for all; `choice`: the
-    channels that there are."""
+    channels that there are; `resend_seconds`: how long messages are kept for who is away."""
 
-    def __init__(self, shared: Shared, *, space: str = "", choice: Choice | None = None) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        *,
+        space: str = "",
+        choice: Choice | None = None,
+        resend_seconds: float = MISSED_SECONDS,
+    ) -> None:
         self.shared = shared
         self.space = space
         self.choice = choice or Choice()
         self.credentials = StoreCredentials(shared)
         self.cache = Cache()
+        self.missed = Missed(resend_seconds, self._lost)
+        self.resends = resend_seconds > 0
         self.channels: dict[bytes, dict[Conversation, None]] = {}
         self.numbers = count(1)
 
@@ -75,20 +93,33 @@ class RedisService:
         """See `Service`."""
         return resp.error(f"ERR {reason}")
 
-    def publish(self, channel: bytes, message: bytes, reached: set[Conversation]) -> int:
+    def publish(
+        self, channel: bytes, message: bytes, reached: set[Conversation], now: float
+    ) -> int:
         """Give a message to all subscribers. Returns how many; they are added to `reached`, whose
         links are still to be flushed."""
+        number = self.missed.publish(channel, message, now)
         subscribers = self.channels.get(channel)
         if not subscribers:
             return 0
-        parts = (resp.bulk(b"message"), resp.bulk(channel), resp.bulk(message))
-        made = {version: resp.push(parts, version) for version in (2, 3)}
-        number = 0
+        made = {version: _message(channel, message, version) for version in (2, 3)}
+        found = 0
         for one in tuple(subscribers):
-            if one.take(made):
+            if one.take(made, channel, number):
                 reached.add(one)
-                number += 1
-        return number
+                found += 1
+        return found
+
+    def _lost(self, who: Who, channel: bytes, messages: int) -> None:
+        user, name = who
+        self.shared.metrics.lost(messages)
+        _log.warning(
+            "redis.messages_lost",
+            user=user,
+            name=name.decode(),
+            channel=channel.decode(errors="replace"),
+            messages=messages,
+        )
 
 
 class _Refused(Exception):
@@ -105,7 +136,8 @@ class Conversation:
         self._number = next(service.numbers)
         self._ahead: deque[list[bytes] | Malformed] = deque()
         self._reached: set[Conversation] = set()
-        self._channels: dict[bytes, None] = {}
+        self._channels: dict[bytes, Who | None] = {}
+        self._sent: deque[tuple[int, bytes, int]] = deque()  # to who has a name: up to which byte
         self._begin()
 
     def _begin(self) -> None:
@@ -146,22 +178,34 @@ class Conversation:
         """See `Conversation` of `logweir.replication.link`."""
         del reason
         self._ahead.clear()
-        self._leave_all()
+        self._leave_all({})
 
-    def take(self, made: dict[int, bytes]) -> bool:
-        """A message, by version. Returns whether it goes out."""
+    def take(self, made: dict[int, bytes], channel: bytes, number: int) -> bool:
+        """A message, by version, with its number. Returns whether it goes out."""
         link = self.link
         if not link.is_open or self.session.close_reason:
+            self._leave_all({channel: number - 1})
             return False
         if not self._may(Privilege.READ):
+            self._leave_all({channel: number - 1})
             self.session.put(resp.error(self._denied()))
             self.session.end(f"{self._rights.user} may not read any more")
         elif link.unsent_bytes + self.session.waiting_bytes > REDIS_SUBSCRIBER_BYTES:
+            self._leave_all({channel: number - 1} | self._untaken())
             link.abort(f"slow reader: {link.unsent_bytes} bytes of messages are unsent")
             return False
         else:
-            self.session.put(made[self.session.version])
+            self._put_message(made[self.session.version], channel, number)
         return True
+
+    def _put_message(self, made: bytes, channel: bytes, number: int) -> None:
+        self.session.put(made)
+        if self._channels[channel] is not None:
+            taken = self.link.sent_bytes - self.link.unsent_bytes
+            while self._sent and self._sent[0][0] <= taken:
+                self._sent.popleft()
+            end = self.link.sent_bytes + self.session.waiting_bytes
+            self._sent.append((end, channel, number))
 
     # --- one command ------------------------------------------------------------------------------
 
@@ -223,7 +267,8 @@ class Conversation:
 
     def _reset(self, command: list[bytes]) -> None:
         del command
-        self._leave_all()
+        for channel in tuple(self._channels):
+            self._forget(channel)
         self._begin()
         self.session.put(resp.simple("RESET"))
 
@@ -308,18 +353,30 @@ class Conversation:
     def _subscribe(self, command: list[bytes]) -> None:
         for channel in command[1:]:
             self._need_channel(Privilege.READ, channel)
+        who = (self._rights.user, self._name) if self._name and self.service.resends else None
         for channel in command[1:]:
-            if channel not in self._channels:
+            is_new = channel not in self._channels
+            if is_new:
                 if len(self._channels) >= REDIS_CHANNELS:
                     raise _Refused(f"ERR more than {REDIS_CHANNELS} channels")
-                self._channels[channel] = None
+                self._channels[channel] = who
                 self.service.channels.setdefault(channel, {})[self] = None
             self._tell(b"subscribe", resp.bulk(channel))
+            if is_new and who is not None:
+                self._resend(channel, who)
+
+    def _resend(self, channel: bytes, who: Who) -> None:
+        """Send what somebody missed; it has just subscribed."""
+        last, messages = self.service.missed.join(channel, who, self.link.time())
+        self.service.shared.metrics.resent(len(messages))
+        for number, message in enumerate(messages, last + 1):
+            made = _message(channel, message, self.session.version)
+            self._put_message(made, channel, number)
 
     def _unsubscribe(self, command: list[bytes]) -> None:
         channels = command[1:] or list(self._channels)
         for channel in channels:
-            self._leave(channel)
+            self._forget(channel)
             self._tell(b"unsubscribe", resp.bulk(channel))
         if not channels:
             self._tell(b"unsubscribe", resp.NIL[self.session.version])
@@ -328,21 +385,41 @@ class Conversation:
         parts = (resp.bulk(what), channel, resp.integer(len(self._channels)))
         self.session.put(resp.push(parts, self.session.version))
 
-    def _leave(self, channel: bytes) -> None:
-        if channel in self._channels:
-            del self._channels[channel]
-            subscribers = self.service.channels[channel]
-            del subscribers[self]
-            if not subscribers:
-                del self.service.channels[channel]
+    def _forget(self, channel: bytes) -> None:
+        """Want no more of a channel."""
+        if (who := self._leave(channel)) is not None:
+            self._sent = deque(one for one in self._sent if one[1] != channel)
+            self.service.missed.forget(channel, who)
 
-    def _leave_all(self) -> None:
+    def _leave(self, channel: bytes) -> Who | None:
+        """Returns who has a place there."""
+        if channel not in self._channels:
+            return None
+        subscribers = self.service.channels[channel]
+        del subscribers[self]
+        if not subscribers:
+            del self.service.channels[channel]
+        return self._channels.pop(channel)
+
+    def _leave_all(self, sent: Mapping[bytes, int]) -> None:
+        """The connection ends. `sent`: the last message of a channel that was sent, where that is
+        not the newest."""
         for channel in tuple(self._channels):
-            self._leave(channel)
+            if (who := self._leave(channel)) is not None:
+                self.service.missed.leave(channel, who, self.link.time(), sent.get(channel))
+
+    def _untaken(self) -> dict[bytes, int]:
+        """By channel the last message before those that the client has not taken yet."""
+        taken = self.link.sent_bytes - self.link.unsent_bytes
+        found: dict[bytes, int] = {}
+        for end, channel, number in self._sent:
+            if end > taken:
+                found.setdefault(channel, number - 1)
+        return found
 
     def _publish(self, command: list[bytes]) -> None:
         self._need_channel(Privilege.WRITE, command[1])
-        number = self.service.publish(command[1], command[2], self._reached)
+        number = self.service.publish(command[1], command[2], self._reached, self.link.time())
         self.session.put(resp.integer(number))
 
     def _pubsub_channels(self, command: list[bytes]) -> None:
@@ -399,6 +476,10 @@ class Conversation:
             number += cache.get(key, now) is not None
             cache.remove(key)
         self.session.put(resp.integer(number))
+
+
+def _message(channel: bytes, message: bytes, version: int) -> bytes:
+    return resp.push((resp.bulk(b"message"), resp.bulk(channel), resp.bulk(message)), version)
 
 
 def _whole(text: bytes) -> int:

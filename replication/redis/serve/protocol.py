@@ -8,11 +8,12 @@ from typing import NoReturn
 from logweir.errors import ConfigError
 from logweir.replication.listener import Service
 from logweir.replication.redis.serve.endpoint import RedisService
+from logweir.replication.redis.serve.missed import MISSED_SECONDS
 from logweir.replication.redis.wire.address import SCHEMES
 from logweir.replication.runner import Source
 from logweir.replication.service.protocol import WireProtocol
 from logweir.replication.service.rights import Choice
-from logweir.replication.urls import Url
+from logweir.replication.urls import Url, option_seconds
 
 __all__ = ["PROTOCOL", "RedisProtocol"]
 
@@ -25,7 +26,7 @@ class RedisProtocol(WireProtocol):
     @classmethod
     def check_listener(cls, url: Url) -> None:
         """See `WireProtocol`."""
-        Choice.of(url, "channels")
+        _read_options(url)
 
     @classmethod
     def check_upstream(cls, url: Url, *, once: bool) -> NoReturn:
@@ -36,12 +37,21 @@ class RedisProtocol(WireProtocol):
 
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
         """See `WireProtocol`."""
-        choice = Choice.of(url, "channels")
-        return [(url, RedisService(self.shared, space=url.option("space"), choice=choice))]
+        choice, seconds = _read_options(url)
+        made = RedisService(
+            self.shared, space=url.option("space"), choice=choice, resend_seconds=seconds
+        )
+        return [(url, made)]
 
     def source(self, url: Url) -> Source:
         """See `WireProtocol`."""
         self.check_upstream(url, once=self.around.once)
+
+
+def _read_options(url: Url) -> tuple[Choice, float]:
+    """`channels` and `resend` of a listener's address. Raises `ConfigError`."""
+    seconds = option_seconds(url, "resend", MISSED_SECONDS, may_be_zero=True)
+    return Choice.of(url, "channels"), seconds
 
 
 PROTOCOL = RedisProtocol

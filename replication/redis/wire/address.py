@@ -1,5 +1,6 @@
 """Addresses of listeners: ``redis://host:port``. `space`: whose rights count; `channels`: those
-that there are, see `logweir.replication.service.rights`."""
+that there are, see `logweir.replication.service.rights`; `resend`: seconds, see
+`redis.serve.missed`."""
 
 from __future__ import annotations
 
@@ -10,5 +11,5 @@ from logweir.replication.urls import Scheme, schemes_of
 __all__ = ["SCHEMES"]
 
 SCHEMES: Final = schemes_of(
-    Scheme("redis", 6379, follows=False, listen_options=frozenset(("channels", "space")))
+    Scheme("redis", 6379, follows=False, listen_options=frozenset(("channels", "resend", "space")))
 )

@@ -1,0 +1,146 @@
+"""Messages for subscribers with a name that are away for a while.
+
+Who has a name (CLIENT SETNAME, HELLO … SETNAME) and loses its connection keeps its place on each of
+its channels: the last message that it was sent. When it subscribes again under that name, as the
+same user, it is sent what came behind its place. Messages are kept for so many seconds and bytes of
+a listener, the oldest make way first, and a place as long as its messages could be there; what
+somebody has missed for good is told in the log and counted. UNSUBSCRIBE and RESET give a place up.
+Several connections of one name have one place: it is away when the last of them is.
+
+Only on channels on which somebody has a place anything is kept, and in memory alone: a restart
+forgets it, as all that Redis knows of messages.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from logweir.limits import REDIS_SUBSCRIBER_BYTES
+
+__all__ = ["MISSED_BYTES", "MISSED_SECONDS", "Missed", "Who"]
+
+MISSED_SECONDS: Final = 60.0
+"""How long something is kept, unless the listener's address says."""
+
+MISSED_BYTES: Final = REDIS_SUBSCRIBER_BYTES // 2
+"""Messages that one listener keeps: half of what may wait for one that comes back."""
+
+_AWAY: Final = 10_000
+"""Places of who is away; with more the first is forgotten."""
+
+Who = tuple[str, bytes]
+"""A user, and the name of a connection."""
+
+_MESSAGE_BYTES: Final = 128  # what one costs beside its bytes, about
+
+
+@dataclass(slots=True)
+class _Place:
+    """`present`: connections; `number`: the last message that was sent, while there are none."""
+
+    present: int = 1
+    number: int = 0
+
+
+@dataclass(slots=True)
+class _Channel:
+    """`number`: of the newest message; `messages`: the last of them, up to that one."""
+
+    number: int = 0
+    messages: deque[bytes] = field(default_factory=deque)
+    places: dict[Who, _Place] = field(default_factory=dict)
+
+
+class Missed:
+    """Of one listener. `seconds`: how long something is kept; `lost`: called with a name, a channel
+    and how many messages of it somebody has missed for good. Times are seconds of one clock."""
+
+    def __init__(
+        self,
+        seconds: float,
+        lost: Callable[[Who, bytes, int], None],
+        *,
+        limit_bytes: int = MISSED_BYTES,
+        limit_away: int = _AWAY,
+    ) -> None:
+        self.size_bytes = 0
+        self._seconds = seconds
+        self._lost = lost
+        self._limit_bytes = limit_bytes
+        self._limit_away = limit_away
+        self._channels: dict[bytes, _Channel] = {}
+        self._order: deque[tuple[_Channel, float]] = deque()  # of each message, oldest first
+        self._away: OrderedDict[tuple[bytes, Who], float] = OrderedDict()
+
+    def publish(self, channel: bytes, message: bytes, now: float) -> int:
+        """A message comes. Returns its number on the channel, 0: nobody has a place there."""
+        found = self._channels.get(channel)
+        if found is None:
+            return 0
+        found.number += 1
+        found.messages.append(message)
+        self._order.append((found, now))
+        self.size_bytes += len(message) + _MESSAGE_BYTES
+        self._trim(now)
+        return found.number
+
+    def join(self, channel: bytes, who: Who, now: float) -> tuple[int, list[bytes]]:
+        """Somebody subscribes. Returns the messages that are to be sent first, and the number of
+        the last message before them."""
+        self._trim(now)
+        found = self._channels.setdefault(channel, _Channel())
+        place = found.places.get(who)
+        if place is None:
+            found.places[who] = _Place()
+            return found.number, []
+        place.present += 1
+        if place.present > 1:
+            return found.number, []
+        del self._away[channel, who]
+        gone = found.number - len(found.messages)
+        if gone > place.number:
+            self._lost(who, channel, gone - place.number)
+        first = max(gone, place.number)
+        return first, list(islice(found.messages, first - gone, None))
+
+    def leave(self, channel: bytes, who: Who, now: float, number: int | None = None) -> None:
+        """A connection is gone, which was sent all up to `number`; None: up to the newest."""
+        found = self._channels[channel]
+        place = found.places[who]
+        place.present -= 1
+        if not place.present:
+            place.number = found.number if number is None else number
+            self._away[channel, who] = now + self._seconds
+            self._trim(now)
+
+    def forget(self, channel: bytes, who: Who) -> None:
+        """A connection wants no more of the channel."""
+        place = self._channels[channel].places[who]
+        place.present -= 1
+        if not place.present:
+            self._remove(channel, who)
+
+    def _remove(self, channel: bytes, who: Who) -> None:
+        found = self._channels[channel]
+        del found.places[who]
+        if not found.places:
+            del self._channels[channel]
+
+    def _trim(self, now: float) -> None:
+        """Let go of what is too old or too much."""
+        order, away = self._order, self._away
+        while order and (order[0][1] + self._seconds <= now or self.size_bytes > self._limit_bytes):
+            self.size_bytes -= len(order.popleft()[0].messages.popleft()) + _MESSAGE_BYTES
+        while away:
+            (channel, who), until = next(iter(away.items()))
+            if until > now and len(away) <= self._limit_away:
+                break
+            del away[channel, who]
+            found = self._channels[channel]
+            if missed := found.number - found.places[who].number:
+                self._lost(who, channel, missed)
+            self._remove(channel, who)
