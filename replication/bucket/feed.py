@@ -9,12 +9,13 @@ was followed from `start` to `end`, what was given is exactly the bucket as it w
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from logweir.limits import BACKFILL_CHUNK_BYTES, BACKFILL_CHUNK_ITEMS, HUB_WINDOWS_BYTES
 from logweir.replication.bucket.item import VBUCKETS, Item, VbucketState, unpack_item
@@ -35,6 +36,7 @@ __all__ = [
     "Changes",
     "Chunks",
     "Feed",
+    "PerWindow",
     "Puts",
     "located",
     "resolve",
@@ -44,6 +46,8 @@ __all__ = [
 
 _KEPT_WINDOWS: Final = max(8, HUB_WINDOWS_BYTES // (1024 * 1024))
 _PUTS: Final = frozenset((RowType.INSERT, RowType.REPLACE))
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,36 +95,40 @@ class Puts:
         return found.__getitem__
 
 
+class PerWindow(Generic[T]):
+    """What is made of windows of the log, once for all that are at the same one. `most`: kept."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: OrderedDict[tuple[int, int], tuple[Window, T]] = OrderedDict()
+
+    def of(self, window: Window, space_id: int, make: Callable[[], T]) -> T:
+        """What `make` makes of a space in a window."""
+        key = (id(window), space_id)
+        known = self._known.get(key)
+        if known is None or known[0] is not window:
+            known = self._known[key] = window, make()
+            while len(self._known) > self._most:
+                self._known.popitem(last=False)
+        return known[1]
+
+
 class Changes:
     """The changes of buckets in windows of the log."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[tuple[int, int], tuple[Window, Sequence[Change]]] = OrderedDict()
-        self._puts: OrderedDict[tuple[int, int], tuple[Window, Puts | None]] = OrderedDict()
+        self._changes: PerWindow[Sequence[Change]] = PerWindow(_KEPT_WINDOWS)
+        self._puts: PerWindow[Puts | None] = PerWindow(_KEPT_WINDOWS)
 
     def of(self, window: Window, bucket: Bucket) -> Sequence[Change]:
         """The changes of one bucket in a window, in order."""
-        key = (id(window), bucket.space_id)
-        known = self._known.get(key)
-        if known is not None and known[0] is window:
-            return known[1]
-        made = tuple(_changes(window, bucket.space_id))
-        self._known[key] = (window, made)
-        while len(self._known) > _KEPT_WINDOWS:
-            self._known.popitem(last=False)
-        return made
+        return self._changes.of(
+            window, bucket.space_id, lambda: tuple(_changes(window, bucket.space_id))
+        )
 
     def puts_of(self, window: Window, bucket: Bucket) -> Puts | None:
         """What a window puts into one bucket; None if it does anything else to it."""
-        key = (id(window), bucket.space_id)
-        known = self._puts.get(key)
-        if known is not None and known[0] is window:
-            return known[1]
-        made = _puts(window, bucket.space_id)
-        self._puts[key] = (window, made)
-        while len(self._puts) > _KEPT_WINDOWS:
-            self._puts.popitem(last=False)
-        return made
+        return self._puts.of(window, bucket.space_id, lambda: _puts(window, bucket.space_id))
 
 
 def _puts(window: Window, space_id: int) -> Puts | None:
@@ -222,8 +230,10 @@ def _is_lost(change: Change) -> bool:
     return change.is_removal and change.item is not None and not change.item.cas
 
 
-def vbucket_table(wanted: Iterable[int]) -> bytes:
-    """One byte for each vbucket, 1 for those wanted."""
+def vbucket_table(wanted: Iterable[int] | None) -> bytes:
+    """One byte for each vbucket, 1 for those wanted; None: all."""
+    if wanted is None:
+        return b"\x01" * VBUCKETS
     table = bytearray(VBUCKETS)
     for vbucket in wanted:
         if vbucket < VBUCKETS:
@@ -231,13 +241,42 @@ def vbucket_table(wanted: Iterable[int]) -> bytes:
     return bytes(table)
 
 
-class Backfill:
-    """What a bucket holds, in chunks. `vbuckets`: those wanted; `clock`: Unix seconds; `prefix`:
-    how keys begin. Tuples of other keys may come with the last ones.
+class Chunks(ABC):
+    """What there is, in chunks. `start`: the position from which the log has to be followed; `end`:
+    up to which, None before the last chunk was read."""
 
-    `start`: the position from which the log has to be followed; `end`: up to which, None before
-    the last chunk was read.
-    """
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._ends: list[bytes] = []
+        self._signatures: list[int] = []
+        self.start = log.applied
+        self.end: VClock | None = None
+
+    @abstractmethod
+    def take(self) -> list[Item]:
+        """The next items; [] may come in between. `end` is set with the last ones."""
+
+    @abstractmethod
+    def _key(self, change: Change) -> bytes:
+        """Where a change stands in the order of the chunks."""
+
+    def _read(self, vclock: VClock, last: bytes | None) -> None:
+        """A chunk was read, as of that position, up to that key; None: it is the last one."""
+        self._signatures.append(vclock.signature)
+        if last is None:
+            self.end = vclock
+        else:
+            self._ends.append(last)
+
+    def was_seen(self, change: Change) -> bool:
+        """Whether a change of the log is in what was given already."""
+        place = 0 if change.item is None else bisect_left(self._ends, self._key(change))
+        return change.signature <= self._signatures[place]
+
+
+class Backfill(Chunks):
+    """What a bucket holds. `vbuckets`: those wanted; `clock`: Unix seconds; `prefix`: how keys
+    begin. Tuples of other keys may come with the last ones."""
 
     def __init__(
         self,
@@ -247,16 +286,12 @@ class Backfill:
         clock: Callable[[], float],
         prefix: bytes,
     ) -> None:
-        self._log = log
+        super().__init__(log)
         self._bucket = bucket
         self._wanted = frozenset(vbuckets)
         self._clock = clock
         self._prefix = prefix
         self._after: bytes | None = None
-        self._chunk_ends: list[bytes] = []
-        self._chunk_signatures: list[int] = []
-        self.start = log.applied
-        self.end: VClock | None = None
 
     @property
     def wanted(self) -> bytes:
@@ -264,7 +299,6 @@ class Backfill:
         return vbucket_table(self._wanted)
 
     def take(self) -> list[Item]:
-        """The next items; [] may come in between. `end` is set with the last ones."""
         now = self._clock()
         items = map(unpack_item, self.take_tuples())
         return [item for item in items if item.vbucket in self._wanted and not item.is_expired(now)]
@@ -276,36 +310,14 @@ class Backfill:
                 self._after, BACKFILL_CHUNK_ITEMS, BACKFILL_CHUNK_BYTES, begin=self._prefix
             )
             vclock = view.vclock
-        self._chunk_signatures.append(vclock.signature)
         self._after = unpack_item(found[-1]).key if found else None
-        if is_whole or self._after is None or not self._after.startswith(self._prefix):
-            self.end = vclock
-        else:
-            self._chunk_ends.append(self._after)
+        is_whole = is_whole or self._after is None or not self._after.startswith(self._prefix)
+        self._read(vclock, None if is_whole else self._after)
         return found
 
-    def was_seen(self, change: Change) -> bool:
-        """Whether a change of the log is in what was given already."""
-        item = change.item
-        if item is None:
-            return change.signature <= self._chunk_signatures[0]
-        place = bisect_left(self._chunk_ends, item.key)
-        return change.signature <= self._chunk_signatures[place]
-
-
-class Chunks(Protocol):
-    """What there is, in chunks; see `Backfill`."""
-
-    start: VClock
-    end: VClock | None
-
-    def take(self) -> list[Item]:
-        """The next items."""
-        ...
-
-    def was_seen(self, change: Change) -> bool:
-        """Whether a change of the log is in what was given already."""
-        ...
+    def _key(self, change: Change) -> bytes:
+        assert change.item is not None
+        return change.item.key
 
 
 def resolve(

@@ -17,15 +17,13 @@ space that is dropped ends its followers.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from logweir.errors import ConfigError, ErrorCode, RequestError
 from logweir.limits import BACKFILL_CHUNK_BYTES, BACKFILL_CHUNK_ITEMS
-from logweir.replication.bucket.feed import Change, Puts, resolve
+from logweir.replication.bucket.feed import Change, Chunks, PerWindow, Puts, resolve
 from logweir.replication.bucket.item import Item, VbucketState
 from logweir.replication.outgoing.shape import OPS, Entry, Shape, Stamp
 from logweir.replication.stream.hub import Window
@@ -88,7 +86,7 @@ class SpaceFeed:
         self._encoding = encoding
         self._datatype = 0 if encoding == "msgpack" else json_datatype
         self._shape = Shape(space, space.primary)
-        self._known: OrderedDict[int, tuple[Window, Sequence[SpaceChange]]] = OrderedDict()
+        self._known: PerWindow[Sequence[SpaceChange]] = PerWindow(_KEPT_WINDOWS)
 
     def shape(self) -> Shape:
         """How the space is shown now. Raises `RequestError` once it was dropped."""
@@ -136,14 +134,7 @@ class SpaceFeed:
 
     def changes(self, window: Window) -> Sequence[SpaceChange]:
         """The changes in a window of the log, in order; made once for all followers."""
-        known = self._known.get(id(window))
-        if known is not None and known[0] is window:
-            return known[1]
-        made = tuple(self._changes(window))
-        self._known[id(window)] = (window, made)
-        while len(self._known) > _KEPT_WINDOWS:
-            self._known.popitem(last=False)
-        return made
+        return self._known.of(window, self.space_id, lambda: tuple(self._changes(window)))
 
     def puts(self, window: Window) -> Puts | None:
         """None: they are not known as tuples of items."""
@@ -227,22 +218,17 @@ class SpaceFeeds:
         return known
 
 
-class SpaceBackfill:
-    """What a space holds, in chunks; see `logweir.replication.bucket.feed.Backfill`."""
+class SpaceBackfill(Chunks):
+    """What a space holds."""
 
     def __init__(self, log: Log, feed: SpaceFeed, is_wanted: bool) -> None:
-        self._log = log
+        super().__init__(log)
         self._feed = feed
         self._primary = feed.shape().primary
         self._after = _EMPTY
-        self._chunk_ends: list[bytes] = []
-        self._chunk_signatures: list[int] = []
         self._is_wanted = is_wanted
-        self.start = log.applied
-        self.end: VClock | None = None
 
     def take(self) -> list[Item]:
-        """The next items. `end` is set with the last ones."""
         items: list[Item] = []
         size = 0
         shape = self._feed.shape()
@@ -259,17 +245,9 @@ class SpaceBackfill:
                     whole = False
                     break
             vclock = view.vclock
-        self._chunk_signatures.append(vclock.signature)
-        if whole:
-            self.end = vclock
-        else:
-            self._chunk_ends.append(exact_key(self._after, self._primary))
+        self._read(vclock, None if whole else exact_key(self._after, self._primary))
         return items
 
-    def was_seen(self, change: Change) -> bool:
-        """Whether a change of the log is in what was given already."""
+    def _key(self, change: Change) -> bytes:
         assert isinstance(change, SpaceChange)
-        if change.item is None:
-            return change.signature <= self._chunk_signatures[0]
-        place = bisect_left(self._chunk_ends, exact_key(change.primary_key, self._primary))
-        return change.signature <= self._chunk_signatures[place]
+        return exact_key(change.primary_key, self._primary)

@@ -24,7 +24,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from logweir.limits import TAP_OUTPUT_HIGH_BYTES
-from logweir.replication.bucket.feed import Backfill, Change, Chunks, Feed, Puts, located
+from logweir.replication.bucket.feed import (
+    Backfill,
+    Change,
+    Chunks,
+    Feed,
+    Puts,
+    located,
+    vbucket_table,
+)
 from logweir.replication.bucket.item import VBUCKETS, VbucketState
 from logweir.replication.bucket.store import GroupItems
 from logweir.replication.memcached.push.names import LABEL, NamedStream
@@ -59,7 +67,7 @@ class Streaming:
         self.connect = connect
         self.feed: Feed = conversation.feed()
         self.wanted = frozenset(connect.vbuckets) or None
-        self._table = _table(self.wanted)
+        self._table = vbucket_table(self.wanted)
         self.stream: NamedStream | None = None
         self.task: asyncio.Task[None] | None = None
         self._service = service
@@ -174,7 +182,8 @@ class Streaming:
         plan = self._plan()
         vbuckets = self._vbuckets()
         if plan.start is None:
-            await self._backfill(vbuckets)
+            while await self._backfill_once(vbuckets):
+                pass
         else:
             await self._read_from(plan.start)
             if plan.missing:
@@ -224,11 +233,6 @@ class Streaming:
 
     # --- what exists ------------------------------------------------------------------------------
 
-    async def _backfill(self, vbuckets: Sequence[int]) -> None:
-        again = True
-        while again:
-            again = await self._backfill_once(vbuckets)
-
     async def _backfill_once(self, vbuckets: Sequence[int]) -> bool:
         """Give what exists. Returns whether it has to begin again: the bucket was emptied."""
         await self._takes()
@@ -247,7 +251,7 @@ class Streaming:
 
     async def _put_chunks(self, backfill: Chunks, vbuckets: Iterable[int]) -> None:
         """Everything that is there; the log is kept from where it is to be followed."""
-        wanted = _table(vbuckets)
+        wanted = vbucket_table(vbuckets)
         while backfill.end is None:
             if isinstance(backfill, Backfill):
                 tuples = backfill.take_tuples()
@@ -384,7 +388,7 @@ class Streaming:
         """Go over to the vbuckets that are wanted now."""
         before, self.wanted, self._filter = self.wanted, self._filter, None
         assert self.wanted is not None
-        self._table = _table(self.wanted)
+        self._table = vbucket_table(self.wanted)
         kept = self.wanted if before is None else self.wanted & before
         new = [vbucket for vbucket in self._vbuckets() if vbucket not in kept]
         if self.stream is not None:
@@ -566,13 +570,3 @@ class Streaming:
         """The last packet is out."""
         self._session.settle()
         self._link.flush()
-
-
-def _table(vbuckets: Iterable[int] | None) -> bytes:
-    """One byte for each vbucket, 0 for those that are not wanted; None: all are."""
-    if vbuckets is None:
-        return b"\x01" * VBUCKETS
-    table = bytearray(VBUCKETS)
-    for vbucket in vbuckets:
-        table[vbucket] = 1
-    return bytes(table)
