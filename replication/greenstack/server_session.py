@@ -164,25 +164,6 @@ class Settings:
         return [name for name in offered if name != "PLAIN" or self.plain]
 
 
-class _StreamPusher:
-    """See `stream.Pusher`."""
-
-    __slots__ = ("_name", "_session")
-
-    def __init__(self, session: ServerSession, name: bytes) -> None:
-        self._session = session
-        self._name = name
-
-    def push(self, frame: Frame) -> int:
-        return self._session.push(frame, self._name)
-
-    def next_opaque(self) -> int:
-        return self._session.next_opaque(self._name)
-
-    def push_all(self, data: bytes, count: int) -> None:
-        self._session.push_all(data, count)
-
-
 class ServerSession(BaseSession[Event]):
     """One client. `now`: seconds."""
 
@@ -193,7 +174,7 @@ class ServerSession(BaseSession[Event]):
         self.unawaited = 0
         self.streams: dict[bytes, Outgoing] = {}
         self._settings = settings
-        self.read: Callable[[bytes], int] = _read_nothing
+        self.read: Callable[[bytes], int] = lambda data: 0
         """Answers requests with which what came begins, if any; returns where others begin."""
         self._frames = FrameBuffer()
         self._attempt: Authentication | None = None
@@ -329,8 +310,7 @@ class ServerSession(BaseSession[Event]):
     ) -> Outgoing:
         """Begin to push a stream under a name that is not used."""
         credit_seconds = self._settings.credit_seconds
-        pusher = _StreamPusher(self, name)
-        made = Outgoing(name, lane, asked, pusher, now, credit_seconds=credit_seconds)
+        made = Outgoing(name, lane, asked, self, now, credit_seconds=credit_seconds)
         self.streams[name] = made
         return made
 
@@ -482,8 +462,3 @@ class ServerSession(BaseSession[Event]):
         if stream is not None and is_push and frame.status:
             reason = f"the client refused a row with status {frame.status:#06x}"
             events.append(StreamOver(stream, Status.INVALID_STATE, reason))
-
-
-def _read_nothing(data: bytes) -> int:
-    del data
-    return 0

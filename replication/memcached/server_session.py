@@ -175,7 +175,7 @@ class ServerSession(BaseSession[Event]):
         super().__init__()
         self.user: str | None = None
         self.producer: Producer[object] | None = None
-        self.read: Callable[[bytes], int] = _read_nothing
+        self.read: Callable[[bytes], int] = lambda data: 0
         """Answers requests with which what came begins, if any; returns where others begin."""
         self._settings = settings
         self._must_login = must_login
@@ -467,8 +467,3 @@ class ServerSession(BaseSession[Event]):
             if self._text is not None:
                 self._out.put(self._text.finish(self._settings.clock()))
             self.end(self._closing)
-
-
-def _read_nothing(data: bytes) -> int:
-    del data
-    return 0

@@ -18,7 +18,6 @@ from logweir.replication.greenstack.push.pushing import (
     Names,
     PushedHow,
     Pushes,
-    interpreted_kernel,
     lsns_of,
 )
 from logweir.replication.greenstack.push.stream import Outgoing
@@ -26,11 +25,12 @@ from logweir.replication.greenstack.wire import messages
 from logweir.replication.greenstack.wire import pushkernel as kernel
 from logweir.replication.greenstack.wire.codec import Flag, Frame, FrameBuffer, Opcode, encode_frame
 from logweir.replication.greenstack.wire.messages import StreamOpen, StreamRow
+from logweir.store.schema.bulk import interpreted
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import pack
 from logweir.wal.xrow import Row, RowType, encode_rows
 
-PLAIN = interpreted_kernel()
+PLAIN = interpreted(kernel)
 
 NOW = 1_800_000_000.0
 BUCKETS = {512: "default", 600: "orders"}
@@ -118,13 +118,13 @@ class Sink:
         self.data = b""
         self.opaque = 0x80000001
 
-    def push(self, frame: Frame) -> int:
+    def push(self, frame: Frame, stream: bytes) -> int:
         """See `Pusher`."""
         whole = Frame(frame.opcode, self.opaque, frame.payload, None, frame.flags, frame.flex)
         self.push_all(encode_frame(whole), 1)
         return len(encode_frame(whole))
 
-    def next_opaque(self) -> int:
+    def next_opaque(self, stream: bytes) -> int:
         """See `Pusher`."""
         return self.opaque
 

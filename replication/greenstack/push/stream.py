@@ -65,12 +65,13 @@ def _microseconds(timestamp: float) -> int:
 class Pusher(Protocol):
     """Where the frames of a stream go, as requests of ours."""
 
-    def push(self, frame: Frame) -> int:
-        """Send a frame, whose opaque is set there. Returns its bytes."""
+    def push(self, frame: Frame, stream: bytes) -> int:
+        """Send a frame, whose opaque is set there, of the stream of that name. Returns its
+        bytes."""
         ...
 
-    def next_opaque(self) -> int:
-        """The opaque with which frames begin that are given to `push_all` next."""
+    def next_opaque(self, stream: bytes) -> int:
+        """The opaque with which frames of a stream begin that are given to `push_all` next."""
         ...
 
     def push_all(self, data: bytes, count: int) -> None:
@@ -139,7 +140,7 @@ class Outgoing:
         flags = Flag.QUIET | Flag.MORE if has_more else Flag.QUIET
         frame = Frame(opcode, payload=payload, flags=flags, flex=flex)
         self._is_inside = has_more
-        self._count(self._pusher.push(frame), 1, now)
+        self._count(self._pusher.push(frame, self.name), 1, now)
 
     def put_rows(self, data: bytes, at: int, lsns: array[int], names: Names, now: float) -> Pushed:
         """Push rows of a block from byte `at` on, whole transactions as long as there is room and,
@@ -158,7 +159,7 @@ class Outgoing:
 
     def _pushes(self, lsns: array[int], names: Names, most_bytes: int) -> Pushes:
         limit = min(self.window_bytes - self.owed_bytes, most_bytes)
-        opaque = self._pusher.next_opaque()
+        opaque = self._pusher.next_opaque(self.name)
         return Pushes(lsns, names, self.choice, self._front, opaque, limit)
 
     def put_documents(
@@ -174,7 +175,7 @@ class Outgoing:
             wanted=wanted,
             now=clock,
             front=self._front,
-            opaque=self._pusher.next_opaque(),
+            opaque=self._pusher.next_opaque(self.name),
             limit_bytes=min(self.window_bytes - self.owed_bytes, STEP_BYTES),
         )
         return self._put(pushed, now)
@@ -195,18 +196,16 @@ class Outgoing:
     def mark(self, kind: MarkKind, position: VClock, now: float, time_us: int) -> None:
         """Send a mark. `time_us`: microseconds since 1970."""
         self.position = position
-        payload = Mark(kind, position, time_us).encode()
-        self._pusher.push(
-            Frame(Opcode.STREAM_MARK, payload=payload, flags=Flag.QUIET, flex=self._flex)
-        )
+        self._say(Opcode.STREAM_MARK, Mark(kind, position, time_us).encode())
         self._last_sent = now
 
     def close(self, status: int, reason: str) -> None:
         """Say that the stream ends."""
-        payload = encode_close(status, reason)
-        self._pusher.push(
-            Frame(Opcode.STREAM_CLOSE, payload=payload, flags=Flag.QUIET, flex=self._flex)
-        )
+        self._say(Opcode.STREAM_CLOSE, encode_close(status, reason))
+
+    def _say(self, opcode: Opcode, payload: bytes) -> None:
+        frame = Frame(opcode, payload=payload, flags=Flag.QUIET, flex=self._flex)
+        self._pusher.push(frame, self.name)
 
     def credit(self, count_bytes: int, now: float) -> None:
         """The client has taken so many bytes."""
