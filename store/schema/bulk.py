@@ -25,7 +25,6 @@ from logweir.store.schema.fieldtype import EXT_MASKS, PLAIN_MASKS, MpType
 from logweir.store.schema.format import HEADER_BYTES, TupleFormat
 from logweir.store.schema.keys import index_keys
 from logweir.store.schema.values import LargeTuple, invalid_msgpack, read_array
-from logweir.wal import kernel as rows_kernel
 from logweir.wal.mp import Value, packer
 
 try:
@@ -55,15 +54,26 @@ def interpreted(module: ModuleType) -> ModuleType:
     assert spec.loader is not None
     plain = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(plain)
-    for name, called in tuple(vars(plain).items()):
-        if isinstance(called, ModuleType) and hasattr(called, "COMPILED"):
-            vars(plain)[name] = interpreted(called)
+    for name, called in _called(plain).items():
+        vars(plain)[name] = interpreted(called)
     return plain
 
 
-if rows_kernel.COMPILED and not kernel.COMPILED:
-    # The C functions of the one kernel can only be called by the other compiled.
-    vars(kernel)["rows"] = interpreted(rows_kernel)
+def _called(module: ModuleType) -> dict[str, ModuleType]:
+    """The kernels that one calls, by the names that it has for them."""
+    found = vars(module).items()
+    return {k: v for k, v in found if isinstance(v, ModuleType) and hasattr(v, "COMPILED")}
+
+
+def interpret_calls(*modules: ModuleType) -> None:
+    """Let those of them that are not compiled call plain Python, too: see `interpreted`."""
+    for module in modules:
+        called = _called(module)
+        if not module.COMPILED and any(one.COMPILED for one in called.values()):
+            vars(module).update((name, interpreted(one)) for name, one in called.items())
+
+
+interpret_calls(kernel)
 
 
 def pack_tuples(tuples: Sequence[Sequence[Value]]) -> tuple[bytes, Bounds]:

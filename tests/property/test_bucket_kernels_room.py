@@ -14,8 +14,6 @@ from support.canary import Room, Table, every_room, short
 from interop.gsraw import get, mutation
 from interop.kvclient import store
 from logweir.replication.bucket.item import VBUCKETS, Item, pack_item
-from logweir.replication.greenstack.push import pushing
-from logweir.replication.greenstack.serve import runs
 from logweir.replication.greenstack.wire import kernel as gs_kernel
 from logweir.replication.greenstack.wire import pushkernel
 from logweir.replication.greenstack.wire.codec import encode_frame
@@ -24,14 +22,13 @@ from logweir.replication.memcached.wire import pushkernel as tap_pushkernel
 from logweir.replication.memcached.wire.codec import Opcode, Packet, encode_request
 from logweir.store.schema.bulk import interpreted
 
-PLAIN_GS = runs.interpreted_kernel()
-PLAIN_PUSH = pushing.interpreted_kernel()
-ANY_COMPILED = runs.ANY_COMPILED
+PLAIN_GS = interpreted(gs_kernel)
+PLAIN_PUSH = interpreted(pushkernel)
 TAP = [pytest.param(interpreted(tap_kernel), id="plain")]
 TAP_PUSHES = [pytest.param(interpreted(tap_pushkernel), id="plain")]
 GREENSTACK = [pytest.param(PLAIN_GS, id="plain")]
 PUSHES = [pytest.param(PLAIN_PUSH, id="plain")]
-if ANY_COMPILED:
+if gs_kernel.COMPILED:
     TAP.append(pytest.param(tap_kernel, id="compiled"))
     TAP_PUSHES.append(pytest.param(tap_pushkernel, id="compiled"))
     GREENSTACK.append(pytest.param(gs_kernel, id="compiled"))

@@ -14,8 +14,9 @@ from interop.gsraw import mutation
 from logweir.replication.greenstack.serve import runs
 from logweir.replication.greenstack.wire import kernel
 from logweir.replication.greenstack.wire.codec import encode_frame
+from logweir.store.schema.bulk import interpreted
 
-PLAIN = runs.interpreted_kernel()
+PLAIN = interpreted(runs.kernel)
 
 
 def taken(module: ModuleType, data: bytes) -> tuple[int, list[int], list[int]]:

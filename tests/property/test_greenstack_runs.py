@@ -49,6 +49,7 @@ from logweir.replication.greenstack.wire.messages import (
 from logweir.replication.protocols import parse_listen_url
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
+from logweir.store.schema.bulk import interpreted
 from logweir.store.state import layers
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import Row
@@ -108,7 +109,7 @@ DOCUMENTS = st.tuples(
 )
 
 
-PLAIN = runs.interpreted_kernel()
+PLAIN = interpreted(runs.kernel)
 
 
 class Side:
@@ -474,7 +475,7 @@ def test_broken_frames_are_never_taken_for_others() -> None:
     """Whatever is in a run, the ordinary decoder reads the same of it; compiled and interpreted
     find the same."""
     chance = random.Random(405)
-    plain = runs.interpreted_kernel()
+    plain = interpreted(runs.kernel)
     gets = b"".join(encode_frame(get(b"key%d" % n, opaque=n)) for n in range(5))
     for turn in range(600):
         data = bytearray(run_bytes(5) if turn % 2 else gets)

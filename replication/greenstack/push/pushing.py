@@ -10,16 +10,14 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from types import ModuleType
 from typing import Final
 
 from logweir.limits import VCLOCK_COMPONENTS
 from logweir.replication.bucket.feed import vbucket_table
 from logweir.replication.bucket.item import VBUCKETS, Item
-from logweir.replication.greenstack.wire import pushkernel
+from logweir.replication.greenstack.wire import pushkernel as kernel
 from logweir.replication.greenstack.wire.codec import FlexKey
-from logweir.store.schema.bulk import interpreted
-from logweir.wal import kernel as rows_kernel
+from logweir.store.schema.bulk import interpret_calls
 
 __all__ = [
     "Choice",
@@ -27,21 +25,15 @@ __all__ = [
     "Pushed",
     "PushedHow",
     "Pushes",
-    "interpreted_kernel",
     "lsns_of",
     "push_documents",
 ]
 
 
-def interpreted_kernel() -> ModuleType:
-    """The kernel as plain Python, and the others that it calls."""
-    return interpreted(pushkernel)
+interpret_calls(kernel)
 
-
-_is_mixed: Final = not pushkernel.COMPILED and rows_kernel.COMPILED
-kernel: Final = interpreted_kernel() if _is_mixed else pushkernel
 _ROOM_BYTES: Final = 2 * 1024 * 1024
-_EVERY: Final = vbucket_table(range(VBUCKETS))
+_EVERY: Final = vbucket_table(None)
 _rooms: Final[list[bytearray]] = []
 """Buffers to be used again: memory that is new costs more than what is done in it."""
 

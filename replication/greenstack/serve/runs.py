@@ -11,14 +11,12 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucket import kernel as bucket_kernel
 from logweir.replication.bucket.batch import AT, WHOLE, Said
 from logweir.replication.greenstack.serve.commands import Failed, told
-from logweir.replication.greenstack.wire import kernel as compiled
+from logweir.replication.greenstack.wire import kernel
 from logweir.replication.greenstack.wire.codec import (
     Flag,
     FlexKey,
@@ -30,18 +28,15 @@ from logweir.replication.greenstack.wire.codec import (
     encode_frame,
 )
 from logweir.store.engine.reader import PlainRequests
-from logweir.store.schema.bulk import interpreted
-from logweir.wal import kernel as rows_kernel
+from logweir.store.schema.bulk import interpret_calls
 
 __all__ = [
-    "ANY_COMPILED",
     "READ_CODES",
     "Asked",
     "GetReader",
     "Joined",
     "RequestRun",
     "encode",
-    "interpreted_kernel",
     "run_of",
     "take_run",
 ]
@@ -58,16 +53,7 @@ _ZERO: Final = array("Q", (0,))
 _LANE: Final = FlexKey.LANE.value  # plain: it is asked for each request
 
 
-def interpreted_kernel() -> ModuleType:
-    """The kernel as plain Python, and those that it calls."""
-    return interpreted(compiled)
-
-
-ANY_COMPILED: Final = compiled.COMPILED or bucket_kernel.COMPILED or rows_kernel.COMPILED
-"""The C functions of a compiled kernel can only be called by another."""
-
-_is_mixed: Final = not compiled.COMPILED and ANY_COMPILED
-kernel: Final = interpreted_kernel() if _is_mixed else compiled
+interpret_calls(kernel)
 
 
 @dataclass(slots=True)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from logweir.errors import LimitExceeded, RequestError
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucket import kernel as bucketkernel
 from logweir.replication.bucket.batch import Said
 from logweir.replication.bucket.item import unpack_item
 from logweir.replication.bucket.joint import RUN_MAX, Part
@@ -32,8 +31,7 @@ from logweir.replication.memcached.wire.codec import (
 )
 from logweir.store.commit.group import Group
 from logweir.store.engine.reader import PlainRequests
-from logweir.store.schema.bulk import interpreted
-from logweir.wal import kernel as rows_kernel
+from logweir.store.schema.bulk import interpret_calls
 
 __all__ = [
     "Asked",
@@ -53,14 +51,7 @@ _KEY_BYTES: Final = 250  # limits.TAP_KEY_BYTES
 _ZERO: Final = array("Q", (0,))
 
 
-def _choose() -> None:
-    """The C functions of the other kernels can only be called by a compiled one."""
-    called = {"bucket": bucketkernel, "rows": rows_kernel}
-    if not kernel.COMPILED and any(one.COMPILED for one in called.values()):
-        vars(kernel).update((name, interpreted(one)) for name, one in called.items())
-
-
-_choose()
+interpret_calls(kernel)
 
 
 @dataclass(slots=True)

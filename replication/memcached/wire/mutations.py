@@ -6,11 +6,9 @@ from array import array
 from dataclasses import dataclass
 from typing import Final
 
-from logweir.replication.bucket import kernel as bucketkernel
 from logweir.replication.bucket.item import VBUCKETS, unpack_item
 from logweir.replication.memcached.wire import pushkernel
-from logweir.store.schema.bulk import interpreted
-from logweir.wal import kernel as rows_kernel
+from logweir.store.schema.bulk import interpret_calls
 
 __all__ = ["MutationRun", "encode_mutations", "touched_vbuckets"]
 
@@ -22,14 +20,7 @@ _rooms: Final[list[tuple[bytearray, array[int]]]] = []
 """Buffers to be used again: memory that is new costs more than what is done in it."""
 
 
-def _choose() -> None:
-    """The C functions of the other kernels can only be called by a compiled one."""
-    called = {"bucket": bucketkernel, "rows": rows_kernel}
-    if not pushkernel.COMPILED and any(one.COMPILED for one in called.values()):
-        vars(pushkernel).update((name, interpreted(one)) for name, one in called.items())
-
-
-_choose()
+interpret_calls(pushkernel)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from typing import Final
 
 from logweir.errors import LimitExceeded
 from logweir.limits import TAP_VALUE_BYTES, TEXT_KEYS_BYTES, TEXT_LINE_BYTES
-from logweir.replication.bucket import kernel as bucketkernel
 from logweir.replication.memcached.wire import (
     linekernel,
     metakernel,
@@ -27,8 +26,7 @@ from logweir.replication.memcached.wire import (
 from logweir.replication.memcached.wire.codec import Opcode, Packet, encode_answer, encode_request
 from logweir.replication.memcached.wire.textforms import QUIET, line_number
 from logweir.replication.session import InputBuffer
-from logweir.store.schema.bulk import interpreted
-from logweir.wal import kernel as rows_kernel
+from logweir.store.schema.bulk import interpret_calls
 
 __all__ = ["TextCodec"]
 
@@ -39,16 +37,7 @@ _KEYS: Final = re.compile(rb" {0,100}gets? ")
 _NUMBER: Final = re.compile(rb"[ \t\n\v\f\r]*([+-]?[0-9]+)(?=[ \t\n\v\f\r]|\Z)")
 
 
-def _choose() -> None:
-    """The C functions of the other kernels can only be called by a compiled one."""
-    called = {"bucket": bucketkernel, "rows": rows_kernel}
-    called |= {"words_of": wordkernel, "meta": metakernel}
-    for kernel in (wordkernel, metakernel, linekernel, tellkernel):
-        if not kernel.COMPILED and any(one.COMPILED for one in called.values()):
-            vars(kernel).update((name, interpreted(one)) for name, one in called.items())
-
-
-_choose()
+interpret_calls(wordkernel, metakernel, linekernel, tellkernel)
 
 
 class TextCodec:

@@ -15,7 +15,7 @@ from logweir.limits import SYNAPSE_LINE_BYTES, SYNAPSE_STREAMS
 from logweir.replication.outgoing.shape import Entry, Stamp
 from logweir.replication.synapse.wire import kernel, linekernel
 from logweir.replication.synapse.wire.codec import Dialect, row_json
-from logweir.store.schema.bulk import interpreted
+from logweir.store.schema.bulk import interpret_calls
 from logweir.wal import kernel as rows_kernel
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import pack, unpack
@@ -35,9 +35,7 @@ __all__ = [
     "render",
 ]
 
-if rows_kernel.COMPILED and not linekernel.COMPILED:
-    # The C functions of the one kernel can only be called by the other compiled.
-    vars(linekernel)["packed_rows"] = interpreted(rows_kernel)
+interpret_calls(linekernel)
 
 BATCH_ROWS: Final = 4096
 _OUT_BYTES: Final = 1 << 20
