@@ -1,21 +1,24 @@
-"""Connecting to a peer: `dial`, a connection whose requests are answered by their numbers, and a
-client that connects when it is first needed, and again when its connection was lost."""
+"""Connecting to a peer: `dial`, a connection whose requests are answered by their numbers, one that
+is sent a stream, and a client that connects when it is first needed, and again when its connection
+was lost."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from logweir.errors import LogweirError, RemoteProtocolError, Unreachable
-from logweir.limits import CONNECT_SECONDS, TLS_HANDSHAKE_SECONDS
+from logweir.limits import CONNECT_SECONDS, TLS_HANDSHAKE_SECONDS, UPSTREAM_WAITING_BYTES
+from logweir.replication.budget import Unanswered
 from logweir.replication.link import Conversation, Link
 from logweir.replication.session import Session
 from logweir.replication.urls import Schemes, Url, read_url
 
-__all__ = ["Asking", "Closing", "Reconnecting", "client_tls", "dial", "dial_with"]
+__all__ = ["Asking", "Closing", "Inbox", "Reconnecting", "client_tls", "dial", "dial_with"]
 
 
 class Closing(ABC):
@@ -120,6 +123,58 @@ class Asking(ABC, Generic[S, A]):
         """Wait until the connection is gone."""
         if self._link is not None:
             await asyncio.shield(self._link.gone)
+
+
+E = TypeVar("E")
+
+
+class Inbox(Generic[E]):
+    """The conversation of who is sent a stream: events wait until they are asked for; above
+    `limits.UPSTREAM_WAITING_BYTES` of them the peer is not read, so that a slow store slows it
+    down. `size`: bytes of an event; `on_data`: called whenever something came; `peer`: its name."""
+
+    peer: ClassVar[str] = "server"
+
+    def __init__(
+        self, link: Link, url: Url, size: Callable[[E], int], on_data: Callable[[], None]
+    ) -> None:
+        self.link = link
+        self.url = url
+        self._size = size
+        self._on_data = on_data
+        self._waiting: deque[E] = deque()
+        self._unanswered = Unanswered(link, UPSTREAM_WAITING_BYTES)
+        self._news = asyncio.Event()
+        self._end = ""
+
+    def handle(self, events: Sequence[E]) -> None:
+        """See `Conversation`."""
+        self._waiting.extend(events)
+        self._unanswered.add(sum(map(self._size, events)))
+        self._on_data()
+        self._news.set()
+
+    def closed(self, reason: str) -> None:
+        """See `Conversation`."""
+        self._end = reason
+        self._news.set()
+
+    async def first(self) -> E:
+        """The next event, which stays. Raises `Unreachable` once the connection is gone and
+        nothing is left."""
+        while not self._waiting:
+            if self._end:
+                raise Unreachable(str(self.url), self._end, hint=f"see the {self.peer}'s log")
+            self._news.clear()
+            await self._news.wait()
+        return self._waiting[0]
+
+    async def next(self) -> E:
+        """The next event. Raises as `first`."""
+        event = await self.first()
+        self._waiting.popleft()
+        self._unanswered.add(-self._size(event))
+        return event
 
 
 C = TypeVar("C", bound=Asking[Any, Any])

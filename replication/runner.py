@@ -29,9 +29,9 @@ from logweir.errors import LogweirError, SourceStopped, Unreachable
 from logweir.limits import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics, StreamFigures
-from logweir.replication.urls import STALL_SECONDS
+from logweir.replication.urls import STALL_SECONDS, Url
 
-__all__ = ["Progress", "Runner", "Source", "SourceState", "SourceStatus", "Timing"]
+__all__ = ["Progress", "Runner", "Source", "SourceState", "SourceStatus", "Timing", "UrlSource"]
 
 _log = get_logger("logweir.replication")
 
@@ -141,6 +141,18 @@ class Source(Protocol):
         `OSError` if it may.
         """
         ...
+
+
+class UrlSource:
+    """The address of a `Source`."""
+
+    def __init__(self, url: Url) -> None:
+        self._url = url
+
+    @property
+    def url(self) -> str:
+        """See `Source`."""
+        return str(self._url)
 
 
 class Runner:

@@ -40,25 +40,24 @@ from all vbuckets, or from those named.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from logweir.errors import ConfigError, LogweirError, SourceStopped, Unreachable
-from logweir.limits import BACKFILL_CHUNK_ITEMS, UPSTREAM_STEP_BYTES, UPSTREAM_WAITING_BYTES
-from logweir.replication.bucket.address import bucket_of, vbuckets_of
+from logweir.limits import BACKFILL_CHUNK_ITEMS, UPSTREAM_STEP_BYTES
+from logweir.replication.bucket.address import vbuckets_of
 from logweir.replication.bucket.change import NO_REPLACE, TAKE
+from logweir.replication.bucket.follow import BucketSource
 from logweir.replication.bucket.item import (
     RELATIVE_SECONDS,
     VbucketState,
     unpack_item,
 )
 from logweir.replication.bucket.seen import SeenKeys
-from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
-from logweir.replication.budget import Unanswered
-from logweir.replication.dialer import dial
+from logweir.replication.bucket.store import Bucket, GroupItems, ViewItems
+from logweir.replication.dialer import Inbox, dial_with
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
 from logweir.replication.memcached.client_session import (
@@ -73,12 +72,9 @@ from logweir.replication.memcached.wire.codec import Opcode, Status
 from logweir.replication.memcached.wire.marks import Marks
 from logweir.replication.memcached.wire.messages import Connect, Opaque, Option, TapMessage
 from logweir.replication.runner import Progress, SourceState
-from logweir.replication.service.names import local_name
 from logweir.replication.service.shared import Shared
-from logweir.replication.stream import positions
 from logweir.replication.urls import Url, option_choice
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
 
 __all__ = ["FollowOptions", "TapSource", "read_follow_options"]
 
@@ -93,31 +89,13 @@ _EXPIRIES: Final = ("ignore", "relative", "absolute")
 _ACTIVE: Final = int(VbucketState.ACTIVE)
 
 
-class _Upstream:
-    """The conversation of a consumer: events wait until they are asked for."""
+class _Upstream(Inbox[StreamEvent]):
+    """The conversation of a consumer."""
 
     def __init__(self, link: Link, url: Url, session: ClientSession, alive: Callable[[], None]):
-        self.link = link
+        super().__init__(link, url, _size, alive)
         self.session = session
-        self._url = url
-        self._alive = alive
-        self._waiting: deque[StreamEvent] = deque()
-        self._unanswered = Unanswered(link, UPSTREAM_WAITING_BYTES)
-        self._news = asyncio.Event()
-        self._end = ""
         self.started = 0  # Unix seconds; 0: nobody asked
-
-    def handle(self, events: Sequence[StreamEvent]) -> None:
-        """See `Conversation`."""
-        self._waiting.extend(events)
-        self._unanswered.add(sum(map(_size, events)))
-        self._alive()
-        self._news.set()
-
-    def closed(self, reason: str) -> None:
-        """See `Conversation`."""
-        self._end = reason
-        self._news.set()
 
     @property
     def ended_whole(self) -> bool:
@@ -125,10 +103,10 @@ class _Upstream:
         return self.session.ended_whole
 
     async def begun(self) -> None:
-        """Returns when the server has let us into the bucket. Raises as `step`."""
-        while not self._waiting and not self._end:
-            self._news.clear()
-            await self._news.wait()
+        """Returns when the server has let us into the bucket, or the connection is gone. Raises
+        what it was refused with."""
+        with contextlib.suppress(Unreachable):  # which `step` raises
+            await self.first()
         if self._waiting and isinstance(self._waiting[0], Refused):
             raise self._refusal(self._waiting[0])
 
@@ -140,7 +118,8 @@ class _Upstream:
         taken: list[TapMessage] = []
         size = 0
         while not taken:
-            while self._waiting and size < UPSTREAM_STEP_BYTES:
+            await self.first()
+            while self._waiting and (size < UPSTREAM_STEP_BYTES or not taken):
                 event = self._waiting.popleft()
                 size += _size(event)
                 if isinstance(event, Refused):
@@ -149,18 +128,13 @@ class _Upstream:
                     self.started = self._known(event)
                 if isinstance(event, TapMessage):
                     taken.append(event)
-            if not taken:
-                if self._end:
-                    raise Unreachable(str(self._url), self._end, hint="see the server's log")
-                self._news.clear()
-                await self._news.wait()
         self._unanswered.add(-size)
         return taken
 
     def _known(self, event: Started) -> int:
         if event.at is None:
             raise SourceStopped(
-                f"{self._url}: its STAT does not say when the server was started",
+                f"{self.url}: its STAT does not say when the server was started",
                 hint="write expiry=ignore or expiry=absolute",
             )
         return event.at
@@ -169,13 +143,13 @@ class _Upstream:
         text = f"{event.what} was refused with status {event.status:#06x} {event.text}"
         if event.status == Status.UNKNOWN_COMMAND:
             return SourceStopped(
-                f"{self._url}: {text}", hint="it does not speak TAP; Couchbase before 5.0 does"
+                f"{self.url}: {text}", hint="it does not speak TAP; Couchbase before 5.0 does"
             )
         if event.status == Status.NOT_FOUND:
             hint = "there is no such bucket: make it there, or name another in the address"
         else:
             hint = "check user and password, and its log"
-        return Unreachable(str(self._url), text, hint=hint)
+        return Unreachable(str(self.url), text, hint=hint)
 
 
 def _size(event: StreamEvent) -> int:
@@ -210,30 +184,18 @@ def read_follow_options(url: Url, *, once: bool) -> FollowOptions:
     return FollowOptions(expiry, is_big_endian(url), vbuckets, takes_over, dumps, bool(eof))
 
 
-class TapSource:
-    """One server, for a `Runner`. `shared`: our own server's state; `once`: see the module.
-
-    Raises `ConfigError`.
-    """
+class TapSource(BucketSource):
+    """One server, for a `Runner`. `once`: see the module."""
 
     def __init__(self, shared: Shared, url: Url, *, once: bool = False) -> None:
-        self._shared = shared
-        self._url = url
+        super().__init__(shared, url)
         self.options = options = read_follow_options(url, once=once)
-        self._buckets = Buckets(shared.log, shared.options.clock)
-        self._local = local_name(url.option("name"), bucket_of(url))
         suffix = "-takeover" if options.takes_over else "-dump" if options.dumps else ""
-        self.name = f"logweir-{shared.log.instance}{suffix}".encode()
-
-    @property
-    def url(self) -> str:
-        """See `Source`."""
-        return str(self._url)
+        self.name += suffix.encode()
 
     async def attempt(self, progress: Progress) -> None:
         """See `Source`."""
-        bucket = self._buckets.fill(self._local)
-        positions.make_spaces(self._shared.log)
+        bucket = self.fill()
         if self.options.takes_over and self.taken(bucket).issuperset(self.options.vbuckets):
             progress.finished()
             return
@@ -245,15 +207,11 @@ class TapSource:
             asks_start=self.options.expiry == "relative",
             big_endian_producer=self.options.big_endian,
         )
-        made: list[_Upstream] = []
-
-        def begin(link: Link) -> _Upstream:
-            made.append(_Upstream(link, self._url, session, progress.alive))
-            return made[0]
-
-        link = await dial(self._url, begin)
+        link, upstream = await dial_with(
+            self._url, lambda link: _Upstream(link, self._url, session, progress.alive)
+        )
         try:
-            await _Following(self, bucket, made[0], progress).run()
+            await _Following(self, bucket, upstream, progress).run()
         finally:
             link.close("the consumer is done")
 
@@ -274,30 +232,17 @@ class TapSource:
 
     def tokens(self, bucket: Bucket) -> dict[int, int]:
         """The ids of the checkpoints that we have, by vbucket."""
-        found = positions.position(self._shared.log, self.url, _STREAM, bucket.name) or {}
+        found = self.position(_STREAM, bucket.name)
         return {int(vbucket): int(number) for vbucket, number in found.items()}
 
     def taken(self, bucket: Bucket) -> set[int]:
         """The vbuckets that were taken over."""
-        found = positions.position(self._shared.log, self.url, _TAKEOVER, bucket.name) or {}
-        return {int(vbucket) for vbucket in found}
+        return {int(vbucket) for vbucket in self.position(_TAKEOVER, bucket.name)}
 
     def note_taken(self, group: Group, bucket: Bucket, vbuckets: set[int]) -> None:
         """Keep which vbuckets were taken over, in the open transaction."""
-        time_ms = int(self._shared.options.clock() * 1000)
         named = {str(vbucket): 1 for vbucket in sorted(vbuckets)}
-        positions.put_position(group, self.url, _TAKEOVER, bucket.name, named, time_ms)
-
-    async def apply(
-        self, bucket: Bucket, work: Callable[[GroupItems, Group], None], size: int
-    ) -> None:
-        """Do `work` as one transaction; returns when it is durable."""
-        now = self._shared.options.clock
-
-        def apply(group: Group) -> None:
-            work(GroupItems(bucket, group, now()), group)
-
-        await self._shared.run(Job(apply, size))
+        self.put_position(group, _TAKEOVER, bucket, named)
 
     def others(
         self, bucket: Bucket, after: tuple[int, bytes], seen: SeenKeys
@@ -331,9 +276,8 @@ class TapSource:
 
     def note(self, group: Group, bucket: Bucket, tokens: dict[int, int]) -> None:
         """Keep the ids of checkpoints, in the open transaction."""
-        time_ms = int(self._shared.options.clock() * 1000)
         named = {str(vbucket): number for vbucket, number in tokens.items()}
-        positions.put_position(group, self.url, _STREAM, bucket.name, named, time_ms)
+        self.put_position(group, _STREAM, bucket, named)
 
 
 class _Following:

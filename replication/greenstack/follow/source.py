@@ -21,7 +21,7 @@ A server without the extension, and one that is no Greenstack server, is told as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -29,9 +29,10 @@ from logweir.errors import ConfigError, PeerRefused, SourceStopped, Unreachable
 from logweir.limits import UPSTREAM_STEP_BYTES
 from logweir.replication.bucket.address import bucket_of, vbuckets_of
 from logweir.replication.bucket.change import BURY, TAKE, TAKEN
+from logweir.replication.bucket.follow import BucketSource
 from logweir.replication.bucket.item import Item, VbucketState
 from logweir.replication.bucket.seen import SeenKeys
-from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
+from logweir.replication.bucket.store import Bucket, GroupItems
 from logweir.replication.greenstack.client.connection import Connection, Stream, status_of
 from logweir.replication.greenstack.follow.incoming import (
     Alive,
@@ -47,12 +48,9 @@ from logweir.replication.greenstack.wire.codec import Status
 from logweir.replication.greenstack.wire.messages import Feature, StreamOpen, StreamRow
 from logweir.replication.logs import get_logger
 from logweir.replication.runner import Progress, SourceState
-from logweir.replication.service.names import local_name
 from logweir.replication.service.shared import Shared
-from logweir.replication.stream import positions
 from logweir.replication.urls import Url, option_choice
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
 from logweir.wal.vclock import VClock
 
 __all__ = ["GreenstackSource", "read_options"]
@@ -66,28 +64,19 @@ _NOTE_ROWS: Final = 1000
 _ANEW: Final = frozenset((Status.ROLLBACK, Status.POSITION_GONE))
 
 
-class GreenstackSource:
-    """One server, for a `Runner`. `shared`: our own server's state."""
+class GreenstackSource(BucketSource):
+    """One server, for a `Runner`."""
+
+    divides = False
 
     def __init__(self, shared: Shared, url: Url) -> None:
-        self._shared = shared
-        self._url = url
-        self._theirs = bucket_of(url)
-        self._local = local_name(url.option("name"), self._theirs)
-        self._buckets = Buckets(shared.log, shared.options.clock)
+        super().__init__(shared, url)
         self._is_from_now, prefix, self._vbuckets = read_options(url)
         self.choice = Choice(prefix, self._vbuckets)
-        self.name = f"logweir-{shared.log.instance}".encode()
-
-    @property
-    def url(self) -> str:
-        """See `Source`."""
-        return str(self._url)
 
     async def attempt(self, progress: Progress) -> None:
         """See `Source`."""
-        bucket = self._buckets.fill(self._local)
-        positions.make_spaces(self._shared.log)
+        bucket = self.fill()
         needed = {Feature.CHANGE_STREAM: "change streams"}
         if not self.choice.is_all:
             needed[Feature.FILTERS] = "filters of change streams"
@@ -109,7 +98,7 @@ class GreenstackSource:
 
     async def _open(self, connection: Connection, bucket: Bucket) -> Stream:
         asked = StreamOpen(
-            buckets=(self._theirs,),
+            buckets=(bucket_of(self._url),),
             window_bytes=_WINDOW_BYTES,
             prefix=self.choice.prefix,
             vbuckets=self._vbuckets,
@@ -131,27 +120,14 @@ class GreenstackSource:
             stream = await connection.stream(self.name, replace(asked, now=True))
             await self.keep(bucket, stream.opened_at, stream.instance)
             return stream
-        _log.info("greenstack.full_copy", url=self.url, bucket=self._theirs)
+        _log.info("greenstack.full_copy", url=self.url, bucket=bucket_of(self._url))
         return await connection.stream(self.name, replace(asked, snapshot=True))
 
     def tokens(self, bucket: str) -> tuple[VClock, str]:
         """Position and UUID of the server's instance; "": there is no position yet."""
-        found = dict(positions.position(self._shared.log, self.url, _STREAM, bucket) or {})
+        found = dict(self.position(_STREAM, bucket))
         instance = str(found.pop(_INSTANCE, ""))
         return VClock({int(origin): int(lsn) for origin, lsn in found.items()}), instance
-
-    async def apply(
-        self, bucket: Bucket, work: Callable[[GroupItems, Group], None], size: int
-    ) -> None:
-        """Do `work` as one transaction; returns when it is durable."""
-        now = self._shared.options.clock
-
-        def apply(group: Group) -> None:
-            items = GroupItems(bucket, group, now())
-            items.divides = False
-            work(items, group)
-
-        await self._shared.run(Job(apply, size))
 
     async def keep(self, bucket: Bucket, position: VClock, instance: str) -> None:
         """Keep a position, in a transaction of its own."""
@@ -163,8 +139,7 @@ class GreenstackSource:
         """Keep a position, in the open transaction."""
         tokens: dict[str, object] = {str(origin): lsn for origin, lsn in position.items()}
         tokens[_INSTANCE] = instance
-        time_ms = int(self._shared.options.clock() * 1000)
-        positions.put_position(group, self.url, _STREAM, bucket.name, tokens, time_ms)
+        self.put_position(group, _STREAM, bucket, tokens)
 
     def lag_seconds(self, timestamp: float) -> float:
         """How long ago something happened at the server, by our clock."""

@@ -19,7 +19,7 @@ from logweir.errors import ErrorCode, RemoteProtocolError, RequestError, SourceS
 from logweir.replication.iproto.client_session import Heartbeat, Refused, Rows, Subscribed
 from logweir.replication.iproto.follow.upstream import Upstream, connect
 from logweir.replication.iproto.wire.codec import Ballot
-from logweir.replication.runner import Progress, SourceState
+from logweir.replication.runner import Progress, SourceState, UrlSource
 from logweir.replication.service.shared import Shared
 from logweir.replication.urls import Url
 from logweir.store.commit.queue import Job
@@ -31,17 +31,12 @@ __all__ = ["TarantoolSource"]
 _REJOIN: Final = "copy it anew: `logweir follow --rejoin URL DIR` puts the old folder aside"
 
 
-class TarantoolSource:
+class TarantoolSource(UrlSource):
     """One master, for a `Runner`. `shared`: our own server's state."""
 
     def __init__(self, shared: Shared, url: Url) -> None:
+        super().__init__(url)
         self._shared = shared
-        self._url = url
-
-    @property
-    def url(self) -> str:
-        """See `Source`."""
-        return str(self._url)
 
     async def attempt(self, progress: Progress) -> None:
         """See `Source`."""

@@ -1,14 +1,8 @@
-"""One connection to a Tarantool master, as a stream of events to be awaited.
-
-What arrives is kept until it is asked for; above `limits.UPSTREAM_WAITING_BYTES` of it the master
-is not read, so a slow store slows its master down instead of filling the memory.
-"""
+"""One connection to a Tarantool master, as a stream of events to be awaited."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -20,9 +14,8 @@ from logweir.errors import (
     SourceStopped,
     Unreachable,
 )
-from logweir.limits import TRANSACTION_BYTES, UPSTREAM_STEP_BYTES, UPSTREAM_WAITING_BYTES
-from logweir.replication.budget import Unanswered
-from logweir.replication.dialer import dial_with
+from logweir.limits import TRANSACTION_BYTES, UPSTREAM_STEP_BYTES
+from logweir.replication.dialer import Inbox, dial_with
 from logweir.replication.iproto.client_session import (
     Authenticated,
     ClientSession,
@@ -53,43 +46,15 @@ _PASSING = frozenset(
 )
 
 
-class Upstream:
-    """The conversation of a follower. `on_data`: called whenever something came."""
+class Upstream(Inbox[Event]):
+    """The conversation of a follower."""
+
+    peer = "master"
 
     def __init__(self, link: Link, url: Url, on_data: Callable[[], None]) -> None:
-        self.link = link
+        super().__init__(link, url, _size, on_data)
         self.session = ClientSession(link.time())
-        self.url = url
-        self._on_data = on_data
-        self._waiting: deque[Event] = deque()
-        self._unanswered = Unanswered(link, UPSTREAM_WAITING_BYTES)
-        self._news = asyncio.Event()
-        self._end = ""
         self._rest = b""  # rows of a transaction whose end has not come
-
-    def handle(self, events: Sequence[Event]) -> None:
-        """See `Conversation`."""
-        self._waiting.extend(events)
-        self._unanswered.add(sum(len(one.data) for one in events if isinstance(one, Rows)))
-        self._on_data()
-        self._news.set()
-
-    def closed(self, reason: str) -> None:
-        """See `Conversation`."""
-        self._end = reason
-        self._news.set()
-
-    async def next(self) -> Event:
-        """The next event. Raises `Unreachable` once the connection is gone."""
-        while not self._waiting:
-            if self._end:
-                raise Unreachable(str(self.url), self._end, hint="see the master's log")
-            self._news.clear()
-            await self._news.wait()
-        event = self._waiting.popleft()
-        if isinstance(event, Rows):
-            self._unanswered.add(-len(event.data))
-        return event
 
     def peek(self) -> Event | None:
         """The next event if it is there already; it stays."""
@@ -168,6 +133,10 @@ async def connect(
         yield upstream, greeting, ballot
     finally:
         await link.shut("the follower is done")
+
+
+def _size(event: Event) -> int:
+    return len(event.data) if isinstance(event, Rows) else 0
 
 
 def _whole_rows(columns: RowColumns) -> int:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, overload
 
 from logweir.errors import ConfigError
-from logweir.replication.runner import Progress
+from logweir.replication.runner import Progress, UrlSource
 from logweir.replication.synapse.follow.channel import SynapseRedisSource
 from logweir.replication.synapse.follow.contents import Database
 from logweir.replication.urls import Url, option_names
@@ -270,19 +270,14 @@ def _database(found: _Section) -> Database:
     return Database(shown, tuple(sorted(options.items())))
 
 
-class HomeserverSource:
+class HomeserverSource(UrlSource):
     """A homeserver, for a `Runner`, as its configuration says. Reads it; raises `ConfigError`."""
 
     def __init__(self, url: Url, log: Log, *, once: bool = False) -> None:
-        self._url = url
+        super().__init__(url)
         self._log = log
         self._once = once
         self._take(read_homeserver(url))
-
-    @property
-    def url(self) -> str:
-        """See `Source`."""
-        return str(self._url)
 
     def _take(self, found: Homeserver) -> None:
         self._found = found

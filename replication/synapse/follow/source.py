@@ -57,7 +57,7 @@ from logweir.replication.dialer import dial_with
 from logweir.replication.link import Link
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import StreamFigures
-from logweir.replication.runner import Progress, SourceState
+from logweir.replication.runner import Progress, SourceState, UrlSource
 from logweir.replication.service.rights import Choice
 from logweir.replication.synapse.client_session import (
     ClientSession,
@@ -126,11 +126,11 @@ def read_options(
     )
 
 
-class Upstream:
+class Upstream(UrlSource):
     """What is alike over TCP and Redis: options, the intake, the tracker, fetches, the status."""
 
     def __init__(self, url: Url, log: Log, once: bool, options: FollowOptions) -> None:
-        self._url = url
+        super().__init__(url)
         self._log = log
         self._once = once
         self._options = options
@@ -141,11 +141,6 @@ class Upstream:
         self._waiting: dict[tuple[str, str], str] = {}
         self._intake: Intake | None = None
         self._tracker: Tracker | None = None
-
-    @property
-    def url(self) -> str:
-        """See `Source`."""
-        return str(self._url)
 
     async def tracker(self, server: str) -> Tracker:
         """The tracker of that server, from what is stored when it is first asked for."""

@@ -37,7 +37,7 @@ from logweir.errors import (
     PeerRefused,
     SourceStopped,
 )
-from logweir.replication.runner import Progress, SourceState
+from logweir.replication.runner import Progress, SourceState, UrlSource
 from logweir.replication.service.names import Names, local_name
 from logweir.replication.tank.client.connection import DISCOVER_SECONDS, Connection, fetches_of
 from logweir.replication.tank.follow.cursor import Cursor, Reading
@@ -95,7 +95,7 @@ def read_options(url: Url) -> FollowOptions:
     return FollowOptions(topic, partition, start, start_ms, tuple(only or ("*",)), tuple(skip))
 
 
-class TankSource:
+class TankSource(UrlSource):
     """One broker, followed. `url`: with a topic and a partition, a topic, or neither."""
 
     def __init__(
@@ -107,7 +107,7 @@ class TankSource:
         fetch_bytes: int = FETCH_BYTES,
         wait_ms: int = WAIT_MS,
     ) -> None:
-        self._url = url
+        super().__init__(url)
         self._log = log
         self._fetch_bytes = fetch_bytes
         self._wait_ms = wait_ms
@@ -120,11 +120,6 @@ class TankSource:
         self._cursors: dict[_Key, Cursor] = {}
         self._marks: dict[_Key, int] = {}
         self._stopped: dict[_Key, str] = {}
-
-    @property
-    def url(self) -> str:
-        """See `logweir.replication.runner.Source`."""
-        return str(self._url)
 
     async def attempt(self, progress: Progress) -> None:
         """See `logweir.replication.runner.Source`."""
