@@ -2,12 +2,9 @@
 # cython: annotation_typing=False
 """The hot loops of buckets: the tuple of an item, read and written, and numbers in network order.
 
-This file is plain Python and runs as it is; Cython compiles the same file with the types that
-stand in `kernel.pxd`. `COMPILED` says which one runs. The kernels of the protocols that
-serve buckets call it, nothing else does. Tuples are specified in `replication.bucket.item`.
-
-Nothing here recurses or believes a length: every read is checked against the ends of its buffer
-first, since the compiled one would not notice. What is called unchecked is checked by who calls it.
+Compiled or plain Python, as `wal.kernel` is. It checks lengths as that does. The kernels of the
+protocols that serve buckets call it, nothing else does. Tuples are specified in
+`replication.bucket.item`. What is called unchecked is checked by who calls it.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 """Rows that look alike: most rows of a block differ from the one before in lsn and tuple only.
 
 The first of such rows is the *model*: what has the same bytes before the tuple, but those of the
-lsn, reads the same. This file is plain Python and runs as it is; Cython compiles the same file with
-the types that stand in `kernel.pxd`. `COMPILED` says which one runs. The kernels that send rows of
-the log to followers call it, nothing else does.
+lsn, reads the same. Compiled or plain Python, as `wal.kernel` is. The kernels that send rows of the
+log to followers call it, nothing else does.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 # cython: annotation_typing=False
 """The hot loops of Greenstack's requests: runs of them, what they store, and their answers.
 
-This file is plain Python and runs as it is; Cython compiles the same file with the types that
-stand in `kernel.pxd`. `COMPILED` says which one runs. `greenstack.serve.runs` is its face,
-`pushkernel` is for what goes out; nothing else calls it. Frames are specified in `codec`, payloads
-in `flat` and `messages`, tuples in `replication.bucket.item`.
+Compiled or plain Python, as `wal.kernel` is. It checks lengths and tables as that does.
+`greenstack.serve.runs` is its face, `pushkernel` is for what goes out; nothing else calls it.
+Frames are specified in `codec`, payloads in `flat` and `messages`, tuples in
+`replication.bucket.item`.
 
 A *run* is whole requests of one lane, one behind the other, either GETs or MUTATIONs, with no flag
 but flex and quiet, and with no entries but perhaps the lane and, behind it, the vbucket; each
@@ -18,10 +18,6 @@ written as `pack_item` does.
 A client's requests are often alike: they differ in their opaque, and in what the key and the value
 hold, but not in length. Then reading one again gives what reading the one before it gave, as long
 as nothing that was read stood inside its key or value (`apart`): that is compared instead.
-
-Nothing here recurses or believes a length: every read and write is checked against the ends of its
-buffer first, since the compiled one would not notice. A table of the caller's own that is too short
-is an `IndexError`, and nothing else raises.
 """
 
 from __future__ import annotations

@@ -1,44 +1,11 @@
 """The payloads of Greenstack's frames: FlatBuffers ↔ values.
 
-Slots are numbered from 0 in the order in which they stand here; `req`: the payload is refused if
-it is missing; in brackets what a slot has that was left out.
-
-======================  ============================================================================
-table                   slots
-======================  ============================================================================
-HelloRequest            agent text req, version text req, comment text, *features u16s*
-HelloResponse           agent text req, version text req, mechanisms text, *features u16s*
-SaslRequest             mechanism text, challenge bytes
-SaslResponse            challenge bytes
-Keepalive               interval u16 [10], minutes
-SelectBucket            bucket text req
-ListBuckets (answer)    buckets texts req
-CreateBucket            name text req, config text req, type i8 [0]: memcached 0, Couchbase 1, 2
-DeleteBucket            bucket text req, force bool [false]
-AssumeRole              role text req
-Mutation                document Document, operation i8 [2]: see `Operation`
-MutationResponse        cas u64 [0], size u32 [0], seqno u64 [0], vbucket uuid u64 [0]
-Get                     id text req
-GetResponse             document Document
-Document                info DocumentInfo, value bytes
-DocumentInfo            id text, flags u32 [0], expiration text, compression i8 [0]: Snappy 1, Gzip
-                        2, Bzip 3; datatype i8 [0]: JSON 1; cas u64 [0]
-*StreamOpen*            start Positions, snapshot bool [false], buckets texts, window u32 [1048576],
-                        follow bool [true], heartbeat u16 [10], instance text, now bool [false],
-                        prefix text, vbuckets u16s, keys_only bool [false]
-*StreamOpened*          position Positions, instance text
-*StreamClose*           status u16 [0], reason text
-*Remove*                id text req, cas u64 [0]
-*StreamMark*            kind i8 [0], position Positions, time u64 [0]
-*StreamAck*             position Positions, credit u32 [0]
-*Notice*                code u16 [0], text text, detail text
-*Truncate*              bucket text req
-*Position*              origin u32 [0], lsn u64 [0]
-======================  ============================================================================
-
-What is in italics is logweir's own. A Document without info, id or value is refused here, though
-the libraries' verifier takes it (and crashes them). Ids are bytes; other texts are UTF-8. Source:
-the schemas of both reference libraries.
+Each table is declared here slot by slot, in the order of their numbers; `docs/greenstack.fbs` has
+the same for programs, `docs/greenstack-wire.md` for people. A bucket's type is memcached 0 or
+Couchbase 1, 2; a compression Snappy 1, Gzip 2, Bzip 3; a datatype JSON 1. Tables of streams,
+removals, notices and positions are logweir's own. A Document without info, id or value is refused
+here, though the libraries' verifier takes it (and crashes them). Ids are bytes; other texts are
+UTF-8. Source: the schemas of both reference libraries.
 """
 
 from __future__ import annotations

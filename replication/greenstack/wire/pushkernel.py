@@ -2,10 +2,10 @@
 # cython: annotation_typing=False
 """The hot loops of Greenstack's streams: rows and tuples as pushed frames.
 
-This file is plain Python and runs as it is; Cython compiles the same file with the types that
-stand in `pushkernel.pxd`. `COMPILED` says which one runs. `greenstack.push.pushing` is its face;
-`kernel` has it write the documents of answers; nothing else calls it. Frames are specified in
-`codec` and `stream`, payloads in `messages`, tuples in `replication.bucket.item`.
+Compiled or plain Python, as `wal.kernel` is. It checks lengths and tables as that does.
+`greenstack.push.pushing` is its face; `kernel` has it write the documents of answers; nothing else
+calls it. Frames are specified in `codec` and `stream`, payloads in `messages`, tuples in
+`replication.bucket.item`.
 
 What is pushed are rows of the log (`pushes`) or tuples (`documents`). Of the log, whole
 transactions of INSERT, REPLACE, and of REPLACE by a tombstone with its DELETE behind it. Whatever
@@ -15,10 +15,6 @@ the ordinary way, all before it being written.
 Most rows differ from the one before in lsn and tuple only. The first of such rows is the *model*:
 what has the same bytes before the tuple, but those of the lsn, reads the same, and its frame
 begins as the model's does but for some numbers.
-
-Nothing here recurses or believes a length: every read and write is checked against the ends of its
-buffer first, since the compiled one would not notice. A table of the caller's own that is too short
-is an `IndexError`, and nothing else raises.
 """
 
 from __future__ import annotations

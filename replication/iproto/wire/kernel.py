@@ -3,9 +3,8 @@
 """The hot loops of iproto: pipelined requests as columns of statements, and their answers; the rows
 of a block as packets for a replica.
 
-This file is plain Python and runs as it is; Cython compiles the same file with the types that
-stand in `kernel.pxd`. `COMPILED` says which one runs. `iproto.wire.runs` and `packets` are
-its face; nothing else calls it.
+Compiled or plain Python, as `wal.kernel` is. It checks lengths as that does. `iproto.wire.runs` and
+`packets` are its face; nothing else calls it. Nothing but `relay` raises.
 
 A *run* is requests one behind the other: SELECT, INSERT, REPLACE, UPDATE, DELETE, UPSERT on spaces
 that are not the system's, `SPACES` different ones at most; header keys 00, 01, 05 and body keys 10
@@ -13,9 +12,6 @@ to 15, 20, 21, 28 and no others, each at most once, those that the type needs an
 tuples and operations; the schema version asked for, or none; well-formed. What is not of that form
 ends the run and goes the ordinary way, also if it is merely odd. Every number is an unsigned 64-bit
 one.
-
-Nothing here recurses or believes a length: every read and write is checked against the ends of its
-buffer first, since the compiled one would not notice. Nothing but `relay` raises.
 """
 
 from __future__ import annotations

@@ -394,9 +394,3 @@ def encode_answer(
 def encode_ack(opcode: int, opaque: int, status: int = Status.SUCCESS) -> bytes:
     """What a consumer answers to a packet of the stream."""
     return HEADER.pack(RESPONSE, opcode, 0, 0, 0, status, 0, opaque, 0)
-
-
-# --- TAP_CONNECT ----------------------------------------------------------------------------------
-
-
-# --- the stream -----------------------------------------------------------------------------------

@@ -2,11 +2,10 @@
 # cython: annotation_typing=False
 """The hot loops of memcached's commands: runs of them, what they store, and their answers.
 
-This file is plain Python and runs as it is; Cython compiles the same file with the types that
-stand in `kernel.pxd`. `COMPILED` says which one runs. `memcached.serve.runs` is its face,
-`pushkernel` is for what goes out; nothing else calls it. Packets are specified in
-`memcached.wire.codec`, what commands do in `memcached.serve.commands`, tuples in
-`replication.bucket.item`, what reads and writes them in `replication.bucket.kernel`.
+Compiled or plain Python, as `wal.kernel` is. It checks lengths and tables as that does.
+`memcached.serve.runs` is its face, `pushkernel` is for what goes out; nothing else calls it.
+Packets are specified in `memcached.wire.codec`, what commands do in `memcached.serve.commands`,
+tuples in `replication.bucket.item`, what reads and writes them in `replication.bucket.kernel`.
 
 A *run* is whole, well-formed requests about items one behind the other, with their quiet and K
 forms, NOOP and VERSION; one alone is a run. `statements` makes changes of items of them
@@ -14,10 +13,6 @@ forms, NOOP and VERSION; one alone is a run. `statements` makes changes of items
 needs
 more than they know: a vbucket that is not active, an item that is not written as `pack_item` does.
 Every number is an unsigned 64-bit one.
-
-Nothing here recurses or believes a length: every read and write is checked against the ends of its
-buffer first, since the compiled one would not notice. A table of the caller's own that is too short
-is an `IndexError`, and nothing else raises.
 """
 
 from __future__ import annotations

@@ -2,11 +2,10 @@
 # cython: annotation_typing=False
 """Meta commands of memcached's text protocol: their flags, and the binary requests they become.
 
-This file is plain Python and runs as it is; Cython compiles the same file with the types that
-stand in `metakernel.pxd`. `linekernel` calls it, nothing else does. What is told of an answer
-stands in a *record*: a byte of bits (1: quiet, 2: with the value, 4: the key is in base64), the
-length of the key and the key as it came (none where it is not told), then the flags that are told,
-in their order: a letter, an O with the length of what stands behind it and that.
+Compiled or plain Python, as `wal.kernel` is. `linekernel` calls it, nothing else does. What is told
+of an answer stands in a *record*: a byte of bits (1: quiet, 2: with the value, 4: the key is in
+base64), the length of the key and the key as it came (none where it is not told), then the flags
+that are told, in their order: a letter, an O with the length of what stands behind it and that.
 
 The flags and what is wrong with them: memcached 1.6.18, its source and observed.
 

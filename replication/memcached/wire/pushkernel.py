@@ -2,14 +2,10 @@
 # cython: annotation_typing=False
 """The hot loops of TAP's streams: items as packets.
 
-This file is plain Python and runs as it is; Cython compiles the same file with the types that
-stand in `pushkernel.pxd`. `COMPILED` says which one runs. `memcached.wire.mutations` is its face;
-nothing else calls it. Packets are specified in `memcached.wire.codec`, tuples in
-`replication.bucket.item`, what reads them in `replication.bucket.kernel`.
-
-Nothing here recurses or believes a length: every read and write is checked against the ends of its
-buffer first, since the compiled one would not notice. A table of the caller's own that is too short
-is an `IndexError`, and nothing else raises.
+Compiled or plain Python, as `wal.kernel` is. It checks lengths and tables as that does.
+`memcached.wire.mutations` is its face; nothing else calls it. Packets are specified in
+`memcached.wire.codec`, tuples in `replication.bucket.item`, what reads them in
+`replication.bucket.kernel`.
 """
 
 from __future__ import annotations

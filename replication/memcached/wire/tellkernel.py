@@ -2,14 +2,10 @@
 # cython: annotation_typing=False
 """The hot loop of memcached's text protocol: binary answers, as lines for clients.
 
-This file is plain Python and runs as it is; Cython compiles the same file with the types that
-stand in `tellkernel.pxd`. `COMPILED` says which one runs. `memcached.wire.text` is its face,
-nothing else calls it. Answers are specified in `memcached.wire.codec`; their opaques, which say how
-they are told, in `memcached.wire.textforms`.
-
-Nothing here recurses or believes a length: every read and write is checked against the ends of its
-buffer first, since the compiled one would not notice. A part of an answer, or of a record, is an
-`IndexError`, and nothing else raises.
+Compiled or plain Python, as `wal.kernel` is. It checks lengths as that does. `memcached.wire.text`
+is its face, nothing else calls it. Answers are specified in `memcached.wire.codec`; their opaques,
+which say how they are told, in `memcached.wire.textforms`. A part of an answer, or of a record, is
+an `IndexError`, and nothing else raises.
 """
 
 from __future__ import annotations

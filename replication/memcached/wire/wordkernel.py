@@ -2,10 +2,9 @@
 # cython: annotation_typing=False
 """Words of memcached's text protocol, read, and binary requests, written.
 
-This file is plain Python and runs as it is; Cython compiles the same file with the types that
-stand in `wordkernel.pxd`. `linekernel` and `metakernel` call it, nothing else does. Words are
-divided by blanks; numbers are read as C's `strtol` and `strtoull` read them. Source: memcached
-1.6.18, its source and observed.
+Compiled or plain Python, as `wal.kernel` is. `linekernel` and `metakernel` call it, nothing else
+does. Words are divided by blanks; numbers are read as C's `strtol` and `strtoull` read them.
+Source: memcached 1.6.18, its source and observed.
 
 What is called here is unchecked: who calls it has checked.
 """

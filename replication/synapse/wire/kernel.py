@@ -2,16 +2,13 @@
 # cython: annotation_typing=False
 """The hot loops of Synapse's lines on their way in: lines → rows as MsgPack → tuples.
 
-This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
-in `kernel.pxd`. `COMPILED` says which one runs. `rows` is its face; nothing else calls it. JSON and
-lines are specified in `codec`; what is not plain here is *odd*, and goes the ordinary way there:
-bytes outside ASCII, values nested deeper than `DEPTH`, numbers of more than 18 digits, objects of
-more than `KEYS` keys or with equal ones, arrays of more than 65535 items, and everything that is
-malformed. What is not odd gives the bytes that the ordinary way gives.
-
-Nothing here recurses or believes a length: every read and write is checked against the ends of its
-buffer first, since the compiled one would not notice. A table of the caller's own that is too
-short, or whose numbers are not in its buffers, is an `IndexError`, and nothing else raises.
+Compiled or plain Python, as `wal.kernel` is. It checks lengths as that does. `rows` is its face;
+nothing else calls it. JSON and lines are specified in `codec`; what is not plain here is *odd*, and
+goes the ordinary way there: bytes outside ASCII, values nested deeper than `DEPTH`, numbers of more
+than 18 digits, objects of more than `KEYS` keys or with equal ones, arrays of more than 65535
+items, and everything that is malformed. What is not odd gives the bytes that the ordinary way
+gives. A table of the caller's own that is too short, or whose numbers are not in its buffers, is an
+`IndexError`, and nothing else raises.
 """
 
 from __future__ import annotations

@@ -2,12 +2,11 @@
 # cython: annotation_typing=False
 """The hot loops of Synapse's lines on their way out: MsgPack → JSON, tuples → RDATA lines.
 
-This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
-in `linekernel.pxd`. `COMPILED` says which one runs. `rows` is its face; nothing else calls it. What
-is not plain here is *odd*, and goes the ordinary way (`codec.row_text`): binary, extensions, 32-bit
+Compiled or plain Python, as `wal.kernel` is. `rows` is its face; nothing else calls it. What is not
+plain here is *odd*, and goes the ordinary way (`codec.row_text`): binary, extensions, 32-bit
 floats, numbers that are none, values nested deeper than `DEPTH`, maps of more than `KEYS` keys or
-with keys that are not strings or begin with `$`, and strings that are not UTF-8; in `changes`
-also rows with operations. What is not odd gives the text that the ordinary way gives.
+with keys that are not strings or begin with `$`, and strings that are not UTF-8; in `changes` also
+rows with operations. What is not odd gives the text that the ordinary way gives.
 
 No length is believed: nothing is read behind the end that is given, and what does not end there is
 odd. A table of the caller's own that is too short, or whose numbers contradict one another, is an
