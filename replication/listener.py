@@ -48,7 +48,7 @@ from logweir.replication.httpconversation import PAGES
 from logweir.replication.link import Conversation, Link
 from logweir.replication.logins import Logins
 from logweir.replication.logs import SparingLog, get_logger
-from logweir.replication.session import Parting
+from logweir.replication.session import BaseSession, Parting
 from logweir.replication.unixsocket import SocketFile, mode_of, socket_hint
 from logweir.replication.urls import Url
 
@@ -74,8 +74,10 @@ class Service(Protocol):
         ...
 
     def refusal(self, reason: str) -> bytes:
-        """What is sent to a connection that is not taken, before it is closed."""
-        ...
+        """What is sent to a connection that is not taken, before it is closed: nothing, unless the
+        protocol has a word for it."""
+        del reason
+        return b""
 
 
 def server_tls(
@@ -412,38 +414,24 @@ def _is_public(hosts: Sequence[str], addresses: AddressList | None) -> bool:
     return not all(map(is_loopback, hosts)) and (addresses is None or addresses.is_open)
 
 
-class _Refused:
-    """The conversation of a connection that is not taken: says why, and ends."""
+class _Refused(BaseSession[None]):
+    """The conversation and the session of a connection that is not taken: says why, and ends."""
 
     def __init__(self, reason: str, farewell: bytes) -> None:
-        self.close_reason = reason
-        self._farewell = farewell
+        super().__init__()
+        self._out.put(farewell)
+        self.end(reason)
 
     @property
     def session(self) -> _Refused:
         return self
 
     def handle(self, events: Sequence[None]) -> None:
-        del events
+        """There are none."""
 
     def closed(self, reason: str) -> None:
-        del reason
+        """As it was to be."""
 
     def receive_data(self, data: bytes, now: float) -> Sequence[None]:
         del data, now
-        return ()
-
-    def receive_eof(self, now: float) -> Sequence[None]:
-        del now
-        return ()
-
-    def data_to_send(self) -> bytes:
-        farewell, self._farewell = self._farewell, b""
-        return farewell
-
-    def next_deadline(self) -> float | None:
-        return None
-
-    def deadline_passed(self, now: float) -> Sequence[None]:
-        del now
         return ()

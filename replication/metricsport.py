@@ -20,6 +20,7 @@ from typing import Final
 from logweir.replication.httpconversation import Answer, HttpConversation
 from logweir.replication.httpsession import Request, error_body
 from logweir.replication.link import Link
+from logweir.replication.listener import Service
 from logweir.replication.metrics import Metrics
 
 __all__ = ["METRICS", "MetricsService"]
@@ -31,7 +32,7 @@ TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
-class MetricsService:
+class MetricsService(Service):
     """The metrics port, for a `Listener`. `unready`: why clients should not be sent here."""
 
     def __init__(self, metrics: Metrics, unready: Callable[[], Sequence[str]] = tuple) -> None:
@@ -46,11 +47,6 @@ class MetricsService:
     def begin(self, link: Link) -> HttpConversation:
         """See `logweir.replication.listener.Service`."""
         return HttpConversation(link, self.respond)
-
-    def refusal(self, reason: str) -> bytes:
-        """See `logweir.replication.listener.Service`: just closed."""
-        del reason
-        return b""
 
     async def respond(self, request: Request) -> Answer:
         """The answer to a request."""

@@ -114,7 +114,7 @@ async def follow_async(
     try:
         while True:
             ready = _ready(follower)
-            while piece := await asyncio.to_thread(_next, ready):
+            while piece := await asyncio.to_thread(list, islice(ready, _PIECE)):
                 for transaction in piece:
                     yield transaction
             if once:
@@ -165,10 +165,6 @@ def _follower(folder: Path, after: VClock | None, *, settles: bool = False) -> F
 def _ready(follower: Follower) -> Iterator[Transaction]:
     for block in follower.poll():
         yield from block.transactions()
-
-
-def _next(ready: Iterator[Transaction]) -> list[Transaction]:
-    return list(islice(ready, _PIECE))
 
 
 def _of_folder(

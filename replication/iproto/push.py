@@ -58,7 +58,7 @@ from logweir.wal.columns import RowColumns
 from logweir.wal.mp import encode_uint, pack, unpack
 from logweir.wal.snapshot import insert_prefix
 from logweir.wal.vclock import VClock
-from logweir.wal.xrow import Row, RowType, encode_row
+from logweir.wal.xrow import RowType, encode_row
 
 if TYPE_CHECKING:
     from logweir.replication.iproto.serve.endpoint import Conversation
@@ -271,7 +271,8 @@ async def _send_log(conversation: Conversation, after: VClock, upto: VClock, syn
         for first, last in undone.others(columns):
             part = columns
             if columns.type[first] in DECISIONS:
-                part, first, last = _as_nop(columns.row(first)), 0, 1
+                nop = replace(columns.row(first), type=RowType.NOP, body=b"")
+                part, first, last = RowColumns.scan(encode_row(nop)), 0, 1
             link.write(bytes(part.packets(first, last, after=after, upto=limits, sync=sync)))
         await link.drained()
 
@@ -287,10 +288,6 @@ async def _blocks(
                 yield block.columns
     finally:
         reader.close()
-
-
-def _as_nop(row: Row) -> RowColumns:
-    return RowColumns.scan(encode_row(replace(row, type=RowType.NOP, body=b"")))
 
 
 class _Undone:

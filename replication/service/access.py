@@ -198,7 +198,7 @@ class Directory:
         self._users = {row[0]: _user(row) for row in users}
         self._by_name = {user.name: user for user in self._users.values()}
         self._grants: dict[int, list[Grant]] = {}
-        for grant in (*map(_grant, privileges), *extra):
+        for grant in (*(Grant(*row[1:5]) for row in privileges), *extra):
             self._grants.setdefault(grant.grantee, []).append(grant)
         self._access: dict[int, Access] = {}
 
@@ -251,10 +251,6 @@ def _user(row: Sequence[Any]) -> User:
     auth = row[4] if len(row) > 4 and isinstance(row[4], dict) else {}
     kept = auth.get("chap-sha1", "")
     return User(row[0], row[1], row[2], row[3] == "role", kept if isinstance(kept, str) else "")
-
-
-def _grant(row: Sequence[Any]) -> Grant:
-    return Grant(row[1], row[2], row[3], row[4])
 
 
 def guest_grants(allowed: str) -> Sequence[Grant]:

@@ -13,12 +13,14 @@ side crashes. A gap names places, both included, that the upstream had and we do
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from logweir.store import Log
 from logweir.store.commit.group import Group
+from logweir.store.commit.queue import Job
 from logweir.store.engine.request import Request
 from logweir.store.engine.statements import Statements
 from logweir.wal.mp import pack
@@ -36,6 +38,7 @@ __all__ = [
     "position",
     "put_gap",
     "put_position",
+    "run_jobs",
 ]
 
 POSITION_SPACE: Final = "logweir_position"
@@ -104,6 +107,20 @@ def put_position(
     space = group.schema.space(POSITION_SPACE)
     row = pack([source, stream, instance, dict(tokens), time_ms])
     group.execute(Request(RowType.REPLACE, space.id, tuple=row))
+
+
+def run_jobs(log: Log, jobs: Sequence[Job]) -> None:
+    """Do jobs, not in the event loop; all durable then. Raises what the first that failed was
+    refused for."""
+    done = threading.Semaphore(0)
+    for job in jobs:
+        job.finished = lambda job: done.release()
+    log.inner.submit_jobs(jobs)
+    for _ in jobs:
+        done.acquire()
+    for job in jobs:
+        if job.error is not None:
+            raise job.error
 
 
 def put_gap(group: Group, gap: Gap) -> None:

@@ -29,6 +29,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from logweir.errors import LogweirError, PositionUnavailable
@@ -126,20 +127,17 @@ class Streaming:
         try:
             await self._run()
         except PositionUnavailable as error:
-            self._say_closed(Status.POSITION_GONE, str(error))
+            self.outgoing.close(Status.POSITION_GONE, str(error))
         except LogweirError as error:
-            self._say_closed(Status.INTERNAL_ERROR, str(error))
+            self.outgoing.close(Status.INTERNAL_ERROR, str(error))
         except _Ended as ended:
-            self._say_closed(ended.status, ended.reason)
+            self.outgoing.close(ended.status, ended.reason)
         except asyncio.CancelledError:
             if self._ending is None:
                 raise
-            self._say_closed(self._ending.status, self._ending.reason)
+            self.outgoing.close(self._ending.status, self._ending.reason)
         self._conversation.stream_over(self.outgoing.name)
         self._link.flush()
-
-    def _say_closed(self, status: int, reason: str) -> None:
-        self.outgoing.close(status, reason)
 
     async def _run(self) -> None:
         if self.asked.snapshot:
@@ -203,7 +201,8 @@ class Streaming:
             if window is None:
                 await self._reader.wait()
                 continue
-            for feed, change in _flat(transactions(self._changes(window))):
+            changes = [(feed, feed.changes(window)) for feed in self._feeds()]
+            for feed, change in chain.from_iterable(transactions(changes)):
                 known = fills.get(feed.space_id)
                 if known is not None and known.was_seen(change):
                     continue
@@ -261,9 +260,6 @@ class Streaming:
                 raise _Ended(Status.SUCCESS, "nothing is left")
             self._feeds()
             await reader.wait()
-
-    def _changes(self, window: Window) -> Sequence[tuple[Feed, Sequence[Change]]]:
-        return [(feed, feed.changes(window)) for feed in self._feeds()]
 
     async def _put_ahead(self, reader: Reader) -> bool:
         """Give whole blocks as far as the log was read already. False, and nothing given, if
@@ -372,8 +368,3 @@ def _names(feeds: Sequence[Feed]) -> Names | None:
 
 def _vbuckets(feed: Feed) -> Sequence[int]:
     return [number for number, state in feed.states().items() if state != VbucketState.DEAD]
-
-
-def _flat(found: Iterator[Transaction]) -> Iterator[tuple[Feed, Change]]:
-    for transaction in found:
-        yield from transaction

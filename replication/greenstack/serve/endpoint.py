@@ -65,12 +65,12 @@ from logweir.replication.greenstack.wire.messages import (
     encode_opened,
 )
 from logweir.replication.link import UNIX_PEER, Link
+from logweir.replication.listener import Service
 from logweir.replication.logs import get_logger
 from logweir.replication.service.access import Privilege
 from logweir.replication.service.credentials import StoreCredentials
 from logweir.replication.service.sasl import Authenticated, LoginFailed
 from logweir.replication.service.shared import Shared
-from logweir.store.commit.group import Group
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import VERSION
 
@@ -81,7 +81,7 @@ _LOOPBACK: Final = ("127.", "::1:", UNIX_PEER)  # how peers begin that need no e
 _QUICK_REQUESTS: Final = 32  # more are left to the log's own thread: each may be executed by itself
 
 
-class GreenstackService:
+class GreenstackService(Service):
     """Buckets of one store, served. `ready`: returns once everything that this server follows was
     caught up with; None: at once; `sweep_seconds`: see `logweir.replication.bucket.sweep`;
     `encoding`: of spaces that are no buckets, see `logweir.replication.outgoing.spacefeed`."""
@@ -118,11 +118,6 @@ class GreenstackService:
         """See `logweir.replication.listener.Service`."""
         return Conversation(self, link)
 
-    def refusal(self, reason: str) -> bytes:
-        """See `logweir.replication.listener.Service`: who has said nothing is told nothing."""
-        del reason
-        return b""
-
     def now(self) -> float:
         """Unix seconds."""
         return self.shared.options.clock()
@@ -141,13 +136,10 @@ class GreenstackService:
             work.bucket,
             work,
             batch.size_bytes,
-            self._apply,
+            lambda works, group: change_works(works, group, self.now()),
             finish_all,
             is_long=len(batch.requests) > _QUICK_REQUESTS,
         )
-
-    def _apply(self, works: Sequence[Work], group: Group) -> None:
-        change_works(works, group, self.now())
 
     def _committed(self, vclock: VClock) -> None:
         """In the committing thread."""

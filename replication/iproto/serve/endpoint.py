@@ -56,6 +56,7 @@ from logweir.replication.iproto.wire.codec import (
 from logweir.replication.iproto.wire.requests import DML_TYPES, ERROR_VALUES, Request, id_body
 from logweir.replication.iproto.wire.runs import MAY_GROW, Run
 from logweir.replication.link import Link
+from logweir.replication.listener import Service
 from logweir.replication.logs import get_logger
 from logweir.replication.service.access import (
     GUEST_ID,
@@ -79,7 +80,7 @@ _BY_INDEX: Final = (RowType.SELECT, RowType.UPDATE, RowType.DELETE)
 _USES: Final = {kernel.USED_TO_READ: Privilege.READ, kernel.USED_TO_WRITE: Privilege.WRITE}
 
 
-class IprotoService:
+class IprotoService(Service):
     """The protocol, for a `Listener`."""
 
     def __init__(self, instance: Instance) -> None:
@@ -88,11 +89,6 @@ class IprotoService:
     def begin(self, link: Link) -> Conversation:
         """See `Service`."""
         return Conversation(self.instance, link)
-
-    def refusal(self, reason: str) -> bytes:
-        """See `Service`: a greeting cannot say why, so nothing is sent."""
-        del reason
-        return b""
 
 
 @dataclass(slots=True)
@@ -405,9 +401,6 @@ class Conversation:
             self._readable.add(space_id)
         return space_id in self._readable
 
-    def _answer_outcome(self, outcome: Outcome) -> None:
-        self._send_answers(outcome.answers, outcome.count - outcome.refused, outcome.refused)
-
     def _send_answers(self, answers: bytes | bytearray, done: int, refused: int) -> None:
         self.shared.metrics.answered("tarantool", done, refused)
         if self.session.waiting_bytes:
@@ -465,7 +458,7 @@ class Conversation:
         if job.error is not None:
             version = self.instance.schema_version()
             outcome = _refused(batch.events, as_request_error(job.error), version)
-        self._answer_outcome(outcome)
+        self._send_answers(outcome.answers, outcome.count - outcome.refused, outcome.refused)
         for event in batch.in_streams:
             if event not in left:
                 self._streams.answered(event)

@@ -20,7 +20,6 @@ Source id: `synapse:<server name>`, with `#<name>` after it if one was given.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice, pairwise
@@ -131,7 +130,7 @@ class Intake:
         """Store changes, in their order. `contents`: of what they name, by key; None where contents
         are not kept. Returns how many rows they held; all durable then."""
         try:
-            self.run(self._plan(changes, contents))
+            positions.run_jobs(self._log, self._plan(changes, contents))
         except BaseException:
             self._highest.clear()
             raise
@@ -145,18 +144,6 @@ class Intake:
         """The space with what the rows of a stream name, if they name something."""
         shape = ENRICHED.get(stream)
         return None if shape is None else shape.space(self._name)
-
-    def run(self, jobs: Sequence[Job]) -> None:
-        """Do jobs; all durable then. Raises what the first that failed was refused for."""
-        done = threading.Semaphore(0)
-        for job in jobs:
-            job.finished = lambda job: done.release()
-        self._log.inner.submit_jobs(jobs)
-        for _ in jobs:
-            done.acquire()
-        for job in jobs:
-            if job.error is not None:
-                raise job.error
 
     # --- jobs -------------------------------------------------------------------------------------
 
@@ -190,7 +177,11 @@ class Intake:
             if index in final and isinstance(change, Unit | Units | Moved):
                 assert change.cursor is not None
                 position.append(self._position(change, change.cursor))
-            if run is not None and isinstance(change, Unit | Units) and self._is_new(change, run):
+            if (
+                run is not None
+                and isinstance(change, Unit | Units)
+                and run.tokens[0] > self._stored_highest(change)
+            ):
                 jobs += _steps_job(steps)
                 steps = []
                 jobs.append(self._run_job(change, run, position))
@@ -264,9 +255,6 @@ class Intake:
     def _raise_highest(self, unit: Unit | Units, token: int) -> None:
         key = (unit.stream, instance_label(unit.instance, unit.epoch))
         self._highest[key] = max(self._highest[key], token)
-
-    def _is_new(self, change: Unit | Units, run: Run) -> bool:
-        return run.tokens[0] > self._stored_highest(change)
 
     def _new_units(self, changes: Sequence[Change], start: int) -> list[Unit]:
         """The units with ascending new tokens of one flow that begin there."""

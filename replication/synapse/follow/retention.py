@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from logweir.errors import ConfigError
 from logweir.limits import SYNAPSE_PAGE_ROWS
-from logweir.replication.stream.positions import RETENTION_SPACE
+from logweir.replication.stream.positions import RETENTION_SPACE, run_jobs
 from logweir.replication.synapse.follow.ingest import Intake
 from logweir.replication.synapse.follow.kinds import NamedEvent, named_in
 from logweir.replication.synapse.wire.codec import instance_label
@@ -94,12 +94,10 @@ class Expiry:
             for key, cursor in self._intake.cursors().items()
         )
 
-    def _seconds(self, stream: str) -> int:
-        return next((found for one, found in self._periods if fnmatchcase(stream, one)), 0)
-
     def _look(self, key: tuple[str, str], cursor: Cursor, now_ms: int) -> int:
         """One writer's rows of one stream."""
-        period_ms = 1000 * self._seconds(key[0])
+        found = (seconds for one, seconds in self._periods if fnmatchcase(key[0], one))
+        period_ms = 1000 * next(found, 0)
         if not period_ms:
             return 0
         where = (self._intake.source, *key)
@@ -160,4 +158,4 @@ class Expiry:
             for request in requests:
                 group.execute(request)
 
-        self._intake.run([Job(apply, 100 * len(requests))])
+        run_jobs(self._log, [Job(apply, 100 * len(requests))])

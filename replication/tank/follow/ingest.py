@@ -8,7 +8,6 @@ place wanted only the rest is kept.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +21,7 @@ from logweir.replication.stream.positions import (
     position,
     put_gap,
     put_position,
+    run_jobs,
 )
 from logweir.replication.tank.follow.cursor import ReceivedBundle
 from logweir.replication.tank.wire.messages import PublishResult
@@ -114,7 +114,7 @@ class Intake:
                 tokens = {"next": number}
                 put_position(group, self._source, topic, str(partition), tokens, now_ms)
 
-        self._wait_for([Job(apply, 64 * len(places))])
+        run_jobs(self._log, [Job(apply, 64 * len(places))])
 
     def store(self, batches: Sequence[Batch]) -> int:
         """Store `batches` and wait until they are durable. Returns the number of messages.
@@ -126,18 +126,8 @@ class Intake:
         jobs = [self._job(together, size) for together, size in _portions(batches)]
         if not jobs:
             return 0
-        self._wait_for(jobs)
+        run_jobs(self._log, jobs)
         return sum(job.result for job in jobs)
-
-    def _wait_for(self, jobs: Sequence[Job]) -> None:
-        """Until all is durable. Raises what the first one that failed has."""
-        done = threading.Event()
-        jobs[-1].finished = lambda _: done.set()
-        self._log.inner.submit_jobs(jobs)
-        done.wait()
-        for job in jobs:
-            if job.error is not None:
-                raise job.error
 
     def _job(self, batches: Sequence[Batch], size: int) -> Job:
         """What stores `batches` as one transaction; its result is the number of messages."""

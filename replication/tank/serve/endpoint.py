@@ -18,6 +18,7 @@ from typing import Final, Protocol
 from logweir.limits import TANK_SILENT_CONNECTIONS
 from logweir.replication.budget import Unanswered
 from logweir.replication.link import Link
+from logweir.replication.listener import Service
 from logweir.replication.metrics import Metrics
 from logweir.replication.service.protocol import Reading
 from logweir.replication.tank.push import WaitIndex
@@ -57,7 +58,7 @@ class TopicStore(ClientTopics, Protocol):
         ...
 
 
-class TankService:
+class TankService(Service):
     """The topics of one store, served. `waiters`: who waits for what; `shown`: what of the topics
     a client may see, everything unless given."""
 
@@ -87,11 +88,6 @@ class TankService:
         if len(self._silent) > TANK_SILENT_CONNECTIONS:
             self._close_silent()
         return conversation
-
-    def refusal(self, reason: str) -> bytes:
-        """Tank has no word for it: the connection is just closed."""
-        del reason
-        return b""
 
     def forget(self, session: ServerSession) -> None:
         """A connection is gone."""
