@@ -45,7 +45,6 @@ class MetricsService(Service):
         }
 
     def begin(self, link: Link) -> HttpConversation:
-        """See `logweir.replication.listener.Service`."""
         return HttpConversation(link, self.respond)
 
     async def respond(self, request: Request) -> Answer:

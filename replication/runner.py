@@ -143,7 +143,7 @@ class Source(Protocol):
         ...
 
 
-class UrlSource:
+class UrlSource(Source):
     """The address of a `Source`."""
 
     def __init__(self, url: Url) -> None:
@@ -151,11 +151,10 @@ class UrlSource:
 
     @property
     def url(self) -> str:
-        """See `Source`."""
         return str(self._url)
 
 
-class Runner:
+class Runner(Progress):
     """Follows one source until it is stopped or cancelled. Implements `Progress` for it.
 
     `once`: only until it is caught up. `failure`: what ended the last attempt that failed.
@@ -192,11 +191,9 @@ class Runner:
         return self._status
 
     def alive(self) -> None:
-        """See `Progress`."""
         self._last_life = self._timing.now()
 
     def state(self, state: SourceState) -> None:
-        """See `Progress`."""
         self.alive()
         if state == SourceState.FOLLOWING:
             self._failures = 0
@@ -207,7 +204,6 @@ class Runner:
             self._set(state=state)
 
     def applied(self, rows: int, position: str, lag_seconds: float | None) -> None:
-        """See `Progress`."""
         self.alive()
         self._metrics.source_rows(self._source.url, rows)
         self._status = replace(
@@ -216,11 +212,9 @@ class Runner:
         self._wake()
 
     def streams(self, read: Callable[[], Iterable[StreamFigures]]) -> None:
-        """See `Progress`."""
         self._metrics.source_streams(self._source.url, read)
 
     def part_stopped(self, part: str, reason: str) -> None:
-        """See `Progress`."""
         if self._status.stopped_parts.get(part) != reason:
             parts = {**self._status.stopped_parts, part: reason}
             self._status = replace(self._status, stopped_parts=parts)
@@ -228,7 +222,6 @@ class Runner:
             self._wake()
 
     def finished(self) -> None:
-        """See `Progress`."""
         self._is_finished = True
 
     async def run(self) -> SourceStatus:

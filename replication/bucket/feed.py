@@ -381,11 +381,10 @@ class Feed(Protocol):
         ...
 
 
-class BucketFeed:
+class BucketFeed(Feed):
     """A bucket as what a stream is fed with. `known`: the changes that its streams share."""
 
     holds_items: Final = True
-    """See `Feed`."""
 
     def __init__(self, log: Log, bucket: Bucket, known: Changes) -> None:
         self.name = bucket.name
@@ -395,27 +394,21 @@ class BucketFeed:
         self._known = known
 
     def states(self) -> dict[int, VbucketState]:
-        """See `Feed`."""
         with self._log.read_view() as view:
             return ViewItems(self._bucket, view).states()
 
     def changes(self, window: Window) -> Sequence[Change]:
-        """See `Feed`."""
         return self._known.of(window, self._bucket)
 
     def transaction(
         self, columns: RowColumns, first: int, last: int, reached: dict[int, int]
     ) -> Sequence[Change]:
-        """See `Feed`."""
         return transaction_changes(columns, first, last, reached, self.space_id)
 
     def puts(self, window: Window) -> Puts | None:
-        """See `Feed`."""
         return self._known.puts_of(window, self._bucket)
 
     def resolved(self, changes: Sequence[Change]) -> tuple[Sequence[Change], VClock | None]:
-        """See `Feed`."""
-
         def find(change: Change, view: ReadView) -> Item | None:
             assert change.item is not None
             return ViewItems(self._bucket, view).find(change.item.key)
@@ -425,5 +418,4 @@ class BucketFeed:
     def backfill(
         self, vbuckets: Sequence[int], clock: Callable[[], float], prefix: bytes = b""
     ) -> Backfill:
-        """See `Feed`."""
         return Backfill(self._log, self._bucket, vbuckets, clock, prefix)

@@ -78,7 +78,6 @@ class StoreKept(Kept):
         positions.make_spaces(log)
 
     def token(self) -> str | None:
-        """See `Kept`."""
         found = positions.position(self._log, _SOURCE, self._name, "")
         if found is None:
             return None
@@ -125,7 +124,6 @@ class TokenFile(Kept):
         self._filesystem = filesystem
 
     def token(self) -> str | None:
-        """See `Kept`."""
         try:
             with self._path.open("rb") as file:
                 return file.read(_TOKEN_BYTES).decode("ascii", "replace").strip()

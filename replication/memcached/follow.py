@@ -194,7 +194,6 @@ class TapSource(BucketSource):
         self.name += suffix.encode()
 
     async def attempt(self, progress: Progress) -> None:
-        """See `Source`."""
         bucket = self.fill()
         if self.options.takes_over and self.taken(bucket).issuperset(self.options.vbuckets):
             progress.finished()

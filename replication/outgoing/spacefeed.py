@@ -23,7 +23,7 @@ from typing import Final
 
 from logweir.errors import ConfigError, ErrorCode, RequestError
 from logweir.limits import BACKFILL_CHUNK_BYTES, BACKFILL_CHUNK_ITEMS
-from logweir.replication.bucket.feed import Change, Chunks, PerWindow, Puts, resolve
+from logweir.replication.bucket.feed import Change, Chunks, Feed, PerWindow, Puts, resolve
 from logweir.replication.bucket.item import Item, VbucketState
 from logweir.replication.outgoing.shape import OPS, Entry, Shape, Stamp
 from logweir.replication.stream.hub import Window
@@ -60,7 +60,7 @@ class SpaceChange(Change):
     stamp: Stamp = field(default=_STATE)
 
 
-class SpaceFeed:
+class SpaceFeed(Feed):
     """One space as followers see it. `encoding`: one of `ENCODINGS`; `json_datatype`: the datatype
     of items whose values are JSON.
 
@@ -68,7 +68,6 @@ class SpaceFeed:
     """
 
     holds_items: Final = False
-    """See `Feed`."""
 
     def __init__(self, log: Log, name: str, encoding: str, *, json_datatype: int = 0) -> None:
         space = log.schema.get(name)
@@ -119,8 +118,6 @@ class SpaceFeed:
         return value_json(data).encode("utf-8", "surrogateescape")
 
     def resolved(self, changes: Sequence[Change]) -> tuple[Sequence[Change], VClock | None]:
-        """See `Feed`."""
-
         def find(change: Change, view: ReadView) -> Item | None:
             assert isinstance(change, SpaceChange)
             shape = self.shape()
@@ -152,7 +149,6 @@ class SpaceFeed:
     def transaction(
         self, columns: RowColumns, first: int, last: int, reached: dict[int, int]
     ) -> list[SpaceChange]:
-        """See `Feed`."""
         spaces, replicas, lsns = columns.space_id, columns.replica_id, columns.lsn
         found: list[SpaceChange] = []
         for row in range(first, last):

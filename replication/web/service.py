@@ -27,6 +27,7 @@ from logweir.limits import WEB_OUTPUT_HIGH_BYTES, WEB_WATCHERS
 from logweir.replication.httpconversation import HttpConversation
 from logweir.replication.httpsession import HttpSession
 from logweir.replication.link import Link
+from logweir.replication.listener import Service
 from logweir.replication.service.shared import Shared
 from logweir.replication.web.asgi import Application, Message, Receive, Send, converse
 from logweir.replication.web.board import Board
@@ -50,7 +51,7 @@ _HEADERS: Final = tuple(
 )
 
 
-class WebService:
+class WebService(Service):
     """See the module's text. `host`: on which it is listened on, "" for a unix socket."""
 
     def __init__(self, shared: Shared, board: Board, host: str) -> None:
@@ -66,12 +67,10 @@ class WebService:
         self._app = _with_headers(self._gate)
 
     def begin(self, link: Link) -> HttpConversation:
-        """See `logweir.replication.listener.Service`."""
         link.limit_output(WEB_OUTPUT_HIGH_BYTES)
         return converse(link, self._app)
 
     def refusal(self, reason: str) -> bytes:
-        """See `logweir.replication.listener.Service`."""
         session = HttpSession(0.0)
         session.answer(503, reason.encode(), _TEXT)
         return session.data_to_send()

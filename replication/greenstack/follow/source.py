@@ -75,7 +75,6 @@ class GreenstackSource(BucketSource):
         self.choice = Choice(prefix, self._vbuckets)
 
     async def attempt(self, progress: Progress) -> None:
-        """See `Source`."""
         bucket = self.fill()
         needed = {Feature.CHANGE_STREAM: "change streams"}
         if not self.choice.is_all:

@@ -115,7 +115,6 @@ class GreenstackService(Service):
         self._forget = shared.log.on_commit(self._committed)
 
     def begin(self, link: Link) -> Conversation:
-        """See `logweir.replication.listener.Service`."""
         return Conversation(self, link)
 
     def now(self) -> float:

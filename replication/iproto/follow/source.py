@@ -39,7 +39,6 @@ class TarantoolSource(UrlSource):
         self._shared = shared
 
     async def attempt(self, progress: Progress) -> None:
-        """See `Source`."""
         log = self._shared.log
         async with connect(self._url, on_data=progress.alive) as (upstream, greeting, ballot):
             if greeting.instance == log.instance:

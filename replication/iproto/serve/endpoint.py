@@ -87,7 +87,6 @@ class IprotoService(Service):
         self.instance = instance
 
     def begin(self, link: Link) -> Conversation:
-        """See `Service`."""
         return Conversation(self.instance, link)
 
 

@@ -311,7 +311,6 @@ class Executor(Viewer):
         }
 
     def execute(self, request: Packet) -> bytes:
-        """See `Viewer`."""
         return self._tap(request) if request.opcode in TAP_OPCODES else super().execute(request)
 
     def _flush(self, request: Packet) -> bytes:

@@ -40,6 +40,7 @@ from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewIt
 from logweir.replication.bucket.sweep import Sweeper
 from logweir.replication.budget import Unanswered
 from logweir.replication.link import Link
+from logweir.replication.listener import Service
 from logweir.replication.logs import get_logger
 from logweir.replication.memcached.push.names import NamedStreams
 from logweir.replication.memcached.push.stream import StreamOptions
@@ -89,7 +90,7 @@ _log = get_logger("logweir.replication.memcached")
 _READS: Final = frozenset([bytes((opcode,)) for opcode in READS])
 
 
-class TapService:
+class TapService(Service):
     """Buckets of one store, served. `bucket`: the one that clients begin with, made if need be;
     ``space:NAME``: that space is streamed instead. `encoding`: of such a space's tuples, see
     `logweir.replication.outgoing.spacefeed`; `sweep_seconds`: see
@@ -134,13 +135,11 @@ class TapService:
         self._forget_commits: Callable[[], None] | None = None
 
     def begin(self, link: Link) -> Conversation:
-        """See `logweir.replication.listener.Service`."""
         self.statistics.opened(link)
         self.idle.watch()
         return Conversation(self, link)
 
     def refusal(self, reason: str) -> bytes:
-        """See `logweir.replication.listener.Service`."""
         del reason
         return encode_answer(Packet(Opcode.NOOP), Status.BUSY)
 

@@ -70,7 +70,6 @@ class SynapseRedisSource(Upstream):
         return found | {name: file for name, file in files.items() if file}
 
     async def attempt(self, progress: Progress) -> None:
-        """See `Source`."""
         try:
             from redis import asyncio as redis
             from redis.asyncio.retry import Retry

@@ -472,7 +472,6 @@ class SynapseSource(Upstream):
         self._not_before = 0.0
 
     async def attempt(self, progress: Progress) -> None:
-        """See `Source`."""
         loop = asyncio.get_running_loop()
         while (left := self._not_before - loop.time()) > 0:
             progress.alive()

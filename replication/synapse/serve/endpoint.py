@@ -62,6 +62,7 @@ from logweir.limits import (
     SYNAPSE_STREAMS,
 )
 from logweir.replication.link import Link
+from logweir.replication.listener import Service
 from logweir.replication.logs import get_logger
 from logweir.replication.stream.hub import Hub, Reader, Window
 from logweir.replication.synapse.client_session import error_line
@@ -81,7 +82,7 @@ __all__ = ["Conversation", "SynapseService"]
 _log = get_logger("logweir.replication.synapse")
 
 
-class SynapseService:
+class SynapseService(Service):
     """The protocol, for a `Listener`."""
 
     def __init__(
@@ -141,13 +142,11 @@ class SynapseService:
                 await asyncio.to_thread(self.log.inner.retain_all, {label: position})
 
     def begin(self, link: Link) -> Conversation:
-        """See `Service`."""
         made = Conversation(self, link)
         self.conversations.add(made)
         return made
 
     def refusal(self, reason: str) -> bytes:
-        """See `Service`."""
         return error_line(reason)
 
     def server_name(self) -> str:

@@ -47,6 +47,7 @@ from logweir.limits import (
 from logweir.replication.httpconversation import Answer, HttpConversation
 from logweir.replication.httpsession import HttpSession, Request, error_body
 from logweir.replication.link import Link
+from logweir.replication.listener import Service
 from logweir.replication.stream.hub import Hub
 from logweir.replication.synapse.push import MASTER, Delivery, Stream, Streams
 from logweir.replication.synapse.serve.shown import Shown, ShownTo
@@ -67,7 +68,7 @@ _Found = tuple[list[bytes], int, bool]
 """
 
 
-class UpdatesService:
+class UpdatesService(Service):
     """The HTTP address of a D3 listener, for a `Listener`. `shown`: what the peer of a connection
     is shown, everything unless given; `secret`: "" for none; `failed`: is told of a wrong one, see
     `Logins.failed`; `answered`: of each request, see `Metrics.answered`."""
@@ -92,7 +93,6 @@ class UpdatesService:
         self._answered = answered
 
     def begin(self, link: Link) -> HttpConversation:
-        """See `Service`."""
         shown = self.shown(link)
 
         async def respond(request: Request) -> Answer:
@@ -108,7 +108,6 @@ class UpdatesService:
         return HttpConversation(link, respond)
 
     def refusal(self, reason: str) -> bytes:
-        """See `Service`."""
         session = HttpSession(0.0)
         session.answer(400, error_body("M_LIMIT_EXCEEDED", reason))
         return session.data_to_send()

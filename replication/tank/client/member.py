@@ -197,7 +197,6 @@ class Member(Consumer):
     async def get_many(
         self, most_messages: int = 1000, *, wait_ms: int | None = None
     ) -> Sequence[Record]:
-        """See `Consumer.get_many`."""
         await self._settle()
         if not self._records:
             await self._wait(self._wait_ms if wait_ms is None else wait_ms)

@@ -122,7 +122,6 @@ class TankSource(UrlSource):
         self._stopped: dict[_Key, str] = {}
 
     async def attempt(self, progress: Progress) -> None:
-        """See `logweir.replication.runner.Source`."""
         connection = await Connection.open(self._broker)
         storing: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()

@@ -81,7 +81,6 @@ class TankService(Service):
         topics.on_published(self._published)
 
     def begin(self, link: Link) -> _Conversation:
-        """See `logweir.replication.listener.Service`."""
         conversation = _Conversation(self, link)
         self._conversations[conversation.session] = conversation
         self._silent[conversation.session] = link
