@@ -15,7 +15,9 @@ from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.testing.scheduler import Scheduler
 from logweir.wal import failpoint
 from logweir.wal.filesystem import OsFileSystem
+from logweir.wal.snapshot import read_snapshot
 from logweir.wal.vclock import VClock
+from logweir.wal.xrow import RowType
 
 
 def names(folder: Path, suffix: str) -> list[str]:
@@ -65,6 +67,15 @@ def test_snapshot_without_a_change_is_the_one_that_is_there(tmp_path: Path) -> N
         first = log.snapshot()
         assert log.snapshot() == first
         assert len(names(tmp_path, "snap")) == 2
+
+
+def test_rows_of_a_snapshot_are_numbered_and_of_no_instance(tmp_path: Path) -> None:
+    """As a Tarantool writes them."""
+    with opened(tmp_path) as log:
+        fill(log, 0)
+        rows = [row for block in read_snapshot(log.snapshot()) for row in block.rows()]
+    assert [row.lsn for row in rows] == list(range(len(rows)))
+    assert {(row.replica_id, row.type, row.commit) for row in rows} == {(0, RowType.INSERT, True)}
 
 
 def test_a_snapshot_that_is_damaged_takes_the_place_of_nothing(tmp_path: Path) -> None:

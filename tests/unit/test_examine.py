@@ -583,3 +583,15 @@ def test_a_log_that_does_not_come_after_the_one_before_is_named(tmp_path: Path) 
     damage = examine(tmp_path).damage
     assert (DamageKind.ORDER, str(late)) in [(one.kind, one.file) for one in damage]
     assert str(stray) in next(one.message for one in damage if one.file == str(late))
+
+
+def test_a_damaged_snapshot_is_made_up_for_by_its_rows_and_not_by_as_many(tmp_path: Path) -> None:
+    """Of several instances: the log has nine rows, and not the five of the other one."""
+    write_snapshot(tmp_path, {280: [SPACE_ROW]})
+    write_raw(tmp_path, VClock(), singles(1, 9))
+    path = write_snapshot(tmp_path, {280: [SPACE_ROW]}, VClock({1: 4, 2: 5}))
+    flip(path, path.stat().st_size - 20)
+    report = examine(tmp_path)
+    assert [Path(one.file) for one in report.blocking] == [path]
+    with pytest.raises(RecoveryRefused):
+        plan(report)

@@ -253,6 +253,8 @@ def test_refusal_is_that_of_2_6_0(
         ({0: 16, 1: 6, 0x0A: 0}, None, 230, "Unable to process ROLLBACK request out of stream"),
         ({0: 7, 1: 6, 0x0A: 1}, None, 229, "Unable to process AUTH request in stream"),
         ({0: 66, 1: 6, 0x0A: 1}, None, 229, "Unable to process SUBSCRIBE request in stream"),
+        ({0: 17, 1: 6, 0x0A: 1}, None, 48, "Unknown request type 17"),
+        ({0: 18, 1: 6, 0x0A: 1}, None, 229, "Unable to process 18 request in stream"),
         ({0: 14, 1: 6, 0x0A: 1}, {0x56: 5}, 20, "request body"),
         ({0: 14, 1: 6, 0x0A: 1}, {0x59: "2"}, 20, "request body"),
         ({0: 14, 1: 6, 0x0A: 1}, {"x": 2}, 20, "request body"),

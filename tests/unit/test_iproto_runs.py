@@ -121,6 +121,7 @@ def test_parts_of_a_run() -> None:
     assert run is not None
     assert not run.may_grow
     assert list(run.behind(3).syncs) == [4, 5]
+    assert stream[run.behind(3).at :] == store(4, 4) + store(5, 5, space=513)
     assert not run.is_read_only
     assert run.without([(513, kernel.USED_TO_READ)]).syncs == run.syncs
     left = run.without([(512, kernel.USED_TO_WRITE)])
@@ -152,6 +153,7 @@ def test_parts_of_a_run() -> None:
         encode_request(1, 5, {0x10: 512, 0x12: 1, 0x20: [], 0x14: 7}),
         encode_request(1, 5, {0x10: 512, 0x12: 1, 0x20: [], 0x15: 0}),
         encode_request(1, 5, {0x10: 280, 0x12: 1, 0x20: []}),
+        encode_request(1, 5, {0x10: 512, 0x12: 1, 0x20: [], 0x13: -1}),
         encode_request(6, 5, {0x22: "f", 0x21: []}),
         encode_request(3, 5, {0x10: 512}),
         encode_request(3, 5, {0x21: [1]}),
