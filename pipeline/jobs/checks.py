@@ -57,7 +57,8 @@ def verify(
     level: Literal["rows"] = "rows",
     split_bytes: int = PIPELINE_SPLIT_BYTES,
     told: Told | None = None,
-) -> RecoveryReport: ...
+) -> RecoveryReport:
+    """Of the rows."""
 
 
 @overload
@@ -68,7 +69,8 @@ def verify(
     level: Literal["crc", "unpack"],
     split_bytes: int = PIPELINE_SPLIT_BYTES,
     told: Told | None = None,
-) -> QuickReport: ...
+) -> QuickReport:
+    """Of the blocks."""
 
 
 def verify(
