@@ -157,3 +157,17 @@ def test_archive_and_capture_take_a_file(tmp_path: Path) -> None:
     done = run("capture", "--config", file, "--once", "--json")
     assert (done.exit_code, json.loads(done.stdout)) == (0, {"transactions": 1}), done.output
     assert run("capture", "--config", file, "--once", LOGWEIR_SPACE="none").exit_code != 0
+
+
+def test_page_names_the_commands_that_take_a_file() -> None:
+    """All of them, and which of them read it anew on SIGHUP."""
+    page = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
+    settings, _, anew = page.partition("### Without a restart")
+    takers = set()
+    for name in main.COMMANDS:
+        told = run(name, "--help")
+        if "TOML file with these options" in " ".join(told.stdout.replace("│", " ").split()):
+            takers.add(name)
+    assert takers == {"serve", "follow", "capture", "archive"}
+    assert all(f"`logweir {name}`" in settings.partition("```toml")[0] for name in takers)
+    assert "`serve` and `follow` read their files anew" in anew
