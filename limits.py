@@ -593,9 +593,6 @@ PIPELINE_DEFINITION_BYTES: Final = 256 * 1024 * 1024
 PIPELINE_PART_BYTES: Final = 64 * 1024 * 1024
 """Bytes of logs and snapshots per part of a job's output, about."""
 
-SPOOL_LOG_BYTES: Final = 16 * 1024 * 1024
-"""From this size on a log of a spool at a URL is closed, and put there as one."""
-
 ARCHIVE_TAIL_BYTES: Final = 8 * 1024 * 1024
 """What one object of an open log's tail holds, unless one block is larger."""
 ARCHIVE_WAIT_SECONDS: Final = 60.0

@@ -30,7 +30,7 @@ from typing import Final, Self
 
 import logweir.store as store
 from logweir.errors import DirectoryLocked, LogweirError, SourceStopped, Unreachable, WalError
-from logweir.limits import SPOOL_LOG_BYTES
+from logweir.limits import PIPELINE_SPLIT_BYTES
 from logweir.pipeline.options import SPOOL
 from logweir.pipeline.spoolplace import CopyFileSystem, SpoolPlace
 from logweir.replication.protocols import check_addresses
@@ -145,7 +145,7 @@ class Spool:
             log = store.open(
                 copy,
                 checkpoint_interval=interval,
-                wal_max_size=SPOOL_LOG_BYTES,
+                wal_max_size=PIPELINE_SPLIT_BYTES,
                 write_ahead=0,
                 filesystem=CopyFileSystem(self._place),
             )

@@ -32,186 +32,29 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from logweir.errors import DirectoryLocked
 from logweir.limits import READ_WINDOW_BYTES
 from logweir.pipeline.options import scheme_of, shown
-from logweir.pipeline.storage import UrlFileSystem, as_os_error, connect
+from logweir.pipeline.storage import (
+    BEGUN,
+    OWNERS,
+    SPOOL_PART,
+    SpoolFileSystem,
+    SpoolPart,
+    as_os_error,
+    connect,
+)
 from logweir.wal.block import EOF_MARKER
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import AppendFile, Buffer, OsFileSystem, ReadFile, each, explain
 from logweir.wal.writer import INPROGRESS
 
-__all__ = ["CopyFileSystem", "SpoolFileSystem", "SpoolPlace"]
+__all__ = ["CopyFileSystem", "SpoolPlace"]
 
-_PART: Final = re.compile(r"(\d{20}[.](?:xlog|snap))[.](\d{20})-(\d{20})[.]([0-9]{8}[0-9a-f]{16})")
 _KEPT: Final = re.compile(r"\d{20}[.](?:xlog|snap)")
-_OWNERS: Final = "owners"
 _CLAIM: Final = ".claim"
-_BEGUN: Final = ".begun"
-
-
-class _Part(NamedTuple):
-    """Bytes `begin` … `end` - 1 of a file."""
-
-    file: str
-    begin: int
-    end: int
-    owner: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.file}.{self.begin:020d}-{self.end:020d}.{self.owner}"
-
-
-def _part(name: str, size: int) -> _Part | None:
-    """The part of that name, None if it is none, or not whole."""
-    found = _PART.fullmatch(name)
-    if found is None or int(found[3]) - int(found[2]) != size:
-        return None
-    return _Part(found[1], int(found[2]), int(found[3]), found[4])
-
-
-def _chains(parts: Iterable[_Part]) -> dict[str, list[_Part]]:
-    """The parts that make each file, from its first byte on; of several that begin at a place the
-    highest owner's counts, and of these the longest."""
-    best: dict[tuple[str, int], _Part] = {}
-    for one in parts:
-        known = best.get((one.file, one.begin))
-        if known is None or (one.owner, one.end) > (known.owner, known.end):
-            best[one.file, one.begin] = one
-    found: dict[str, list[_Part]] = {}
-    for file in sorted({file for file, begin in best if begin == 0}):
-        chain, end = found.setdefault(file, []), 0
-        while (following := best.get((file, end))) is not None:
-            chain.append(following)
-            end = following.end
-    return found
-
-
-class SpoolFileSystem(UrlFileSystem):
-    """The logs and snapshots of a spool, as their parts make them, for readers."""
-
-    def __init__(self, filesystem: Any) -> None:
-        super().__init__(filesystem)
-        self._begun: tuple[str, frozenset[str]] = ("", frozenset())
-
-    def open_read(self, path: Path) -> ReadFile:
-        """The file, which is read by ranges."""
-        return _PartsFile(self, path)
-
-    def list_directory(self, path: Path) -> list[str]:
-        """The names of the files, sorted."""
-        return sorted(self.chains(path))
-
-    def has_name(self, path: Path) -> bool:
-        """Whether there is such a file."""
-        return path.name in self.chains(path.parent)
-
-    def open_part(self, folder: Path, part: _Part) -> Any:
-        """A part, as pyarrow reads it."""
-        return self._filesystem.open_input_file((folder / part.name).as_posix())
-
-    def chains(self, folder: Path) -> dict[str, list[_Part]]:
-        """The parts that make each file. Raises `FileNotFoundError` where there is no spool."""
-        self._look_for_owner(folder)
-        owner, taken = self._begun
-        found = (_part(name, size) for name, size in self.sizes(folder).items())
-        return _chains(
-            part for part in found if part and (part.owner == owner or part.name in taken)
-        )
-
-    def sizes(self, folder: Path) -> dict[str, int]:
-        """The names of the objects of a folder and their sizes; none where it is not there."""
-        from pyarrow import fs
-
-        selector = fs.FileSelector(folder.as_posix(), allow_not_found=True)
-        try:
-            found = self._filesystem.get_file_info(selector)
-        except OSError as error:
-            raise as_os_error(error, folder) from error
-        return {one.base_name: one.size for one in found if one.is_file}
-
-    def _look_for_owner(self, folder: Path) -> None:
-        """Learn who began last, and what it took over."""
-        while True:
-            names = [one for one in self.sizes(folder / _OWNERS) if one.endswith(_BEGUN)]
-            if not names:
-                raise FileNotFoundError(errno.ENOENT, "there is no spool", str(folder))
-            owner = max(names).removesuffix(_BEGUN)
-            if owner == self._begun[0]:
-                return
-            path = (folder / _OWNERS / max(names)).as_posix()
-            with (
-                contextlib.suppress(FileNotFoundError),  # a higher one has removed it
-                self._filesystem.open_input_stream(path) as file,
-            ):
-                self._begun = owner, frozenset(file.read().decode().split())
-                return
-
-
-class _PartsFile:
-    """A file of a spool that is read; its size is that of when it was last asked for."""
-
-    def __init__(self, filesystem: SpoolFileSystem, path: Path) -> None:
-        self.path = path
-        self._filesystem = filesystem
-        self._parts: list[_Part] = []
-        self._opened: tuple[_Part, Any] | None = None
-        self._last = (0, b"")
-        self.size()
-
-    def size(self) -> int:
-        """See `ReadFile`. A file that was removed since has the size that it had."""
-        found = self._filesystem.chains(self.path.parent).get(self.path.name)
-        self._parts = found or self._parts
-        if not self._parts:
-            raise FileNotFoundError(errno.ENOENT, "no such file", str(self.path))
-        return self._parts[-1].end
-
-    def read(self, count: int, offset: int) -> bytes:
-        """See `ReadFile`. Where the file was removed meanwhile what was read last is known."""
-        try:
-            data = self._read(count, offset)
-        except OSError:
-            before, (at, known) = self._parts, self._last
-            self.close()
-            self.size()
-            if self._parts != before:  # they became one
-                data = self._read(count, offset)
-            elif at <= offset and min(offset + count, before[-1].end) <= at + len(known):
-                return known[offset - at : offset - at + count]
-            else:
-                raise
-        self._last = offset, data
-        return data
-
-    def _read(self, count: int, offset: int) -> bytes:
-        pieces = []
-        for part in self._parts:
-            wanted = min(part.end, offset + count) - offset
-            if part.end <= offset or wanted <= 0:
-                continue
-            try:
-                piece = bytes(self._open(part).read_at(wanted, offset - part.begin))
-            except OSError as error:
-                raise as_os_error(error, self.path) from error
-            pieces.append(piece)
-            offset, count = offset + len(piece), count - len(piece)
-        return b"".join(pieces)
-
-    def _open(self, part: _Part) -> Any:
-        if self._opened is None or self._opened[0] != part:
-            self.close()
-            self._opened = part, self._filesystem.open_part(self.path.parent, part)
-        return self._opened[1]
-
-    def close(self) -> None:
-        """See `ReadFile`."""
-        if self._opened is not None:
-            self._opened[1].close()
-            self._opened = None
 
 
 class SpoolPlace:
@@ -227,13 +70,13 @@ class SpoolPlace:
         self._filesystem, path = connect(location, scheme_of(location))
         self._folder = Path(path)
         self._reading = SpoolFileSystem(self._filesystem)
-        self._parts: dict[str, list[_Part]] = {}
+        self._parts: dict[str, list[SpoolPart]] = {}
         self._guard = threading.Lock()  # held where `_parts` is changed
         with self._told():
-            self._filesystem.create_dir((self._folder / _OWNERS).as_posix())
+            self._filesystem.create_dir((self._folder / OWNERS).as_posix())
             numbers = [int(name[:8]) for name in self._owners()]
             self._owner = f"{max(numbers, default=0) + 1:08d}{secrets.token_hex(8)}"
-            self._write(f"{_OWNERS}/{self._owner}{_CLAIM}", [b"claim\n"])
+            self._write(f"{OWNERS}/{self._owner}{_CLAIM}", [b"claim\n"])
             failpoint("spool.after_claim")
             self._check_owner()
 
@@ -249,14 +92,14 @@ class SpoolPlace:
             self._check_owner()
             names = [part.name for parts in self._parts.values() for part in parts]
             failpoint("spool.before_begun")
-            self._write(f"{_OWNERS}/{self._owner}{_BEGUN}", [f"{one}\n".encode() for one in names])
+            self._write(f"{OWNERS}/{self._owner}{BEGUN}", [f"{one}\n".encode() for one in names])
             failpoint("spool.after_begun")
             self._check_owner()
             for name in self._owners():
                 if name[: len(self._owner)] < self._owner:
-                    self._remove(f"{_OWNERS}/{name}")
+                    self._remove(f"{OWNERS}/{name}")
             for name in self._reading.sizes(self._folder):
-                if _PART.fullmatch(name) and name not in names:
+                if SPOOL_PART.fullmatch(name) and name not in names:
                     self._remove(name)
 
     def end(self, file: str) -> int | None:
@@ -267,7 +110,7 @@ class SpoolPlace:
     def put(self, file: str, begin: int, end: int, pieces: Iterable[bytes]) -> None:
         """Put the bytes behind those that are there. When this returns they are durable, and this
         process is still the owner. Raises `OSError`."""
-        part = _Part(file, begin, end, self._owner)
+        part = SpoolPart(file, begin, end, self._owner)
         failpoint("spool.before_put")
         self._write(part.name, pieces)
         failpoint("spool.after_put")
@@ -286,7 +129,7 @@ class SpoolPlace:
         small = [one for one in self._parts[file] if one.end <= end]
         if len(small) < 2:
             return
-        whole = _Part(file, 0, end, self._owner)
+        whole = SpoolPart(file, 0, end, self._owner)
         failpoint("spool.before_merge")
         self._write(whole.name, pieces)
         failpoint("spool.after_merge")
@@ -314,8 +157,8 @@ class SpoolPlace:
             raise self.lost or explain(error, self.name) from error
 
     def _owners(self) -> list[str]:
-        names = self._reading.sizes(self._folder / _OWNERS)
-        return [one for one in names if one.endswith((_CLAIM, _BEGUN))]
+        names = self._reading.sizes(self._folder / OWNERS)
+        return [one for one in names if one.endswith((_CLAIM, BEGUN))]
 
     def _check_owner(self) -> None:
         """Raise `OSError` if somebody claimed the spool after this process."""
@@ -328,7 +171,7 @@ class SpoolPlace:
         if self.lost is not None:
             raise OSError(errno.EBUSY, self.lost.reason, self.name)
 
-    def _content(self, part: _Part) -> bytes:
+    def _content(self, part: SpoolPart) -> bytes:
         with self._reading.open_part(self._folder, part) as file:
             return bytes(file.read())
 

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import re
 import urllib.parse
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from logweir.errors import ConfigError, WalError
 from logweir.pipeline.options import ORIGIN, SPOOL, scheme_of, shown
 from logweir.wal.filesystem import OS, AppendFile, FileSystem, ReadFile
 
 __all__ = [
+    "BEGUN",
+    "OWNERS",
+    "SPOOL_PART",
     "CutFile",
     "CutFileSystem",
+    "SpoolFileSystem",
+    "SpoolPart",
     "UrlFileSystem",
     "as_os_error",
     "connect",
@@ -26,6 +33,14 @@ __all__ = [
     "open_storage",
 ]
 
+SPOOL_PART: Final = re.compile(
+    r"(\d{20}[.](?:xlog|snap))[.](\d{20})-(\d{20})[.]([0-9]{8}[0-9a-f]{16})"
+)
+"""The name of a part of a spool: see `spoolplace`."""
+OWNERS: Final = "owners"
+"""The folder in which those who follow into a spool write down their names."""
+BEGUN: Final = ".begun"
+"""How the name of what an owner took over ends."""
 _HINT: Final = "look at the address, and at what its file system asks for (keys, region, host)"
 
 
@@ -41,8 +56,6 @@ def open_storage(location: str) -> tuple[FileSystem, Path]:
     if scheme == "file":
         return OS, Path(urllib.parse.unquote(urllib.parse.urlsplit(location).path))
     if scheme.startswith(SPOOL):
-        from logweir.pipeline.spoolplace import SpoolFileSystem
-
         filesystem, path = connect(location[len(SPOOL) :], scheme[len(SPOOL) :])
         return SpoolFileSystem(filesystem), Path(path)
     filesystem, path = connect(location, scheme)
@@ -264,3 +277,168 @@ class CutFileSystem(UrlFileSystem):
     def has_name(self, path: Path) -> bool:
         """Whether something has the name."""
         return bool(self._filesystem.has_name(path))
+
+
+# --- spools ---------------------------------------------------------------------------------------
+
+
+class SpoolPart(NamedTuple):
+    """Bytes `begin` … `end` - 1 of a file."""
+
+    file: str
+    begin: int
+    end: int
+    owner: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.file}.{self.begin:020d}-{self.end:020d}.{self.owner}"
+
+
+def _part(name: str, size: int) -> SpoolPart | None:
+    """The part of that name, None if it is none, or not whole."""
+    found = SPOOL_PART.fullmatch(name)
+    if found is None or int(found[3]) - int(found[2]) != size:
+        return None
+    return SpoolPart(found[1], int(found[2]), int(found[3]), found[4])
+
+
+def _chains(parts: Iterable[SpoolPart]) -> dict[str, list[SpoolPart]]:
+    """The parts that make each file, from its first byte on; of several that begin at a place the
+    highest owner's counts, and of these the longest."""
+    best: dict[tuple[str, int], SpoolPart] = {}
+    for one in parts:
+        known = best.get((one.file, one.begin))
+        if known is None or (one.owner, one.end) > (known.owner, known.end):
+            best[one.file, one.begin] = one
+    found: dict[str, list[SpoolPart]] = {}
+    for file in sorted({file for file, begin in best if begin == 0}):
+        chain, end = found.setdefault(file, []), 0
+        while (following := best.get((file, end))) is not None:
+            chain.append(following)
+            end = following.end
+    return found
+
+
+class SpoolFileSystem(UrlFileSystem):
+    """The logs and snapshots of a spool, as their parts make them, for readers."""
+
+    def __init__(self, filesystem: Any) -> None:
+        super().__init__(filesystem)
+        self._begun: tuple[str, frozenset[str]] = ("", frozenset())
+
+    def open_read(self, path: Path) -> ReadFile:
+        """The file, which is read by ranges."""
+        return _PartsFile(self, path)
+
+    def list_directory(self, path: Path) -> list[str]:
+        """The names of the files, sorted."""
+        return sorted(self.chains(path))
+
+    def has_name(self, path: Path) -> bool:
+        """Whether there is such a file."""
+        return path.name in self.chains(path.parent)
+
+    def open_part(self, folder: Path, part: SpoolPart) -> Any:
+        """A part, as pyarrow reads it."""
+        return self._filesystem.open_input_file((folder / part.name).as_posix())
+
+    def chains(self, folder: Path) -> dict[str, list[SpoolPart]]:
+        """The parts that make each file. Raises `FileNotFoundError` where there is no spool."""
+        self._look_for_owner(folder)
+        owner, taken = self._begun
+        found = (_part(name, size) for name, size in self.sizes(folder).items())
+        return _chains(
+            part for part in found if part and (part.owner == owner or part.name in taken)
+        )
+
+    def sizes(self, folder: Path) -> dict[str, int]:
+        """The names of the objects of a folder and their sizes; none where it is not there."""
+        from pyarrow import fs
+
+        selector = fs.FileSelector(folder.as_posix(), allow_not_found=True)
+        try:
+            found = self._filesystem.get_file_info(selector)
+        except OSError as error:
+            raise as_os_error(error, folder) from error
+        return {one.base_name: one.size for one in found if one.is_file}
+
+    def _look_for_owner(self, folder: Path) -> None:
+        """Learn who began last, and what it took over."""
+        while True:
+            names = [one for one in self.sizes(folder / OWNERS) if one.endswith(BEGUN)]
+            if not names:
+                raise FileNotFoundError(errno.ENOENT, "there is no spool", str(folder))
+            owner = max(names).removesuffix(BEGUN)
+            if owner == self._begun[0]:
+                return
+            path = (folder / OWNERS / max(names)).as_posix()
+            with (
+                contextlib.suppress(FileNotFoundError),  # a higher one has removed it
+                self._filesystem.open_input_stream(path) as file,
+            ):
+                self._begun = owner, frozenset(file.read().decode().split())
+                return
+
+
+class _PartsFile:
+    """A file of a spool that is read; its size is that of when it was last asked for."""
+
+    def __init__(self, filesystem: SpoolFileSystem, path: Path) -> None:
+        self.path = path
+        self._filesystem = filesystem
+        self._parts: list[SpoolPart] = []
+        self._opened: tuple[SpoolPart, Any] | None = None
+        self._last = (0, b"")
+        self.size()
+
+    def size(self) -> int:
+        """See `ReadFile`. A file that was removed since has the size that it had."""
+        found = self._filesystem.chains(self.path.parent).get(self.path.name)
+        self._parts = found or self._parts
+        if not self._parts:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(self.path))
+        return self._parts[-1].end
+
+    def read(self, count: int, offset: int) -> bytes:
+        """See `ReadFile`. Where the file was removed meanwhile what was read last is known."""
+        try:
+            data = self._read(count, offset)
+        except OSError:
+            before, (at, known) = self._parts, self._last
+            self.close()
+            self.size()
+            if self._parts != before:  # they became one
+                data = self._read(count, offset)
+            elif at <= offset and min(offset + count, before[-1].end) <= at + len(known):
+                return known[offset - at : offset - at + count]
+            else:
+                raise
+        self._last = offset, data
+        return data
+
+    def _read(self, count: int, offset: int) -> bytes:
+        pieces = []
+        for part in self._parts:
+            wanted = min(part.end, offset + count) - offset
+            if part.end <= offset or wanted <= 0:
+                continue
+            try:
+                piece = bytes(self._open(part).read_at(wanted, offset - part.begin))
+            except OSError as error:
+                raise as_os_error(error, self.path) from error
+            pieces.append(piece)
+            offset, count = offset + len(piece), count - len(piece)
+        return b"".join(pieces)
+
+    def _open(self, part: SpoolPart) -> Any:
+        if self._opened is None or self._opened[0] != part:
+            self.close()
+            self._opened = part, self._filesystem.open_part(self.path.parent, part)
+        return self._opened[1]
+
+    def close(self) -> None:
+        """See `ReadFile`."""
+        if self._opened is not None:
+            self._opened[1].close()
+            self._opened = None

@@ -27,8 +27,8 @@ from interop.test_pipeline_spools import (
 )
 from logweir.errors import ConfigError, DirectoryLocked, WalError
 from logweir.pipeline import spool as spools
-from logweir.pipeline.spoolplace import SpoolFileSystem, SpoolPlace
-from logweir.pipeline.storage import open_storage
+from logweir.pipeline.spoolplace import SpoolPlace
+from logweir.pipeline.storage import SpoolFileSystem, open_storage
 
 pytest.importorskip("moto.server")
 pytestmark = pytest.mark.leaves  # pyarrow's S3 keeps what it waits with
@@ -131,7 +131,7 @@ def test_a_log_that_is_closed_has_few_parts(
     tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its rows are one object, its EOF marker another; snapshots take the place of logs."""
-    monkeypatch.setattr(spools, "SPOOL_LOG_BYTES", 2000)
+    monkeypatch.setattr(spools, "PIPELINE_SPLIT_BYTES", 2000)
     spool = s3_url(port, "few")
     with bucket_server(tmp_path / "up", "greenstack", 5) as (server, url):
         stream = stream_of(url, spool, spaces="b")
