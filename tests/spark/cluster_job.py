@@ -1,14 +1,19 @@
-"""A program for `spark-submit --py-files` on a small cluster: the format and jobs, or a slow task.
+"""A program for `spark-submit --py-files` on a small cluster: the format and jobs, or a slow task,
+or streams and batches of servers, whose executors die.
 
-Arguments: the folder of a store, a folder to write to, and `jobs` or `slow`. Prints one line of
-JSON.
+Arguments: the folder of a store (of servers a file with their options), a folder to write to, and
+`jobs`, `slow` or `servers`. Prints one line of JSON.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -74,7 +79,83 @@ def slow(spark: SparkSession, source: str, target: str) -> dict[str, Any]:
     return {"seconds": time.monotonic() - started, "partitions": rows.rdd.getNumPartitions()}
 
 
+def executor() -> int:
+    """The process that started this task's Python."""
+    pid = os.getppid()
+    while Path("/proc", str(pid), "comm").read_text() != "java\n":
+        pid = int(Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[1])
+    return pid
+
+
+def is_first(flag: str) -> bool:
+    """Whether nobody made this file before."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
+        return True
+    return False
+
+
+def dying(place: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The first task that has a row kills its executor behind it."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield batch
+            if batch.num_rows and is_first(f"{place}-killed"):
+                os.kill(executor(), signal.SIGKILL)
+
+    return run
+
+
+def hanging(place: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The second task waits behind its rows, until it is killed since a copy of it is done."""
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        from threading import Event
+
+        from pyspark import TaskContext
+
+        yield from batches
+        task = TaskContext.get()
+        if task is not None and task.partitionId() == 1 and is_first(f"{place}-hung"):
+            Event().wait(WAIT_SECONDS)
+            is_first(f"{place}-waited")
+
+    return run
+
+
+def servers(spark: SparkSession, source: str, target: str) -> dict[str, Any]:
+    """What a batch and a stream of each server have, in one column, and what happened to them."""
+    from logweir import pipeline
+
+    pipeline.register(spark)
+    told: dict[str, Any] = {}
+    for name, (column, options) in json.loads(Path(source).read_text()).items():
+        place = f"{target}/{name}"
+        rows = pipeline.scan(spark, **options).select(column)
+        rows.mapInArrow(hanging(place), rows.schema).write.parquet(f"{place}-batch")
+        live = spark.readStream.format("logweir").options(**options).load().select(column)
+        query = (
+            live.mapInArrow(dying(place), live.schema)
+            .writeStream.format("parquet")
+            .option("checkpointLocation", f"{place}-checkpoint")
+            .trigger(availableNow=True)
+            .start(f"{place}-stream")
+        )
+        query.awaitTermination()
+        told[name] = {
+            kind: sorted(
+                bytes(row[0]).hex() for row in spark.read.parquet(f"{place}-{kind}").collect()
+            )
+            for kind in ("batch", "stream")
+        }
+        flags = ("killed", "hung", "waited")
+        told[name]["seen"] = [one for one in flags if Path(f"{place}-{one}").exists()]
+    return told
+
+
 if __name__ == "__main__":
     session = SparkSession.builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
-    print(json.dumps({"jobs": jobs, "slow": slow}[sys.argv[3]](session, *sys.argv[1:3])))
+    what = {"jobs": jobs, "slow": slow, "servers": servers}[sys.argv[3]]
+    print(json.dumps(what(session, *sys.argv[1:3])))
