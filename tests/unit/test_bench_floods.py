@@ -94,8 +94,8 @@ def cases_of(function: object) -> set[bytes]:
 def test_every_line_of_memcached_is_flooded() -> None:
     """Those that the kernel knows by name, meta commands, and those of `text`."""
     kernel = interpreted(linekernel)
-    slots = kernel.NAMES
-    names = {bytes(slots[at + 1 : at + 1 + slots[at]]) for at in range(8, len(slots), 8)}
+    slots, step = kernel.NAMES, kernel._NAME_BYTES
+    names = {bytes(slots[at + 1 : at + 1 + slots[at]]) for at in range(step, len(slots), step)}
     letters = (b"m%c" % letter for letter in range(0x61, 0x7B))
     metas = {one for one in letters if kernel.command_of(one, 0, 2)}
     words = {data.split()[0] for data in flooded("memcached lines")}

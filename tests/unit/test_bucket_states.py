@@ -159,5 +159,5 @@ def test_a_bucket_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
 def test_what_is_answered_as_a_read_is_one() -> None:
     """Who answers reads from their bytes is asked for nothing else, and for all that they know."""
     wire = interpreted(runs.kernel)
-    kinds = {wire._GET, wire._NOOP, wire._FETCH}
+    kinds = {wire._GET, wire._SIMPLE, wire._FETCH}
     assert {opcode for opcode in range(256) if wire.KINDS[opcode] in kinds} <= READS

@@ -18,7 +18,8 @@ from logweir.archive.objects import open_objects
 from logweir.errors import ConfigError, LogweirError, WalError, without_secrets
 from logweir.pipeline.jobs.delta import DeltaPlace
 from logweir.pipeline.onefile import write_file
-from logweir.pipeline.options import ScanOptions, SinkOptions, shown
+from logweir.pipeline.options import SinkOptions, shown
+from logweir.pipeline.spoolplace import SpoolPlace
 from logweir.pipeline.storage import open_storage
 from logweir.pipeline.targets import open_target
 from logweir.replication.protocols import parse_url
@@ -67,7 +68,7 @@ PLACES: dict[str, Callable[[str], object]] = {
     "export": lambda url: pipeline.export(ANY, "nowhere", url),
     "import": lambda url: pipeline.import_frame(ANY, url, "t"),
     "sink": lambda url: SinkOptions.parse({"path": url}),
-    "spool": lambda url: ScanOptions.parse({"url": "tap://h/b", "spool": url}),
+    "spool": SpoolPlace,
     "scan": lambda url: pipeline.batches(url).read_all(),
     "storage": open_storage,
     "target": lambda url: open_target("to", url),

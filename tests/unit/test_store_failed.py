@@ -216,7 +216,8 @@ def test_nothing_is_said_to_be_made_where_nothing_is_logged(tmp_path: Path) -> N
             log.insert("kv", (10, "not made"))
     finally:
         failpoint.disarm()
-    log.close()
+    with pytest.raises(LogStopped):  # what came behind the snapshot could not be saved
+        log.close()
     with logweir.open(tmp_path / "store") as log:
         assert log.count("kv") == 10
 

@@ -73,7 +73,7 @@ def test_servers_that_follow_one_another_are_measured() -> None:
     [
         ("a backup", 10, 10),
         ("a restore", 10, 10),
-        ("a repair", 200, 95),
+        ("a repair", 200, 86),
         ("a trim", 99, 24),
         ("an archive", 10, 10),
         ("a join", 99, 19),
