@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from decimal import Decimal
@@ -15,6 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 from samples import damaged, sample
+from support.waiting import until
 from typer.testing import CliRunner
 
 import logweir
@@ -96,6 +98,61 @@ def test_a_stream_says_how_many_rows_it_took(tmp_path: Path) -> None:
     text = "".join(part.read_text() for part in (tmp_path / "out").glob("part-*"))
     prices = {line.partition('"price":')[2].strip("}") for line in text.splitlines()}
     assert prices == {f"{number / 4:.2f}" for number in range(40)}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_table_that_stays_fresh_is_ended_by_a_signal(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """`cdc --every` has no other end: it tells what it did then."""
+    with logweir.open(tmp_path / "data") as log:
+        log.create_space("t", format=[("id", "unsigned")])
+        log.insert("t", [1])
+    program = "from logweir.tools.cli.main import run; run()"
+    words = ["--to", "out", "--checkpoint", "cp", "--space", "t", "--every", "0.1"]
+    words += ["--format", "json", "--master", "local[1]"]
+    ran = subprocess.Popen(
+        [sys.executable, "-c", program, "pipeline", "cdc", "data", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    with ran:
+        until(lambda: (tmp_path / "cp" / "commits" / "0").exists(), 240)
+        ran.send_signal(number)
+        told, errors = ran.communicate(timeout=120)
+    assert (told, errors, ran.returncode) == ("out: 1 row in 1 batch\n", "", 0)
+
+
+INTERRUPTED = """
+from logweir.tools.cli.pipeline import _session
+
+with _session("local[1]", {}) as spark:
+    print("begun", flush=True)
+    try:
+        spark._jvm.java.lang.Thread.sleep(600_000)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+def test_ctrl_c_shows_no_traceback_of_spark(tmp_path: Path) -> None:
+    """Wherever the job is."""
+    ran = subprocess.Popen(
+        [sys.executable, "-P", "-c", INTERRUPTED],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    with ran:
+        assert ran.stdout is not None
+        assert ran.stdout.readline() == "begun\n"
+        ran.send_signal(signal.SIGINT)
+        told, errors = ran.communicate(timeout=120)
+    assert (told, ran.returncode) == ("interrupted\n", 0)
+    assert "Traceback" not in errors
 
 
 @pytest.mark.leaves  # matplotlib keeps the files of its fonts open

@@ -15,6 +15,7 @@ from logweir.errors import ConfigError
 from logweir.recovery.report import RecoveryReport, vclock_json, words
 from logweir.tools.cli.chart import Bar, draw
 from logweir.tools.cli.common import DecimalsOption, given_vclock, show_damage, utc_text
+from logweir.tools.cli.interrupts import asked_to_stop, spark_is_interrupted
 from logweir.tools.cli.jobbar import job_bar, share_done
 from logweir.tools.cli.jobtopics import TOPICS
 from logweir.tools.cli.output import Output, human_bytes
@@ -269,6 +270,7 @@ def _session(master: str | None, settings: dict[str, str]) -> Iterator[SparkSess
     spark = pipeline.session(master, app_name="logweir pipeline", **{**often, **settings})
     with contextlib.suppress(AttributeError):
         spark.sparkContext.setLogLevel("OFF")
+    spark_is_interrupted()
     try:
         yield spark
     finally:
@@ -416,9 +418,15 @@ def _cdc(spark: SparkSession, call: _Call) -> int:
         seen: dict[int, tuple[str, int]] = {}
         first: list[Any] = []
         is_over = False
-        with call.out.progress("Following", 100) as advance:
+        with (
+            asked_to_stop(is_caught=call.options["every"] is not None) as asked,
+            call.out.progress("Following", 100) as advance,
+        ):
             while not is_over:  # Spark keeps the last hundred
                 is_over = bool(query.awaitTermination(_POLL_SECONDS))
+                if asked.is_set():
+                    query.stop()
+                    is_over = True
                 recent = query.recentProgress
                 seen |= {one.batchId: (one.timestamp, one.numInputRows) for one in recent}
                 first = first or recent[:1]
