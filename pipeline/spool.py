@@ -20,11 +20,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -32,6 +30,7 @@ import logweir.store as store
 from logweir.errors import DirectoryLocked, LogweirError, SourceStopped, Unreachable, WalError
 from logweir.limits import PIPELINE_SPLIT_BYTES
 from logweir.pipeline.options import SPOOL
+from logweir.pipeline.scratch import scratch
 from logweir.pipeline.spoolplace import CopyFileSystem, SpoolPlace
 from logweir.replication.protocols import check_addresses
 from logweir.replication.runner import Runner, SourceState
@@ -138,10 +137,9 @@ class Spool:
         if not folder.startswith(SPOOL):
             return _opened(folder, interval, durability)
         with self._copy:
-            scratch = tempfile.TemporaryDirectory(prefix="logweir-spool-")
-            copy = self._copy.enter_context(scratch)
+            copy = self._copy.enter_context(scratch())
             self._place = SpoolPlace(folder[len(SPOOL) :])
-            self._place.fetch(Path(copy))
+            self._place.fetch(copy)
             log = store.open(
                 copy,
                 checkpoint_interval=interval,

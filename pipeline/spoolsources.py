@@ -16,7 +16,6 @@ without one, into a folder that goes with the task.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -26,6 +25,7 @@ from pyspark.sql.streaming.datasource import ReadLimit
 
 from logweir.errors import ConfigError, PositionUnavailable
 from logweir.pipeline.options import ORIGIN, ScanOptions, shown
+from logweir.pipeline.scratch import scratch
 from logweir.pipeline.storage import open_storage
 from logweir.pipeline.streams import (
     TailPartition,
@@ -154,7 +154,8 @@ class SpoolReader(DataSourceReader):
     def _read_upstream(self) -> Iterator[Any]:
         from logweir.pipeline.spool import taken
 
-        with tempfile.TemporaryDirectory(prefix="logweir-spool-", dir=_task_folder()) as folder:
+        with scratch(_task_folder()) as made:
+            folder = str(made)
             with taken(self._url, folder, is_temporary=True) as spool:
                 parts = self._parts(folder, spool.vclock)
             for part in parts:

@@ -200,31 +200,37 @@ def test_a_follower_that_is_killed_loses_and_doubles_nothing(
 @pytest.mark.parametrize("place", ["spool.before_put@5", "spool.after_put@5"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_streams_follower_that_is_killed_loses_and_doubles_nothing(
-    tmp_path: Path, port: int, scheme: str, place: str
+    tmp_path: Path, scratch: Path, port: int, scheme: str, place: str
 ) -> None:
-    """What it had acknowledged is at the place, what it had not comes again."""
+    """What it had acknowledged is at the place, what it had not comes again. Its copy goes when the
+    next one begins."""
     spool = s3_url(port, f"stream-{scheme}-{place}")
     with bucket_server(tmp_path / "up", scheme, 40) as (server, url):
         kill_at(KILLED, place, url, spool)
+        (left,) = scratch.iterdir()
         server.log.replace("b", item(3, b"new"))
         stream = stream_of(url, spool, spaces="b")
         start = stream.initialOffset()
+        assert not left.exists()
         end = upto(stream, start, lambda rows: taken_apart(rows).get(b"k3", [])[-1:] == [b"new"])
         stream.stop()
         check_each_once(read_all(stream, stream.partitions(start, end)), 40)
+    assert not list(scratch.iterdir())
 
 
 # --- two at a time --------------------------------------------------------------------------------
 
 
-def test_who_comes_last_has_the_spool(tmp_path: Path, port: int) -> None:
-    """The one before hears of it with the next row, and acknowledges nothing more."""
+def test_who_comes_last_has_the_spool(tmp_path: Path, scratch: Path, port: int) -> None:
+    """The one before hears of it with the next row, and acknowledges nothing more. Each has its
+    own copy."""
     spool = s3_url(port, "overtaken")
     with bucket_server(tmp_path / "up", "tap", 10) as (server, url):
         first, second = (stream_of(url, spool, spaces="b") for _ in range(2))
         start = first.initialOffset()
         middle = upto(first, start, lambda rows: len(rows) == 10)
         assert upto(second, start, lambda rows: len(rows) == 10) == middle
+        assert len(list(scratch.iterdir())) == 2
         server.log.replace("b", item(10))
         end = upto(second, middle, bool)
         with pytest.raises(DirectoryLocked, match="has taken the spool over"):

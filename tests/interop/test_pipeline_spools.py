@@ -312,12 +312,12 @@ def test_a_batch_without_spool_leaves_nothing(
         (partition,) = reader.partitions()
         rows = iter(reader.read(partition))
         next(rows)
-        assert len(list(tmp_path.glob("logweir-spool-*"))) == 1
+        assert len(list(tmp_path.glob("logweir-scratch-*"))) == 1
         rows.close()
-        assert not list(tmp_path.glob("logweir-spool-*"))
+        assert not list(tmp_path.glob("logweir-scratch-*"))
     with pytest.raises(Unreachable):
         list(reader.read(partition))
-    assert not list(tmp_path.glob("logweir-spool-*"))
+    assert not list(tmp_path.glob("logweir-scratch-*"))
     assert list(reader.read(None)) == []
 
 

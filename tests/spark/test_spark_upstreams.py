@@ -74,7 +74,7 @@ def test_a_batch_needs_no_spool(spark: SparkSession, tmp_path: Path) -> None:
         server.log.replace("b", item(99))
         assert keys(pipeline.scan(spark, url=url, **spooled)) == sorted([*wanted, b"k99"])
     for folder in (tempfile.gettempdir(), SparkFiles.getRootDirectory()):
-        assert not list(Path(folder).glob("logweir-spool-*"))
+        assert not list(Path(folder).glob("logweir-scratch-*"))
 
 
 def test_available_now_is_exactly_once_over_restarts(spark: SparkSession, tmp_path: Path) -> None:
