@@ -22,8 +22,8 @@ checksum, which a stored value that holds a whole block would deceive; `none` do
 
 from __future__ import annotations
 
-import contextlib
 import gc
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -136,21 +136,35 @@ def plan(options: ScanOptions, *, waits: bool = False, looks: bool = True) -> Pl
     Raises `WalError` and its kinds for what is missing, foreign, mixed or has no usable header,
     `ConfigError` for a space name that no file defines.
     """
-    with _uncollected():
+    with _UNCOLLECTED:
         return _plan(options, waits, looks)
 
 
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Nothing of a plan is garbage, but the collector would look at all of it again and again: a
-    fifth of the time of 100,000 files."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+class _Uncollected:
+    """Around plans. Nothing of one is garbage, but the collector would look at all of it again and
+    again: a fifth of the time of 100,000 files. It comes back with the end of the last plan, if it
+    was there before the first one."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._plans = 0
+        self._was_enabled = False
+
+    def __enter__(self) -> None:
+        with self._guard:
+            if not self._plans:
+                self._was_enabled = gc.isenabled()
+            self._plans += 1
+            gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        with self._guard:
+            self._plans -= 1
+            if self._was_enabled and not self._plans:
+                gc.enable()
+
+
+_UNCOLLECTED: Final = _Uncollected()
 
 
 def _plan(options: ScanOptions, waits: bool, looks: bool) -> Plan:

@@ -198,6 +198,47 @@ def test_a_plan_opens_each_log_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert {read[name] for name in logs} == {1}
 
 
+def test_the_collector_is_there_again_behind_the_last_of_plans_that_overlap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two threads, of which the first one's ends first; where it was not there it is not then,
+    nor does a plan that fails keep it away."""
+    write_log(tmp_path, [[insert(512, [1])]])
+    options = ScanOptions(paths=(str(tmp_path),))
+    first_is_done, second_is_in = threading.Event(), threading.Event()
+    collects: list[bool] = []
+    reading = OsFileSystem.open_read
+
+    def waiting(self: OsFileSystem, path: Path) -> ReadFile:
+        if threading.current_thread() is not second:
+            if not second_is_in.is_set():
+                second.start()
+                assert second_is_in.wait(20)
+        elif not second_is_in.is_set():
+            second_is_in.set()
+            assert first_is_done.wait(20)
+            collects.append(gc.isenabled())
+        return reading(self, path)
+
+    second = threading.Thread(target=plan, args=(options,))
+    with monkeypatch.context() as patched:
+        patched.setattr(OsFileSystem, "open_read", waiting)
+        plan(options)
+        first_is_done.set()
+        second.join()
+    assert collects == [False]
+    assert gc.isenabled()
+    with pytest.raises(WalError):
+        plan(ScanOptions(paths=(str(tmp_path / "none"),)))
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        plan(options)
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
 def test_of_large_blocks_a_plan_reads_the_headers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
