@@ -95,7 +95,24 @@ def connect(location: str, scheme: str) -> tuple[Any, str]:
         raise _unreadable(location, error) from None
     except OSError as error:  # some connect at once
         raise WalError(f"{_told(location, error)}.", path=shown(location), hint=_HINT) from None
-    return _named(location, fs.PyFileSystem(fs.FSSpecHandler(opened)), path)
+    return _named(location, fs.PyFileSystem(_unremembered(opened)), path)
+
+
+def _unremembered(opened: Any) -> Any:
+    """What pyarrow asks a file system of fsspec by. Many of them keep listings for good, and would
+    not see what other processes put."""
+    from pyarrow import fs
+
+    class Handler(fs.FSSpecHandler):  # type: ignore[misc]
+        def get_file_info(self, paths: Any) -> Any:
+            self.fs.invalidate_cache()
+            return super().get_file_info(paths)
+
+        def get_file_info_selector(self, selector: Any) -> Any:
+            self.fs.invalidate_cache()
+            return super().get_file_info_selector(selector)
+
+    return Handler(opened)
 
 
 def _named(location: str, filesystem: Any, path: str) -> tuple[Any, str]:

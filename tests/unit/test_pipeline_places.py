@@ -33,6 +33,7 @@ from logweir.pipeline.jobs.folding import prepare
 from logweir.pipeline.options import ScanOptions, SinkOptions, target_folder
 from logweir.pipeline.plan import plan
 from logweir.pipeline.reading import scan
+from logweir.pipeline.spoolplace import SpoolPlace
 from logweir.pipeline.storage import UrlFileSystem, open_storage
 from logweir.pipeline.tail import Tail
 from logweir.pipeline.targets import open_target
@@ -65,9 +66,81 @@ def in_memory() -> Iterator[Callable[[Path], str]]:
         memory.rm(name, recursive=True)
 
 
+@pytest.fixture
+def remembered() -> Iterator[str]:
+    """The URL of a place in fsspec's memory by a file system that keeps its listings, as many do:
+    each `connect` has one of its own, as each process has."""
+    import fsspec
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    class Remembering(MemoryFileSystem):  # type: ignore[misc]
+        protocol = "remembered"
+        cachable = False
+
+        def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+            path = self._strip_protocol(path)
+            if path not in self.dircache:
+                self.dircache[path] = super().ls(path, detail=True)
+            found = self.dircache[path]
+            return found if detail else [one["name"] for one in found]
+
+        def find(self, path: str, **options: Any) -> Any:
+            return fsspec.AbstractFileSystem.find(self, path, **options)
+
+        def invalidate_cache(self, path: str | None = None) -> None:
+            self.dircache.clear()
+
+    fsspec.register_implementation("remembered", Remembering, clobber=True)
+    name = f"logweir-{uuid.uuid4().hex}"
+    yield f"remembered://{name}"
+    for path in [one for one in MemoryFileSystem.store if name in one]:
+        del MemoryFileSystem.store[path]
+    MemoryFileSystem.pseudo_dirs[:] = [
+        one for one in MemoryFileSystem.pseudo_dirs if name not in one
+    ]
+
+
 def lsns(batches: Any) -> list[int]:
     """Of all rows."""
     return [lsn for batch in batches for lsn in batch.column("lsn").to_pylist()]
+
+
+# --- listings that are kept -----------------------------------------------------------------------
+
+
+def test_an_owner_of_a_spool_sees_a_claim_behind_listings_that_are_kept(
+    tmp_path: Path, remembered: str
+) -> None:
+    """It acknowledges nothing then; and who reads sees what the next one puts."""
+    log = f"{7:020d}.xlog"
+    first = SpoolPlace(remembered)
+    (tmp_path / "first").mkdir()
+    first.fetch(tmp_path / "first")
+    first.put(log, 0, 3, [b"abc"])
+    filesystem, folder = open_storage(f"spool+{remembered}")
+    file = filesystem.open_read(folder / log)
+    assert file.read(9, 0) == b"abc"
+    second = SpoolPlace(remembered)
+    (tmp_path / "second").mkdir()
+    second.fetch(tmp_path / "second")
+    assert (tmp_path / "second" / log).read_bytes() == b"abc"
+    second.put(log, 3, 5, [b"de"])
+    with pytest.raises(OSError, match="has taken the spool over"):
+        first.put(log, 3, 6, [b"XYZ"])
+    assert (file.size(), file.read(9, 0)) == (5, b"abcde")
+    file.close()
+
+
+def test_new_logs_are_seen_behind_listings_that_are_kept(tmp_path: Path, remembered: str) -> None:
+    """By who reads a folder again and again."""
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    filesystem, folder = open_storage(remembered)
+    for names in (["1.xlog"], ["1.xlog", "2.xlog"]):
+        memory.pipe(f"{folder.as_posix()}/{names[-1]}", b"x")
+        assert filesystem.list_directory(folder) == names
+        assert filesystem.has_name(folder / names[-1])
 
 
 # --- reading by URL -------------------------------------------------------------------------------
