@@ -10,7 +10,8 @@ The place needs no rename, no lock and no append. Objects::
     00000000000000000513.xlog.BEGIN-END.OWNER     bytes of that file; BEGIN, END: 20 digits
     00000000000000000513.snap.BEGIN-END.OWNER
     owners/OWNER.claim                            somebody begins; OWNER: 8 digits and 16 of chance
-    owners/OWNER.begun                            the names of the parts that it found and took over
+    owners/OWNER.begun                            names of the parts that it found and took over,
+                                                  whole if its last line says so
 
 A part counts if it has the size that its name says, and is the highest owner's that has begun, or
 one that this owner took over. What an owner puts that was overtaken therefore counts nowhere. An
@@ -39,6 +40,7 @@ from logweir.limits import READ_WINDOW_BYTES
 from logweir.pipeline.options import scheme_of, shown
 from logweir.pipeline.storage import (
     BEGUN,
+    BEGUN_END,
     OWNERS,
     SPOOL_PART,
     SpoolFileSystem,
@@ -92,14 +94,17 @@ class SpoolPlace:
             self._check_owner()
             names = [part.name for parts in self._parts.values() for part in parts]
             failpoint("spool.before_begun")
-            self._write(f"{OWNERS}/{self._owner}{BEGUN}", [f"{one}\n".encode() for one in names])
+            told = [f"{one}\n".encode() for one in (*names, BEGUN_END)]
+            self._write(f"{OWNERS}/{self._owner}{BEGUN}", told)
             failpoint("spool.after_begun")
             self._check_owner()
+            failpoint("spool.before_sweep")
             for name in self._owners():
                 if name[: len(self._owner)] < self._owner:
                     self._remove(f"{OWNERS}/{name}")
             for name in self._reading.sizes(self._folder):
-                if SPOOL_PART.fullmatch(name) and name not in names:
+                part = SPOOL_PART.fullmatch(name)
+                if part and part[4] < self._owner and name not in names:
                     self._remove(name)
 
     def end(self, file: str) -> int | None:

@@ -20,6 +20,7 @@ from logweir.wal.filesystem import OS, AppendFile, FileSystem, ReadFile
 
 __all__ = [
     "BEGUN",
+    "BEGUN_END",
     "OWNERS",
     "SPOOL_PART",
     "CutFile",
@@ -41,6 +42,8 @@ OWNERS: Final = "owners"
 """The folder in which those who follow into a spool write down their names."""
 BEGUN: Final = ".begun"
 """How the name of what an owner took over ends."""
+BEGUN_END: Final = "end"
+"""Its last line: without it, it is not written yet, or was cut off."""
 _HINT: Final = "look at the address, and at what its file system asks for (keys, region, host)"
 
 
@@ -384,18 +387,24 @@ class SpoolFileSystem(UrlFileSystem):
         """Learn who began last, and what it took over."""
         while True:
             names = [one for one in self.sizes(folder / OWNERS) if one.endswith(BEGUN)]
-            if not names:
-                raise FileNotFoundError(errno.ENOENT, "there is no spool", str(folder))
-            owner = max(names).removesuffix(BEGUN)
+            with contextlib.suppress(FileNotFoundError):  # a higher one has removed it
+                found = self._newest(folder, sorted(names, reverse=True))
+                break
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "there is no spool", str(folder))
+        self._begun = found
+
+    def _newest(self, folder: Path, names: list[str]) -> tuple[str, frozenset[str]] | None:
+        """Of the first one of these that is whole its owner, and what that took over."""
+        for name in names:
+            owner = name.removesuffix(BEGUN)
             if owner == self._begun[0]:
-                return
-            path = (folder / OWNERS / max(names)).as_posix()
-            with (
-                contextlib.suppress(FileNotFoundError),  # a higher one has removed it
-                self._filesystem.open_input_stream(path) as file,
-            ):
-                self._begun = owner, frozenset(file.read().decode().split())
-                return
+                return self._begun
+            with self._filesystem.open_input_stream((folder / OWNERS / name).as_posix()) as file:
+                *taken, last = file.read().decode().split() or [""]
+            if last == BEGUN_END:
+                return owner, frozenset(taken)
+        return None
 
 
 class _PartsFile:

@@ -28,7 +28,8 @@ from interop.test_pipeline_spools import (
 from logweir.errors import ConfigError, DirectoryLocked, WalError
 from logweir.pipeline import spool as spools
 from logweir.pipeline.spoolplace import SpoolPlace
-from logweir.pipeline.storage import SpoolFileSystem, open_storage
+from logweir.pipeline.storage import OWNERS, SpoolFileSystem, open_storage
+from logweir.wal.failpoint import arm, disarm
 
 pytest.importorskip("moto.server")
 pytestmark = pytest.mark.leaves  # pyarrow's S3 keeps what it waits with
@@ -291,6 +292,59 @@ def test_what_an_owner_puts_that_was_overtaken_counts_nowhere(tmp_path: Path, po
         reading.read(1, 1)
     with pytest.raises(FileNotFoundError):
         filesystem.open_read(folder / log)
+
+
+def test_who_sweeps_late_takes_nothing_of_who_came_since(tmp_path: Path, port: int) -> None:
+    """An owner that sleeps between its last look for a claim and its sweep."""
+    spool, log = s3_url(port, "sweeps"), f"{7:020d}.xlog"
+    filesystem, folder = open_storage(f"spool+{spool}")
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    first = SpoolPlace(spool)
+    came: list[SpoolPlace] = []
+
+    def comes() -> None:
+        disarm()
+        second = SpoolPlace(spool)
+        second.fetch(tmp_path / "second")
+        second.put(log, 0, 3, [b"abc"])
+        came.append(second)
+
+    arm("spool.before_sweep", comes)
+    first.fetch(tmp_path / "first")
+    assert filesystem.open_read(folder / log).read(9, 0) == b"abc"
+    came[0].put(log, 3, 4, [b"d"])
+    with pytest.raises(OSError, match="has taken the spool over"):
+        first.put(log, 0, 1, [b"X"])
+
+
+def test_what_an_owner_was_writing_of_what_it_found_does_not_count(tmp_path: Path) -> None:
+    """Where a file system shows a file that is not whole: the one before counts still."""
+    spool, log = f"file://{tmp_path}/spool", f"{7:020d}.xlog"
+    filesystem, folder = open_storage(f"spool+{spool}")
+
+    def begun(name: str) -> SpoolPlace:
+        made = SpoolPlace(spool)
+        (tmp_path / name).mkdir()
+        made.fetch(tmp_path / name)
+        return made
+
+    first = begun("first")
+    first.put(log, 0, 3, [b"abc"])
+    first.put(log, 3, 5, [b"de"])
+    (own,) = (tmp_path / "spool" / OWNERS).glob("*.begun")
+    data = f"{log}.{0:020d}-{3:020d}.{own.stem}\n".encode()
+    for size in (0, 1, len(data)):
+        (own.parent / f"{99:08d}{'0' * 16}.begun").write_bytes(data[:size])
+        assert filesystem.open_read(folder / log).read(9, 0) == b"abcde"
+    second = begun("second")
+    assert (tmp_path / "second" / log).read_bytes() == b"abcde"
+    second.put(log, 5, 6, [b"f"])
+    assert filesystem.open_read(folder / log).read(9, 0) == b"abcdef"
+    (one,) = (tmp_path / "spool" / OWNERS).glob("*.begun")
+    one.write_bytes(b"")
+    with pytest.raises(FileNotFoundError, match="there is no spool"):
+        open_storage(f"spool+{spool}")[0].list_directory(folder)
 
 
 @pytest.mark.parametrize(
