@@ -50,6 +50,13 @@ def test_each_space_has_a_bar_and_the_smallest_share_one(spaces: int, tmp_path: 
     assert {"NOP", "rows", "bytes"} <= set(told)
 
 
+def test_names_of_files_are_no_formulas(tmp_path: Path) -> None:
+    """Nor need they be text."""
+    names = ["$a$/1.xlog", "$\\frac{$/2.xlog", "\udcff/3.xlog"]
+    told = texts(tmp_path / "a.svg", [(name, "whole", (1, 1)) for name in names], in_order=True)
+    assert [one for one in told if "xlog" in one] == [*names[:2], "\\udcff/3.xlog"]
+
+
 @pytest.mark.parametrize(
     ("batches", "wanted"),
     [

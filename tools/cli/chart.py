@@ -65,7 +65,8 @@ def draw(path: Path, measures: Sequence[str], bars: Iterable[Bar], *, in_order: 
         axes.set_xlabel(measure)
         axes.grid(axis="x", color="#dddddd", linewidth=0.6)
         axes.set_axisbelow(True)
-    panels[0].set_yticks(range(len(groups)), list(groups), fontsize=8)
+    shown = [name.encode("utf-8", "backslashreplace").decode() for name in groups]
+    panels[0].set_yticks(range(len(groups)), shown, fontsize=8, parse_math=False)
     panels[0].set_ylim(len(groups) - 0.4, -0.6)
     if any(parts):
         picture.legend(parts, loc="outside upper center", ncols=min(len(parts), 8), fontsize=8)
