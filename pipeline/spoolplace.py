@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Final
 
 from logweir.errors import DirectoryLocked
-from logweir.limits import READ_WINDOW_BYTES
+from logweir.limits import PIPELINE_WINDOW_BYTES, READ_WINDOW_BYTES
 from logweir.pipeline.options import scheme_of, shown
 from logweir.pipeline.storage import (
     BEGUN,
@@ -89,7 +89,7 @@ class SpoolPlace:
                 self._parts = self._reading.chains(self._folder)
             for file, parts in self._parts.items():
                 with open(to / file, "xb") as out:
-                    for data in each(self._reading, self._content, parts):
+                    for data in self._content(parts):
                         out.write(data)
             self._check_owner()
             names = [part.name for parts in self._parts.values() for part in parts]
@@ -176,9 +176,18 @@ class SpoolPlace:
         if self.lost is not None:
             raise OSError(errno.EBUSY, self.lost.reason, self.name)
 
-    def _content(self, part: SpoolPart) -> bytes:
-        with self._reading.open_part(self._folder, part) as file:
-            return bytes(file.read())
+    def _content(self, parts: Sequence[SpoolPart]) -> Iterator[bytes]:
+        """What stands in these, of which little is in memory at a time."""
+        step, many = PIPELINE_WINDOW_BYTES, self._reading.readers
+        ranges = [(one, at) for one in parts for at in range(0, one.end - one.begin, step)]
+
+        def read(range_: tuple[SpoolPart, int]) -> bytes:
+            part, at = range_
+            with self._reading.open_part(self._folder, part) as file:
+                return bytes(file.read_at(min(step, part.end - part.begin - at), at))
+
+        for first in range(0, len(ranges), many):
+            yield from each(self._reading, read, ranges[first : first + many])
 
     def _write(self, name: str, pieces: Iterable[bytes]) -> None:
         path = self._folder / name

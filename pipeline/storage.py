@@ -318,7 +318,7 @@ class SpoolPart(NamedTuple):
 def _part(name: str, size: int) -> SpoolPart | None:
     """The part of that name, None if it is none, or not whole."""
     found = SPOOL_PART.fullmatch(name)
-    if found is None or int(found[3]) - int(found[2]) != size:
+    if found is None or not 0 < int(found[3]) - int(found[2]) == size:
         return None
     return SpoolPart(found[1], int(found[2]), int(found[3]), found[4])
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -318,6 +319,31 @@ def test_who_sweeps_late_takes_nothing_of_who_came_since(tmp_path: Path, port: i
         first.put(log, 0, 1, [b"X"])
 
 
+def test_little_of_a_spool_that_is_fetched_is_in_memory(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However large its parts are, and however many."""
+    spool, log = s3_url(port, "large"), f"{7:020d}.xlog"
+    wanted = b"".join(bytes([number]) * 99_991 for number in range(200))
+    first = SpoolPlace(spool)
+    (tmp_path / "first").mkdir()
+    first.fetch(tmp_path / "first")
+    first.put(log, 0, 9_000_000, [wanted[:9_000_000]])
+    for at in range(9_000_000, len(wanted), 500_000):
+        first.put(log, at, min(at + 500_000, len(wanted)), [wanted[at : at + 500_000]])
+    monkeypatch.setattr("logweir.pipeline.spoolplace.PIPELINE_WINDOW_BYTES", 100_000)
+    second = SpoolPlace(spool)
+    (tmp_path / "second").mkdir()
+    tracemalloc.start()
+    try:
+        second.fetch(tmp_path / "second")
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (tmp_path / "second" / log).read_bytes() == wanted
+    assert most < 5_000_000
+
+
 def test_what_an_owner_was_writing_of_what_it_found_does_not_count(tmp_path: Path) -> None:
     """Where a file system shows a file that is not whole: the one before counts still."""
     spool, log = f"file://{tmp_path}/spool", f"{7:020d}.xlog"
@@ -332,6 +358,7 @@ def test_what_an_owner_was_writing_of_what_it_found_does_not_count(tmp_path: Pat
     first = begun("first")
     first.put(log, 0, 3, [b"abc"])
     first.put(log, 3, 5, [b"de"])
+    first._write(f"{log}.{5:020d}-{5:020d}.{first._owner}", [])  # no part: it would come forever
     (own,) = (tmp_path / "spool" / OWNERS).glob("*.begun")
     data = f"{log}.{0:020d}-{3:020d}.{own.stem}\n".encode()
     for size in (0, 1, len(data)):
