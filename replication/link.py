@@ -89,6 +89,7 @@ class Link(Port, asyncio.BufferedProtocol):
         self.peer = "?"
         self.address = ""
         self.failed_logins = 0
+        self.cut_bytes = 0  # of those sent, what the peer had not taken when `abort` cut it off
         self.is_quiet = False  # its end is not told in the log
         self.user = ""  # whom the connection itself names, before any login
         self._has_left = False  # the peer has said that it sends nothing more
@@ -291,6 +292,7 @@ class Link(Port, asyncio.BufferedProtocol):
         """Cut the connection; what is unsent is lost."""
         self.close_reason = self.close_reason or reason
         if self._transport is not None:
+            self.cut_bytes = self.cut_bytes or self.unsent_bytes
             self._transport.abort()
 
     async def shut(self, reason: str, within_seconds: float = 1.0) -> None:

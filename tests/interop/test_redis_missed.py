@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -292,3 +293,60 @@ def test_who_is_cut_off_is_sent_the_rest_when_it_comes_back(
         if line.startswith("logweir_redis_lost_messages_total ")
     ]
     assert sent + lost == numbers[0]
+
+
+def cut_off(stack: ExitStack, serving: Serving, peer: Any, middle: bytes = b"") -> list[int]:
+    """A subscriber that takes nothing of its messages on channel a, says `middle`, is cut off by
+    what watches connections, here as for want of memory. Returns which it had got whole."""
+    with socket.socket() as stuck:
+        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        stuck.connect(("127.0.0.1", serving.port))
+        stuck.sendall(b"CLIENT SETNAME n\r\nSUBSCRIBE a\r\n")
+        until(lambda: peer.pubsub_numsub("a") == [(b"a", 1)])
+        links = serving.server.listener.links
+        while not (found := [one for one in links if one.unsent_bytes]):
+            peer.publish("a", b"0:" + bytes(500_000))
+        for number in range(1, 6):
+            assert peer.publish("a", b"%d:" % number + bytes(500_000)) == 1
+        stuck.sendall(middle)
+        until(lambda: found[0].unsent_bytes > 0 and peer.get("told") == (b"1" if middle else None))
+        serving._loop.call_soon_threadsafe(found[0].give_up, "too little memory")
+        until(lambda: peer.pubsub_numsub("a") == [(b"a", 0)])
+        taken = b""
+        while more := stuck.recv(1 << 20):
+            taken += more
+    whole = re.findall(rb"([0-9]+):\0{500000}", taken)
+    return [int(number) for number in whole]
+
+
+def come_back(stack: ExitStack, serving: Serving, peer: Any) -> list[int]:
+    """The messages that it is sent when it subscribes again, with the last one, 9."""
+    peer.publish("a", b"9:")
+    reader = stack.enter_context(client(stack, serving.port, client_name="n").pubsub())
+    reader.subscribe("a")
+    assert reader.get_message(timeout=20)["type"] == "subscribe"
+    numbers = [-1]
+    while numbers[-1] != 9:
+        numbers.append(int(reader.get_message(timeout=20)["data"].split(b":")[0]))
+    return numbers[1:]
+
+
+def test_whoever_cuts_it_off_nothing_is_lost(tmp_path: Path, stack: ExitStack) -> None:
+    """What stood unsent is sent again."""
+    serving = serve(stack, tmp_path)
+    peer = client(stack, serving.port)
+    taken = cut_off(stack, serving, peer)
+    again = come_back(stack, serving, peer)
+    assert again[-6:] == [1, 2, 3, 4, 5, 9]
+    assert set(taken) == {0}
+    assert set(again[:-6]) == {0}
+    text = serving.server.metrics.render().decode()
+    assert "\nlogweir_redis_lost_messages_total 0.0\n" in text
+
+
+def test_a_place_that_was_given_up_is_not_sent_from(tmp_path: Path, stack: ExitStack) -> None:
+    """Who subscribes again on one connection begins there, also for what it had not taken."""
+    serving = serve(stack, tmp_path)
+    peer = client(stack, serving.port)
+    cut_off(stack, serving, peer, b"UNSUBSCRIBE a\r\nSET told 1\r\nSUBSCRIBE a\r\n")
+    assert come_back(stack, serving, peer) == [9]

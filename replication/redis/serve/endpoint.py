@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import count
 from typing import Final
@@ -126,6 +127,14 @@ class _Refused(Exception):
     """What a command is answered with instead."""
 
 
+@dataclass(slots=True, eq=False)
+class _Place:
+    """Of one subscription, until it is given up."""
+
+    channel: bytes
+    who: Who
+
+
 class Conversation:
     """One client."""
 
@@ -136,8 +145,8 @@ class Conversation:
         self._number = next(service.numbers)
         self._ahead: deque[list[bytes] | Malformed] = deque()
         self._reached: set[Conversation] = set()
-        self._channels: dict[bytes, Who | None] = {}
-        self._sent: deque[tuple[int, bytes, int]] = deque()  # to who has a name: up to which byte
+        self._channels: dict[bytes, _Place | None] = {}
+        self._sent: deque[tuple[int, _Place, int]] = deque()  # to who has a name: up to which byte
         self._begin()
 
     def _begin(self) -> None:
@@ -178,20 +187,21 @@ class Conversation:
         """See `Conversation` of `logweir.replication.link`."""
         del reason
         self._ahead.clear()
-        self._leave_all({})
+        self._leave_all(self._untaken(self.link.cut_bytes))
 
     def take(self, made: dict[int, bytes], channel: bytes, number: int) -> bool:
         """A message, by version, with its number. Returns whether it goes out."""
         link = self.link
         if not link.is_open or self.session.close_reason:
-            self._leave_all({channel: number - 1})
+            untaken = {} if link.is_open else self._untaken(link.cut_bytes)
+            self._leave_all({channel: number - 1} | untaken)
             return False
         if not self._may(Privilege.READ):
             self._leave_all({channel: number - 1})
             self.session.put(resp.error(self._denied()))
             self.session.end(f"{self._rights.user} may not read any more")
         elif link.unsent_bytes + self.session.waiting_bytes > REDIS_SUBSCRIBER_BYTES:
-            self._leave_all({channel: number - 1} | self._untaken())
+            self._leave_all({channel: number - 1} | self._untaken(link.unsent_bytes))
             link.abort(f"slow reader: {link.unsent_bytes} bytes of messages are unsent")
             return False
         else:
@@ -200,12 +210,12 @@ class Conversation:
 
     def _put_message(self, made: bytes, channel: bytes, number: int) -> None:
         self.session.put(made)
-        if self._channels[channel] is not None:
+        if (place := self._channels[channel]) is not None:
             taken = self.link.sent_bytes - self.link.unsent_bytes
             while self._sent and self._sent[0][0] <= taken:
                 self._sent.popleft()
             end = self.link.sent_bytes + self.session.waiting_bytes
-            self._sent.append((end, channel, number))
+            self._sent.append((end, place, number))
 
     # --- one command ------------------------------------------------------------------------------
 
@@ -359,7 +369,7 @@ class Conversation:
             if is_new:
                 if len(self._channels) >= REDIS_CHANNELS:
                     raise _Refused(f"ERR more than {REDIS_CHANNELS} channels")
-                self._channels[channel] = who
+                self._channels[channel] = None if who is None else _Place(channel, who)
                 self.service.channels.setdefault(channel, {})[self] = None
             self._tell(b"subscribe", resp.bulk(channel))
             if is_new and who is not None:
@@ -387,12 +397,11 @@ class Conversation:
 
     def _forget(self, channel: bytes) -> None:
         """Want no more of a channel."""
-        if (who := self._leave(channel)) is not None:
-            self._sent = deque(one for one in self._sent if one[1] != channel)
-            self.service.missed.forget(channel, who)
+        if (place := self._leave(channel)) is not None:
+            self.service.missed.forget(channel, place.who)
 
-    def _leave(self, channel: bytes) -> Who | None:
-        """Returns who has a place there."""
+    def _leave(self, channel: bytes) -> _Place | None:
+        """Returns the place there."""
         if channel not in self._channels:
             return None
         subscribers = self.service.channels[channel]
@@ -405,16 +414,18 @@ class Conversation:
         """The connection ends. `sent`: the last message of a channel that was sent, where that is
         not the newest."""
         for channel in tuple(self._channels):
-            if (who := self._leave(channel)) is not None:
-                self.service.missed.leave(channel, who, self.link.time(), sent.get(channel))
+            if (place := self._leave(channel)) is not None:
+                number = sent.get(channel)
+                self.service.missed.leave(channel, place.who, self.link.time(), number)
 
-    def _untaken(self) -> dict[bytes, int]:
-        """By channel the last message before those that the client has not taken yet."""
-        taken = self.link.sent_bytes - self.link.unsent_bytes
+    def _untaken(self, unsent_bytes: int) -> dict[bytes, int]:
+        """By channel the last message before those that the client has not taken, of which so many
+        bytes were handed to its connection."""
+        taken = self.link.sent_bytes - unsent_bytes
         found: dict[bytes, int] = {}
-        for end, channel, number in self._sent:
-            if end > taken:
-                found.setdefault(channel, number - 1)
+        for end, place, number in self._sent:
+            if end > taken and self._channels.get(place.channel) is place:
+                found.setdefault(place.channel, number - 1)
         return found
 
     def _publish(self, command: list[bytes]) -> None:

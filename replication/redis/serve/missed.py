@@ -78,6 +78,7 @@ class Missed:
 
     def publish(self, channel: bytes, message: bytes, now: float) -> int:
         """A message comes. Returns its number on the channel, 0: nobody has a place there."""
+        self._trim(now)
         found = self._channels.get(channel)
         if found is None:
             return 0
