@@ -9,16 +9,26 @@ import ssl
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
-from logweir.errors import LogweirError, RemoteProtocolError, Unreachable
+from logweir.errors import ConfigError, LogweirError, RemoteProtocolError, Unreachable
 from logweir.limits import CONNECT_SECONDS, TLS_HANDSHAKE_SECONDS, UPSTREAM_WAITING_BYTES
 from logweir.replication.budget import Unanswered
 from logweir.replication.link import Conversation, Link
 from logweir.replication.session import Session
 from logweir.replication.urls import Schemes, Url, read_url
 
-__all__ = ["Asking", "Closing", "Inbox", "Reconnecting", "client_tls", "dial", "dial_with"]
+__all__ = [
+    "Asking",
+    "Closing",
+    "Inbox",
+    "Reconnecting",
+    "check_tls",
+    "client_tls",
+    "dial",
+    "dial_with",
+]
 
 
 class Closing(ABC):
@@ -215,14 +225,30 @@ class Reconnecting(Closing, Generic[C]):
 
 
 def client_tls(url: Url) -> ssl.SSLContext | None:
-    """The TLS settings that an upstream's address asks for; None for plain TCP. Raises `OSError`
-    for files that cannot be used."""
+    """The TLS settings that an upstream's address asks for; None for plain TCP. `ca` may be a
+    folder of certificates. Raises `OSError` for files that cannot be used."""
     if not url.flag("tls"):
         return None
-    context = ssl.create_default_context(cafile=url.option("ca") or None)
+    ca = url.option("ca") or None
+    is_folder = ca is not None and Path(ca).is_dir()
+    context = ssl.create_default_context(
+        cafile=None if is_folder else ca, capath=ca if is_folder else None
+    )
     if certificate := url.option("certificate"):
         context.load_cert_chain(certificate, url.option("key") or None)
     return context
+
+
+def check_tls(url: Url) -> None:
+    """Read the files that an upstream's address names for TLS. Raises `ConfigError`."""
+    try:
+        client_tls(url)
+    except OSError as error:
+        raise ConfigError(
+            f"address {url}",
+            f"its files of TLS cannot be used: {error.strerror or error}",
+            hint="give PEM files that are there as ca, certificate and key",
+        ) from error
 
 
 async def dial(

@@ -65,12 +65,15 @@ def check_addresses(
 ) -> None:
     """Read all options of the addresses of listeners and upstreams, and look at what they name on
     this machine. `once`: of every upstream only what it has is wanted. Raises `ConfigError`."""
+    from logweir.replication.dialer import check_tls
+
     by_scheme = {name: one for one in wire_protocols() for name in one.schemes}
     for url in listen:
         check_place(url)
         by_scheme[url.scheme].check_listener(url)
     for url in follow:
         stall_seconds(url)
+        check_tls(url)
         by_scheme[url.scheme].check_upstream(url, once=once)
 
 

@@ -19,6 +19,7 @@ own, both ends included.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class ReplicaBound:
 Bound = VClock | ReplicaBound | int
 """A place in the log; an int is a signature."""
 
+_SECONDS_MAX: Final = 253_402_300_800  # the year 10000, which no calendar here knows
 _PAIR: Final = re.compile(r"(\d{1,2}):(\d{1,19})")
 
 
@@ -77,10 +79,9 @@ def parse_time(text: str, *, origin: str = "argument") -> float:
 
     Returns seconds since the epoch. Raises `ConfigError`.
     """
-    try:
-        return float(text)
-    except ValueError:
-        pass
+    with contextlib.suppress(ValueError):
+        if abs(seconds := float(text)) < _SECONDS_MAX:
+            return seconds
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:

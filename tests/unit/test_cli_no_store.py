@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from logweir.errors import ConfigError
+from logweir.replication.protocols import parse_url
+from logweir.replication.server import ServerOptions
 from logweir.tools.cli import main
 
 COMMANDS = [
@@ -96,7 +99,23 @@ UPSTREAMS = [
     *("synapse://h?retention=x", "synapse://h?enrich=x", "synapse://h?enrich_streams=events"),
     *("synapse://h?auth_file=/no/such", "synapse://h?http=ftp://x", "synapse+redis://h/s?dbid=x"),
     *("synapse+redis://h/s?start=x", "synapse+file:///no/such"),
+    *("tank://h?start=nan", "tank://h?start=1e400", "tank://h?start=1e15"),
+    *("synapse://h?http=h:99999", "synapse://h?http=[x"),
 ]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("tank://h?tls=1&ca=/no/such", "tarantool://h?tls=1&certificate=/no/such"),
+        *("tap://h?tls=1&ca=/dev/null", "synapse+redis://h/s?tls=1&ca=/no/such"),
+    ],
+)
+def test_files_of_tls_that_cannot_be_used(address: str) -> None:
+    """Are no reason to try again and again; a folder of certificates can be."""
+    with pytest.raises(ConfigError, match="its files of TLS cannot be used"):
+        ServerOptions(follow=[parse_url(address)])
+    ServerOptions(follow=[parse_url("tank://h?tls=1&ca=/")])
 
 
 @pytest.mark.parametrize("address", [f"--listen {one}" for one in LISTENERS] + UPSTREAMS)

@@ -99,16 +99,18 @@ class Updates:
             self._url = address
             return
         text = address if "://" in address else f"http://{address}"
-        parts = urllib.parse.urlsplit(text)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urllib.parse.urlsplit(text)
+            self._host, self._port = parts.hostname or "", parts.port
+        except ValueError:  # of the port, or of brackets
+            self._host = ""
+        if not self._host or parts.scheme not in ("http", "https"):
             raise ConfigError(
                 "http",
                 f"{address!r} is no address",
                 hint="write http=host:port, or http=unix/:FILE",
             )
         self._url = f"{parts.scheme}://{parts.netloc}"
-        self._host = parts.hostname
-        self._port = parts.port
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
 
     async def fetch(self, wanted: Fetch, tell: Callable[[str], None]) -> Page | Refused:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from logweir.replication.dialer import check_tls
 from logweir.replication.listener import Service
 from logweir.replication.runner import Source
 from logweir.replication.service.protocol import Reading, Surroundings, WireProtocol
@@ -67,6 +68,7 @@ class SynapseProtocol(WireProtocol):
         if url.scheme == "synapse+file":
             found = read_homeserver(url)
             url, secret, database = found.url, found.secret, found.database
+            check_tls(url)
         if url.scheme == "synapse":
             dialect_of(url)
         else:
