@@ -184,10 +184,16 @@ class AsyncLog(_AsyncStatements):
         """As `Log.close`."""
         if self._inner.is_foreign:
             return  # no thread of it is here that could be awaited
-        await asyncio.to_thread(self.sync.close)
+        failure: Exception | None = None
+        try:
+            await asyncio.to_thread(self.sync.close)
+        except Exception as error:  # it is closed all the same, for those that wait for more, too
+            failure = error
         for grown in self._waiting:
             grown.set()
         self._thread.shutdown(wait=True)
+        if failure is not None:
+            raise failure
 
     async def execute(self, request: Request) -> bytes | None:
         """As `Log.execute`."""

@@ -6,7 +6,10 @@ import asyncio
 import threading
 from pathlib import Path
 
+import pytest
+
 from logweir import Log, aio
+from logweir.errors import WalError
 
 WAIT_SECONDS = 20.0
 
@@ -115,6 +118,29 @@ def test_following_ends_when_the_log_is_closed(tmp_path: Path) -> None:
         await log.insert("kv", (1,))
         await log.close()
         assert await asyncio.wait_for(task, WAIT_SECONDS) in (3, 4)
+
+    asyncio.run(main())
+
+
+def test_following_ends_when_closing_the_log_fails(tmp_path: Path) -> None:
+    """Here the snapshot of a store without a log: it is told, and nobody waits for ever."""
+
+    async def main() -> None:
+        log = await aio.open(tmp_path / "store", durability="none")
+        await log.run(lambda sync: sync.create_space("kv", [("id", "unsigned")]))
+
+        async def follow() -> None:
+            async for _ in log.rows(follow=True):
+                pass
+
+        follower = asyncio.create_task(follow())
+        await asyncio.sleep(0)
+        assert log._waiting
+        name = f"{log.vclock.signature:020d}.snap.inprogress"
+        (tmp_path / "store" / name).mkdir()
+        with pytest.raises(WalError, match="is a directory"):
+            await log.close()
+        await asyncio.wait_for(follower, WAIT_SECONDS)
 
     asyncio.run(main())
 
