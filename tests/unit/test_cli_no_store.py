@@ -104,6 +104,13 @@ UPSTREAMS = [
 ]
 
 
+def test_a_file_of_a_password_of_a_database_that_is_not_there() -> None:
+    """Before a store is made, as every other file."""
+    text = "synapse://h?enrich=postgresql://u@h/db&enrich_password_file=/no/such"
+    with pytest.raises(ConfigError, match=r"^enrich_password_file .*/no/such: No such file"):
+        ServerOptions(follow=[parse_url(text)])
+
+
 @pytest.mark.parametrize(
     "address",
     [

@@ -321,10 +321,13 @@ def test_database_of_a_homeservers_file_is_taken_with_its_password(tmp_path: Pat
 
 
 def test_password_file_that_cannot_be_read_ends_it(tmp_path: Path) -> None:
-    """With its name."""
-    url = parse_url(f"synapse://h:1?enrich=postgresql://h/d&enrich_password_file={tmp_path}/none")
+    """With its name; also where it was there at first, since it is read for each connection."""
+    file = tmp_path / "none"
+    url = parse_url(f"synapse://h:1?enrich=postgresql://h/d&enrich_password_file={file}")
+    file.write_text("secret")
     database = read_database(url)
     assert database is not None
+    file.unlink()
     _, events = next(portions([unit(1, says("$a"))]))
     with pytest.raises(LogweirError, match=r"enrich_password_file .*none: No such file"):
         asyncio.run(Contents(database).of(events))

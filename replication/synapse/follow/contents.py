@@ -117,7 +117,9 @@ def read_database(url: Url) -> Database | None:
         hint = "put it into a file, and name that: enrich_password_file=FILE"
         raise ConfigError("enrich", "a password stands in it, which others would see", hint=hint)
     found = tuple((name, str(value)) for name, value in options.items())
-    return Database(text, found, url.option("enrich_password_file"))
+    if file := url.option("enrich_password_file"):
+        _password(file)  # it is read again for each connection
+    return Database(text, found, file)
 
 
 def _driver() -> Any:
