@@ -100,10 +100,7 @@ def test_a_stream_says_how_many_rows_it_took(tmp_path: Path) -> None:
     assert prices == {f"{number / 4:.2f}" for number in range(40)}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_table_that_stays_fresh_is_ended_by_a_signal(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_table_that_stays_fresh_is_ended_by_a_signal(tmp_path: Path) -> None:
     """`cdc --every` has no other end: it tells what it did then."""
     with logweir.open(tmp_path / "data") as log:
         log.create_space("t", format=[("id", "unsigned")])
@@ -120,7 +117,7 @@ def test_a_table_that_stays_fresh_is_ended_by_a_signal(
     )
     with ran:
         until(lambda: (tmp_path / "cp" / "commits" / "0").exists(), 240)
-        ran.send_signal(number)
+        ran.terminate()
         told, errors = ran.communicate(timeout=120)
     assert (told, errors, ran.returncode) == ("out: 1 row in 1 batch\n", "", 0)
 
@@ -129,8 +126,8 @@ INTERRUPTED = """
 from logweir.tools.cli.pipeline import _session
 
 with _session("local[1]", {}) as spark:
-    print("begun", flush=True)
     try:
+        print("begun", flush=True)
         spark._jvm.java.lang.Thread.sleep(600_000)
     except KeyboardInterrupt:
         print("interrupted", flush=True)
