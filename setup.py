@@ -112,6 +112,7 @@ class Recording(build_ext):
 # What only works in a checkout, beside the tests and the documentation.
 OF_CHECKOUTS = {"kernelmutants", "linetrace", "mutantforks", "mutantrecords", "mutanttree"}
 OF_CHECKOUTS |= {"mutate", "randommutants", "apipage", "docs", "manpage", "vectors"}
+OF_CHECKOUTS |= {"audit", "tour"}
 
 
 class OfLibrary(build_py):

@@ -35,18 +35,21 @@ _EARLIEST: Final = (1980, 1, 1, 0, 0, 0)
 
 def spark_jar() -> str | None:
     """The jar by which Spark reads logs in Java; None where it was not compiled from the sources
-    that are here. For `--conf spark.jars=…`; `session` takes it by itself."""
+    that are here, which a wheel has none of. For `--conf spark.jars=…`; `session` takes it by itself."""
     try:
         with zipfile.ZipFile(_JAR) as jar:
-            is_own = jar.read(_DIGEST).decode() == _digest()
+            is_own = not _sources() or jar.read(_DIGEST).decode() == _digest()
     except (OSError, KeyError, zipfile.BadZipFile):
         return None
     return str(_JAR) if is_own else None
 
 
+def _sources() -> list[Path]:
+    return sorted(_HERE.glob("*.java"))
+
+
 def _digest() -> str:
-    sources = b"".join(path.read_bytes() for path in sorted(_HERE.glob("*.java")))
-    return hashlib.sha256(sources).hexdigest()
+    return hashlib.sha256(b"".join(path.read_bytes() for path in _sources())).hexdigest()
 
 
 def find_compiler() -> str | None:
@@ -67,7 +70,7 @@ def build() -> str:
             [
                 *(compiler, "--release", _RELEASE, "-nowarn", "-proc:none"),
                 *("-cp", str(libraries), "-d", folder),
-                *map(str, sorted(_HERE.glob("*.java"))),
+                *map(str, _sources()),
             ],
             check=True,
         )
@@ -79,7 +82,7 @@ def build() -> str:
     new = _JAR.with_suffix(".new")
     with zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as out:
         for name, data in found.items():
-            out.writestr(zipfile.ZipInfo(name, _EARLIEST), data)
+            out.writestr(zipfile.ZipInfo(name, _EARLIEST), data, zipfile.ZIP_DEFLATED)
     new.replace(_JAR)
     return "compiled"
 
