@@ -35,7 +35,8 @@ _EARLIEST: Final = (1980, 1, 1, 0, 0, 0)
 
 def spark_jar() -> str | None:
     """The jar by which Spark reads logs in Java; None where it was not compiled from the sources
-    that are here, which a wheel has none of. For `--conf spark.jars=…`; `session` takes it by itself."""
+    that are here, of which a wheel has none. For `--conf spark.jars=…`; `session` takes it by
+    itself."""
     try:
         with zipfile.ZipFile(_JAR) as jar:
             is_own = not _sources() or jar.read(_DIGEST).decode() == _digest()

@@ -1,4 +1,4 @@
-"""MsgPack values as JSON: the one rendering that every command, report and stream uses.
+"""MsgPack values as JSON, as all commands, reports and streams show them.
 
 ==============================================  =============================================
 value (the Python column of `wal.mp`)           JSON

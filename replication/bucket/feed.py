@@ -1,4 +1,4 @@
-"""What followers of a bucket are given: what it holds now, then every change, each once.
+"""What followers of a bucket get: what it holds, then each change.
 
 `Changes` reads the changes of a bucket out of the log's windows, once for all followers at the same
 place. `Backfill` reads what is there in chunks, each in its own short read view, so that a slow

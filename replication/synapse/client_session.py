@@ -1,4 +1,4 @@
-"""A follower's side of one Synapse connection. Keeps the contract of `logweir.replication.session`.
+"""A follower's side of one Synapse connection. A session (`logweir.replication.session`).
 
 ===========  ======================================================  ==============================
 state        what arrives                                            what happens

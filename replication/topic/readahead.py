@@ -1,5 +1,5 @@
-"""Bundles of partitions as sessions ask for them: read from a view of the store, and kept for a
-while, since many consumers read the same in order."""
+"""Bundles of partitions as sessions ask for them: read from a view, and kept for a while, since
+many consumers read the same."""
 
 from __future__ import annotations
 

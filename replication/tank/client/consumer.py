@@ -1,6 +1,6 @@
-"""Reading partitions of a topic of a Tank broker, with a place in each.
+"""Reading partitions of a topic, with a place in each.
 
-Source: Tank 4.0 and its clients, observed; see `logweir.replication.tank.client`.
+Source: Tank 4.0 and its clients, observed; see `tank.client`.
 """
 
 from __future__ import annotations
