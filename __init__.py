@@ -19,6 +19,7 @@ the log is imported when it is first used, so that a program that only reads loa
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from logweir.compiled import FINDER
 from logweir.errors import (
     ChainGap,
     ConfigError,
@@ -93,6 +94,7 @@ _HOMES: Final = {
 }
 _MODULES: Final = ("aio", "limits")
 _named = lazily(__name__, _HOMES)
+FINDER.install()
 
 
 def __getattr__(name: str) -> Any:

@@ -3,31 +3,34 @@
 Kernels that end in `.py` are plain Python files that Cython compiles in pure Python mode; where no
 compiler is present the same files run interpreted. Those that end in `.pyx` are Cython alone: a
 plain Python module of other code does the same where they are missing. What a `.pyx` links stands
-in its first lines (`# distutils: libraries = …`). All are optional, each by itself (`logweir info`
-says which are there). Set LOGWEIR_PURE=1 to leave them uncompiled on purpose.
+in its first lines (`# distutils: libraries = …`). All that can be compiled become one extension,
+`logweir.kernels` (see `compiled.py`); one that cannot is left out by itself (`logweir info` says
+which are there). Set LOGWEIR_PURE=1 to leave them uncompiled on purpose.
 """
 
+import hashlib
 import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+from setuptools.errors import CompileError
 
-# The package is not there yet: what `wal/built.py` says.
-BUILT: dict[str, Any] = {}
-exec(Path("wal/built.py").read_text(), BUILT)  # noqa: S102
+# The package is not there yet: what two of its modules say.
+BUILT: dict[str, Any] = {"__name__": "built"}
+for module in ("wal/built.py", "compiled.py"):
+    exec(Path(module).read_text(), BUILT)  # noqa: S102
 KERNELS: dict[str, str] = BUILT["KERNELS"]
-
-# What Cython adds to a kernel that takes buffers is as large as most kernels: one module has it for
-# all, written by Cython. They import it, and cannot be imported where it is missing.
-SHARED = "logweir.wal.sharedkernel"
+SHARED: str = BUILT["SHARED"]
 
 # Cython looks for a kernel's types by its module's name; the folder here need not be `logweir`.
 TYPES = Path(BUILT["TRANSLATED"], "types")
@@ -49,10 +52,8 @@ def flags(name: str) -> dict[str, list[str]]:
     # and saves four tenths of its size.
     told = {"extra_compile_args": ["-O3" if name.endswith("kernel") else "-Os", "-g0"]}
     if sys.platform == "linux":
-        # Symbols of names would be half of what is installed; nothing is unwound in C, and what is
-        # run may stand in a page with what is read.
+        # Nothing is unwound in C.
         told["extra_compile_args"] += ["-fno-asynchronous-unwind-tables", "-fno-unwind-tables"]
-        told["extra_link_args"] = ["-s", "-Wl,-z,noseparate-code"]
     if library := LINKED.get(name):
         found = shutil.which("pkg-config")
         for key, kind in (("extra_compile_args", "--cflags"), ("extra_link_args", "--libs")):
@@ -64,16 +65,15 @@ def flags(name: str) -> dict[str, list[str]]:
     return told
 
 
-def extensions() -> list[Extension]:
-    if os.environ.get("LOGWEIR_PURE") == "1":
-        return []
+def translated() -> list[Extension]:
+    """Each kernel as C, and what the compiler and the linker are told of it."""
     from Cython.Build import cythonize
 
     for room in {Path(source).parent for source in KERNELS.values()}:
         (TYPES / "logweir" / room).mkdir(parents=True, exist_ok=True)
         for types in room.glob("*.pxd"):
             shutil.copy2(types, TYPES / "logweir" / types)  # with its time: else all is old
-    found = cythonize(
+    found: list[Extension] = cythonize(
         [
             Extension(SHARED, [], **flags(SHARED)),
             *(
@@ -89,24 +89,75 @@ def extensions() -> list[Extension]:
         shared_utility_qualified_name=SHARED,
         nthreads=(os.cpu_count() or 1) if sys.platform == "linux" else 0,  # they are forked
     )
-    for extension in found:
-        extension.optional = True  # `cythonize` makes new ones, which do not keep it
     return found
 
 
-class Recording(build_ext):
-    """Uses all processors; leaves word beside sources of what it compiled, for `wal/built.py`."""
-
-    def finalize_options(self) -> None:
-        super().finalize_options()
-        self.parallel = self.parallel or os.cpu_count()
+class Kernels(build_ext):
+    """One extension of all kernels that can be compiled, by all processors. Leaves word beside the
+    sources of what it compiled, for `wal/built.py`."""
 
     def run(self) -> None:
         super().run()
         if self.editable_mode or self.inplace:
+            for source in KERNELS.values():  # those of before would count instead
+                for old in Path(source).parent.glob(f"{Path(source).stem}.*.so"):
+                    old.unlink()
             record = Path(BUILT["RECORD"])
             record.parent.mkdir(exist_ok=True)
             record.write_text(json.dumps(BUILT["digests"](Path(), KERNELS)))
+
+    def build_extension(self, ext: Extension) -> None:
+        kernels = translated()
+        told = repr((sysconfig.get_config_var("SOABI"), self.compiler.compiler_so))
+        objects = Path(BUILT["TRANSLATED"], hashlib.sha256(told.encode()).hexdigest()[:12])
+        objects.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            compiled = [*pool.map(lambda kernel: self.compiled(kernel, objects), kernels)]
+        there = [kernel for kernel, made in zip(kernels, compiled, strict=True) if made]
+        table = "".join(f'KERNEL("{one.name}", {init_of(one.name)})\n' for one in there)
+        (objects / "kernels.h").write_text(table)
+        ext.include_dirs = [str(objects)]
+        ext.extra_objects = [made for made in compiled if made]
+        ext.libraries = sorted({library for one in there for library in one.libraries})
+        ext.extra_link_args += [word for one in there for word in one.extra_link_args]
+        self.force = True  # the table is not among the sources
+        super().build_extension(ext)
+
+    def compiled(self, kernel: Extension, objects: Path) -> str:
+        """Its object, made anew where it is older than its C and this file; or nothing."""
+        (source,) = kernel.sources
+        made = objects / f"{kernel.name}.o"
+        if made.exists() and made.stat().st_mtime > max(map(os.path.getmtime, (source, __file__))):
+            return str(made)
+        last = kernel.name.rpartition(".")[2]
+        try:
+            (new,) = self.compiler.compile(
+                [source],
+                output_dir=str(objects),
+                macros=[(f"PyInit_{last}", init_of(kernel.name))],
+                include_dirs=kernel.include_dirs,
+                extra_postargs=kernel.extra_compile_args,
+            )
+        except CompileError as error:
+            made.unlink(missing_ok=True)
+            self.warn(f"{kernel.name} is left out: {error}")
+            return ""
+        os.replace(new, made)
+        return str(made)
+
+
+def init_of(name: str) -> str:
+    """The function that makes a kernel's module: in one library each needs its own name."""
+    return f"PyInit_{name.replace('.', '_')}"
+
+
+def extensions() -> list[Extension]:
+    if os.environ.get("LOGWEIR_PURE") == "1":
+        return []
+    # Symbols of names would be half of what is installed; what is run may stand in a page with
+    # what is read.
+    told = ["-s", "-Wl,-z,noseparate-code"] if sys.platform == "linux" else []
+    return [Extension("logweir.kernels", ["wal/kernels.c"], extra_link_args=told, optional=True)]
 
 
 # What only works in a checkout, beside the tests and the documentation.
@@ -129,4 +180,4 @@ class OfLibrary(build_py):
         ]
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": Recording, "build_py": OfLibrary})
+setup(ext_modules=extensions(), cmdclass={"build_ext": Kernels, "build_py": OfLibrary})

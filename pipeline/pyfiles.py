@@ -19,7 +19,6 @@ from logweir.wal.filesystem import explain
 __all__ = ["py_files"]
 
 _ROOMS: Final = ("wal", "recovery", "store", "replication", "pipeline")
-_MODULES: Final = ("__init__.py", "errors.py", "limits.py")
 _EARLIEST: Final = (1980, 1, 1, 0, 0, 0)
 
 
@@ -33,7 +32,7 @@ def py_files(path: str | Path) -> str:
     if target.suffix != ".zip":
         raise ConfigError("path", f"{target} does not end in .zip, by which Python knows it.")
     root = Path(str(errors.__file__)).parent
-    found = {f"logweir/{name}": root / name for name in _MODULES}
+    found = {f"logweir/{file.name}": file for file in root.glob("*.py") if file.name != "setup.py"}
     for room in _ROOMS:
         for file in sorted((root / room).rglob("*")):
             if file.suffix in (".py", ".msgpack") and "discovery" not in file.parts:

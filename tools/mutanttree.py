@@ -15,7 +15,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -87,10 +86,7 @@ class Tree:
         ).stdout.decode()
         wanted = [root / name for name in listed.split("\0") if name]
         if (root / RECORD).is_file():
-            sources = [source for source, _ in json.loads((root / RECORD).read_bytes()).values()]
-            folders = {(root / source).parent for source in sources}
-            compiled = (folder.glob("*kernel.*.so") for folder in folders)  # shared ones, too
-            wanted += [root / RECORD, *chain.from_iterable(compiled)]
+            wanted += [root / RECORD, *root.glob("kernels.*.so")]
         for path in filter(Path.is_file, wanted):
             target = self.path / path.relative_to(root)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +106,7 @@ class Tree:
         where a kernel does not compile."""
         path = self.path / file
         changed = [path, *self._made_of(path)]
-        sound = [one.read_bytes() for one in changed]
+        sound = [one.read_bytes() if one.exists() else b"" for one in changed]
         try:
             self._write(path, broken.encode())
             if len(changed) > 1:
@@ -120,11 +116,18 @@ class Tree:
         finally:
             for one, data in zip(changed, sound, strict=True):
                 self._write(one, data)
+                if not data:
+                    one.unlink()
 
     def _made_of(self, path: Path) -> list[Path]:
-        """The compiled kernel that was made of a file, and the record of that; none of others."""
-        found = sorted(path.parent.glob(f"{path.stem}.*.so"))
-        return [*found, self.path / RECORD] if found else []
+        """Of a file that is compiled the extension of its own, which counts where there is one,
+        and the record of what was compiled; none of others."""
+        record = self.path / RECORD
+        if not record.is_file() or not [*self.path.glob("kernels.*.so")]:
+            return []
+        sources = {source for source, _ in json.loads(record.read_bytes()).values()}
+        own = path.with_name(path.stem + sysconfig.get_config_var("EXT_SUFFIX"))
+        return [own, record] if str(path.relative_to(self.path)) in sources else []
 
     def _write(self, path: Path, data: bytes) -> None:
         """With a time of its own: what was compiled of the last contents is old by that. As another

@@ -10,7 +10,7 @@ LOGWEIR_VENV="$LOGWEIR_ROOT/.venv"
 LOGWEIR_STAMP="$LOGWEIR_VENV/.logweir-setup"
 LOGWEIR_LOG="$LOGWEIR_VENV/setup.log"
 # Kernels are found by their names, which end so, or by their room; rooms that begin with t have none, but tests of them.
-LOGWEIR_SOURCES="pyproject.toml setup.py store/commit/*.py store/state/viewers.py [!t]*/*kernel.py [!t]*/*.px[di] [!t]*/*.pyx [!t]*/*/*kernel.py [!t]*/*/*.px[di] [!t]*/*/*.pyx replication/*/*/*kernel.py replication/*/*/*.px[di] replication/*/*/*.pyx"
+LOGWEIR_SOURCES="pyproject.toml setup.py compiled.py wal/kernels.c store/commit/*.py store/state/viewers.py [!t]*/*kernel.py [!t]*/*.px[di] [!t]*/*.pyx [!t]*/*/*kernel.py [!t]*/*/*.px[di] [!t]*/*/*.pyx replication/*/*/*kernel.py replication/*/*/*.px[di] replication/*/*/*.pyx"
 
 say() {
     printf '%s\n' "$*" >&2
@@ -90,9 +90,7 @@ pip_install() {
 
 compiled_kernels() {
     local so
-    for so in "$LOGWEIR_ROOT"/*/*kernel.*.so "$LOGWEIR_ROOT"/*/*/*kernel.*.so \
-        "$LOGWEIR_ROOT"/store/*/*[!l].*.so \
-        "$LOGWEIR_ROOT"/replication/*/*/*kernel.*.so; do
+    for so in "$LOGWEIR_ROOT"/kernels.*.so; do
         if [ -f "$so" ]; then printf '%s\n' "$so"; fi
     done
 }
@@ -185,7 +183,7 @@ Is the package index reachable?"
 To compile them install a C compiler and Python's headers (Debian: apt install gcc python3-dev),
 remove .venv and run this again."
     fi
-    if stamp_has compiled && [ -z "$(ls "$LOGWEIR_ROOT"/store/state/lmdbkernel.*.so 2>/dev/null)" ]; then
+    if stamp_has compiled && ! "$LOGWEIR_VENV/bin/python" -P -c 'import logweir.store.state.lmdbkernel' 2>/dev/null; then
         say "note: LMDB's headers are missing, so that the store calls it by py-lmdb, which is slower.
 Install them (Debian: apt install liblmdb-dev), remove .venv and run this again."
     fi

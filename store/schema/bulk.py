@@ -10,6 +10,7 @@ those that fail a check go the ordinary way, one by one, through `store.schema.f
 from __future__ import annotations
 
 import importlib.util
+import sys
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,8 +48,8 @@ _ZERO: Final = array("Q", (0,))
 def interpreted(module: ModuleType) -> ModuleType:
     """The same kernel as plain Python, and those that it calls: the source of each stands beside
     the compiled one. The C functions of a compiled kernel can only be called by another."""
-    name = module.__name__.rpartition(".")[2]
-    source = Path(str(module.__file__)).with_name(f"{name}.py")
+    package, _, name = module.__name__.rpartition(".")
+    source = Path(sys.modules[package].__path__[0], f"{name}.py")
     spec = importlib.util.spec_from_file_location(f"{module.__name__}_interpreted", source)
     assert spec is not None
     assert spec.loader is not None

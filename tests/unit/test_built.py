@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
+from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from pathlib import Path
 
 import pytest
 
+import logweir
+from logweir.compiled import FINDER, KERNELS, SHARED, Kernels
 from logweir.wal import kernel
 from logweir.wal.built import RECORD, _types, check_kernels, digests
+
+if kernel.COMPILED:
+    from logweir import kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = {"logweir.wal.kernel": "wal/kernel.py", "logweir.store.a.bkernel": "store/a/bkernel.pyx"}
@@ -22,8 +29,7 @@ def checkout(tmp_path: Path) -> Path:
     for name in (*SOURCES.values(), "store/a/bkernel.pxd"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"source of {name}")
-    for name in SOURCES.values():
-        (tmp_path / name).with_suffix(".cpython-311.so").touch()
+    (tmp_path / "kernels.cpython-311.so").touch()
     (tmp_path / "build").mkdir()
     (tmp_path / RECORD).write_text(json.dumps(digests(tmp_path, SOURCES)))
     return tmp_path
@@ -40,12 +46,12 @@ def test_kernels_of_their_sources_are_used(checkout: Path) -> None:
 
 
 def test_a_kernel_of_another_source_is_named(checkout: Path) -> None:
-    """That one alone; and none that is not there, so that its source is what runs."""
+    """That one alone; and none where none is there, so that their sources are what runs."""
     (checkout / "store/a/bkernel.pyx").write_text("another")
     with pytest.raises(ImportError, match=r"logweir\.store\.a\.bkernel; `pip install") as found:
         check_kernels(checkout)
     assert "logweir.wal.kernel" not in str(found.value)
-    (checkout / "store/a/bkernel.cpython-311.so").unlink()
+    (checkout / "kernels.cpython-311.so").unlink()
     check_kernels(checkout)
 
 
@@ -79,6 +85,35 @@ def test_all_that_kernels_are_made_of_counts() -> None:
     counted = {ROOT / name for name in told.stdout.split()}
     assert types | sources <= counted
     assert not [path for path in counted if ROOT / "tests" in path.parents]  # nothing of them
+
+
+@pytest.mark.skipif(not kernel.COMPILED, reason="nothing was compiled")
+def test_all_kernels_are_in_one_extension(tmp_path: Path) -> None:
+    """And come from there, but where one has an extension of its own beside its source."""
+    assert {str(importlib.import_module(name).__file__) for name in KERNELS} == {kernels.__file__}
+    assert kernels.names == {*KERNELS, SHARED}
+    assert FINDER.find_spec("logweir.wal.kernel", [str(tmp_path)]) is not None
+    (tmp_path / f"kernel{EXTENSION_SUFFIXES[0]}").touch()
+    assert FINDER.find_spec("logweir.wal.kernel", [str(tmp_path)]) is None
+    assert FINDER.find_spec("logweir.wal.writer", [str(tmp_path)]) is None
+    assert kernels.create(ModuleSpec("logweir.wal.writer", FINDER)) is None
+
+
+def test_an_extension_that_cannot_be_loaded_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The sources run then, as they do where there is none, which is nothing to be told."""
+    monkeypatch.delitem(sys.modules, "logweir.kernels", raising=False)
+    monkeypatch.setattr(logweir, "__path__", [str(tmp_path)])
+    monkeypatch.setattr(sys, "meta_path", [PathFinder])
+    for there, told in ((False, ""), (True, "file too short")):
+        if there:
+            (tmp_path / f"kernels{EXTENSION_SUFFIXES[0]}").touch()
+        importlib.invalidate_caches()
+        finder = Kernels()
+        assert finder.find_spec("logweir.wal.kernel", []) is None
+        assert told in finder.broken
+        assert bool(finder.broken) is there
 
 
 @pytest.mark.parametrize("of", ["these", "other"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import resource
@@ -12,13 +11,13 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
 import logweir
+from logweir.compiled import FINDER
 from logweir.tools.cli import surroundings
 from logweir.tools.cli.main import app
 
@@ -113,22 +112,13 @@ def test_clock_that_went_back(tmp_path: Path) -> None:
 
 
 def test_kernels_that_are_missing_or_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One without a compiled file is a note, one whose library is missing a problem."""
-    real = importlib.import_module
-
-    def fail(name: str, package: str | None = None) -> ModuleType:
-        if name == "logweir.wal.crckernel":
-            raise ImportError("libnone.so.1: cannot open shared object file")
-        return real(name, package)
-
-    monkeypatch.setattr(importlib, "import_module", fail)
-    found = {one.check: one for one in surroundings.machine_findings(10)}["kernels"]
-    library = Path(logweir.__file__).parent.joinpath("wal")
-    if list(library.glob("crckernel.*.so")):
-        assert (found.state, "libnone.so.1" in found.found) == ("problem", True)
-    monkeypatch.setattr(surroundings.sysconfig, "get_config_var", lambda _: ".none")
+    """One without a compiled file is a note, a library that is missing a problem."""
+    monkeypatch.setitem(sys.modules, "logweir.wal.crckernel", None)
     found = {one.check: one for one in surroundings.machine_findings(10)}["kernels"]
     assert (found.state, "wal.crckernel" in found.found) == ("note", True)
+    monkeypatch.setattr(FINDER, "broken", "libnone.so.1: cannot open shared object file")
+    found = {one.check: one for one in surroundings.machine_findings(10)}["kernels"]
+    assert (found.state, "libnone.so.1" in found.found) == ("problem", True)
 
 
 def test_kernels_of_a_wheel_are_told_though_it_has_no_sources(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import sysconfig
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -71,3 +74,23 @@ def test_a_stream_of_a_folder_without_its_newest_rows_is_refused(logs: list[Path
         tail.newest()
     with closing(Tail(scan_options(folder, fail_on_data_loss=False))) as tail:
         assert tail.newest() == {1: start}
+
+
+def test_the_package_as_a_zip_file_has_all_that_the_pipeline_imports(tmp_path: Path) -> None:
+    """As on a cluster whose machines have what logweir needs, and no logweir."""
+    libraries = sysconfig.get_paths()["purelib"]
+    program = (
+        f"import sys; sys.path[:] = [sys.argv[1], {libraries!r}, *sys.path]; "
+        "import logweir.pipeline, pkgutil, importlib; "
+        "names = [one.name for one in pkgutil.walk_packages(logweir.__path__, 'logweir.')]; "
+        "[importlib.import_module(one) for one in names if one.startswith('logweir.pipeline.')]; "
+        "print(logweir.pipeline.__file__, len(names))"
+    )
+    zipped = pipeline.py_files(tmp_path / "logweir.zip")
+    told = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", program, zipped], capture_output=True, text=True
+    )
+    assert told.returncode == 0, told.stderr
+    file, count = told.stdout.split()
+    assert file.startswith(zipped)
+    assert int(count) > 400

@@ -14,7 +14,6 @@ import resource
 import shutil
 import statistics
 import struct
-import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -22,10 +21,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-import logweir
+from logweir.compiled import FINDER, KERNELS
 from logweir.limits import MEMORY_BYTES, STATE_MAP_START_BYTES, WAL_MAX_SIZE_BYTES
 from logweir.tools.cli.output import human_bytes
-from logweir.wal.built import KERNELS
 from logweir.wal.filesystem import OS, explain
 from logweir.wal.lease import LOCK_NAME
 from logweir.wal.newfile import create_file
@@ -94,25 +92,20 @@ def machine_findings(files: int, memory: int = MEMORY_BYTES) -> Iterator[Finding
 
 
 def _kernels() -> Finding:
-    missing, broken = [], ""
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    for kernel, source in KERNELS.items():
-        name = kernel.removeprefix("logweir.")
+    missing = []
+    for kernel in KERNELS:
         try:
             module = importlib.import_module(kernel)
-        except ImportError as error:
-            missing.append(name)
-            if Path(logweir.__file__).parent.joinpath(source).with_suffix(suffix).exists():
-                broken = f": {error}"
-        else:
-            if str(module.__file__).endswith(".py"):
-                missing.append(name)
+        except ImportError:
+            module = None
+        if module is None or str(module.__file__).endswith(".py"):
+            missing.append(kernel.removeprefix("logweir."))
     total = len(KERNELS)
     if not missing:
         return Finding("kernels", "ok", f"all {total} are compiled")
-    if broken:
+    if FINDER.broken:
         hint = "install the library that it names, or logweir anew"
-        return Finding("kernels", "problem", f"{missing[0]} cannot be loaded{broken}", hint)
+        return Finding("kernels", "problem", f"they cannot be loaded: {FINDER.broken}", hint)
     names = ", ".join(missing) if len(missing) < total else "all"
     return Finding(
         "kernels",
