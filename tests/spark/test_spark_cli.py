@@ -107,7 +107,7 @@ def test_a_table_that_stays_fresh_is_ended_by_a_signal(tmp_path: Path) -> None:
         log.insert("t", [1])
     program = "from logweir.tools.cli.main import run; run()"
     words = ["--to", "out", "--checkpoint", "cp", "--space", "t", "--every", "0.1"]
-    words += ["--format", "json", "--master", "local[1]"]
+    words += ["--format", "json", "--master", "local[1]", "--plot", "batches.svg"]
     ran = subprocess.Popen(
         [sys.executable, "-c", program, "pipeline", "cdc", "data", *words],
         stdout=subprocess.PIPE,
@@ -120,6 +120,7 @@ def test_a_table_that_stays_fresh_is_ended_by_a_signal(tmp_path: Path) -> None:
         ran.terminate()
         told, errors = ran.communicate(timeout=120)
     assert (told, errors, ran.returncode) == ("out: 1 row in 1 batch\n", "", 0)
+    assert (tmp_path / "batches.svg").read_bytes().startswith(b"<?xml")
 
 
 INTERRUPTED = """
@@ -146,6 +147,9 @@ def test_ctrl_c_shows_no_traceback_of_spark(tmp_path: Path) -> None:
     with ran:
         assert ran.stdout is not None
         assert ran.stdout.readline() == "begun\n"
+        until(
+            lambda: Path(f"/proc/{ran.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+        )
         ran.send_signal(signal.SIGINT)
         told, errors = ran.communicate(timeout=120)
     assert (told, ran.returncode) == ("interrupted\n", 0)

@@ -13,7 +13,7 @@ from support.places import mounted, remount_read_only
 from typer.testing import CliRunner
 
 from logweir.tools.cli import output
-from logweir.tools.cli.jobbar import share_done
+from logweir.tools.cli.jobbar import Batch, share_done, thin
 from logweir.tools.cli.jobtopics import TOPICS
 from logweir.tools.cli.main import app, load_command
 from logweir.tools.cli.output import Output
@@ -42,10 +42,6 @@ from logweir.tools.cli.output import Output
         (["verify", ".", "--plot", "rows.txt"], "is no picture's name"),
         (["diff", ".", ".", "--plot", "no/such/folder/a.png"], "there is no folder"),
         (["import", ".", "--to", "x", "--space", "t", "--plot", "a.png"], "is not for import"),
-        (
-            ["cdc", ".", "--to", "x", "--checkpoint", "c", "--every", "1", "--plot", "a.png"],
-            "is drawn when the job is over",
-        ),
     ],
 )
 def test_wrong_usage_is_told_before_spark_starts(words: list[str], complaint: str) -> None:
@@ -134,3 +130,19 @@ def test_a_stream_is_as_far_as_its_offsets_say() -> None:
     assert share_done(first, batch(150, None, 300)) == 0
     unknown = SimpleNamespace(startOffset="null", endOffset="null", latestOffset="null")
     assert share_done(SimpleNamespace(sources=[unknown]), batch(None, 50, 100)) == 50
+
+
+def test_a_stream_of_many_batches_is_told_in_few_entries() -> None:
+    """Those of long ago together; their rows and their number are as they were."""
+    seen: dict[int, Batch] = {}
+    for number in range(3_000):
+        seen |= {one: Batch(f"{one}", one) for one in range(max(0, number - 99), number + 1)}
+        thin(seen)
+        assert len(seen) <= 1000
+    assert [*seen] == sorted(seen)
+    assert sum(one.batches for one in seen.values()) == 3_000
+    assert sum(one.rows for one in seen.values()) == sum(range(3_000))
+    assert {number: one.batches for number, one in seen.items() if one.batches == 1}.keys() >= {
+        *range(2_800, 3_000)
+    }
+    assert all(one.time == str(number) for number, one in seen.items())

@@ -1,18 +1,24 @@
-"""How far a job on Spark is, as a bar."""
+"""A job on Spark while it works: how far it is, as a bar; Ctrl-C and SIGTERM."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
+import signal
+import threading
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from logweir.tools.cli.output import Output
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["job_bar", "share_done"]
+__all__ = ["Batch", "asked_to_stop", "job_bar", "share_done", "spark_is_interrupted", "thin"]
+
+_MOST_BATCHES: Final = 1000
+_LATEST_BATCHES: Final = 200
 
 
 @contextlib.contextmanager
@@ -43,3 +49,57 @@ def share_done(first: Any, last: Any) -> int:
         at(text) for text in (begun.startOffset, source.endOffset, source.latestOffset)
     )
     return 100 * max(here - begin, 0) // max(end - begin, here - begin, 1)
+
+
+class Batch(NamedTuple):
+    """Of a stream: when it began, and what it and those that `thin` put to it took."""
+
+    time: str
+    rows: int
+    batches: int = 1
+
+
+def thin(seen: dict[int, Batch]) -> None:
+    """Tell a stream's batches, by their numbers and in that order, in few entries however long it
+    goes on: of too many, two neighbours that are not among the latest become one."""
+    if len(seen) <= _MOST_BATCHES:
+        return
+    old = [*seen][:-_LATEST_BATCHES]
+    for first, second in zip(old[::2], old[1::2], strict=False):
+        one, other = seen[first], seen.pop(second)
+        seen[first] = Batch(one.time, one.rows + other.rows, one.batches + other.batches)
+
+
+@contextlib.contextmanager
+def asked_to_stop(*, is_caught: bool) -> Iterator[threading.Event]:
+    """Set by the first Ctrl-C or SIGTERM, if they are caught; the next one stops what goes on
+    wherever it is."""
+    asked = threading.Event()
+    before: dict[int, Any] = {}
+
+    def give_back() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def ask(number: int, frame: object) -> None:
+        asked.set()
+        give_back()
+
+    if is_caught:
+        before |= {one: signal.signal(one, ask) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        give_back()
+
+
+def spark_is_interrupted() -> None:
+    """Let an interrupt be one: Spark's own handler asks the JVM in the middle of what it is asked
+    already, and py4j shows the traceback of each."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    logging.getLogger("py4j").propagate = False
+    logging.getLogger().addFilter(_is_no_interrupt)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    return not record.getMessage().endswith("while sending command.")

@@ -15,8 +15,14 @@ from logweir.errors import ConfigError
 from logweir.recovery.report import RecoveryReport, vclock_json, words
 from logweir.tools.cli.chart import Bar, draw
 from logweir.tools.cli.common import DecimalsOption, given_vclock, show_damage, utc_text
-from logweir.tools.cli.interrupts import asked_to_stop, spark_is_interrupted
-from logweir.tools.cli.jobbar import job_bar, share_done
+from logweir.tools.cli.jobbar import (
+    Batch,
+    asked_to_stop,
+    job_bar,
+    share_done,
+    spark_is_interrupted,
+    thin,
+)
 from logweir.tools.cli.jobtopics import TOPICS
 from logweir.tools.cli.output import Output, human_bytes
 from logweir.wal.render import value_json
@@ -225,8 +231,6 @@ def _check(job: Job, call: _Call) -> None:
         from logweir.tools.bench.report import check_plot
 
         check_plot(call.options["plot"])
-        if call.options["every"] is not None:
-            raise ConfigError("--plot", "is drawn when the job is over, which --every never is")
     if job in ("export", "cdc") and call.format == "tank":
         raise ConfigError("--format", "tank is for import")
 
@@ -415,7 +419,7 @@ def _cdc(spark: SparkSession, call: _Call) -> int:
             every_seconds=call.options["every"],
             **call.scan,
         )
-        seen: dict[int, tuple[str, int]] = {}
+        seen: dict[int, Batch] = {}
         first: list[Any] = []
         is_over = False
         with (
@@ -428,22 +432,26 @@ def _cdc(spark: SparkSession, call: _Call) -> int:
                     query.stop()
                     is_over = True
                 recent = query.recentProgress
-                seen |= {one.batchId: (one.timestamp, one.numInputRows) for one in recent}
+                seen |= {one.batchId: Batch(one.timestamp, one.numInputRows) for one in recent}
+                thin(seen)
                 first = first or recent[:1]
                 if recent:
-                    advance(share_done(first[0], recent[-1]), sum(n for _, n in seen.values()))
-    rows = sum(count for _, count in seen.values())
+                    advance(
+                        share_done(first[0], recent[-1]), sum(one.rows for one in seen.values())
+                    )
+    rows = sum(one.rows for one in seen.values())
+    count = sum(one.batches for one in seen.values())
     call.draw(
         ("rows",),
-        [Bar(f"{number}, {time[:19]}", "", (count,)) for number, (time, count) in seen.items()],
+        [Bar(f"{number}, {one.time[:19]}", "", (one.rows,)) for number, one in seen.items()],
         in_order=True,
     )
     to = shown(call.target)
-    told = {"to": to, "batches": len(seen), "rows": rows}
+    told = {"to": to, "batches": count, "rows": rows}
     if call.out.as_json:
         call.out.json(told)
         return 0
-    batches = f"{len(seen)} {'batch' if len(seen) == 1 else 'batches'}"
+    batches = f"{count} {'batch' if count == 1 else 'batches'}"
     if call.options["mirror"]:  # the copy that it begins with is in none of the batches
         done = f"as the space is; {words(rows, 'row')} of the log merged in {batches}"
     else:
