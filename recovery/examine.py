@@ -293,10 +293,7 @@ class _Examination:
             blocking.append(missing_begin(start, needed[0].log))
         skipped = len(self.logs) - len(needed)
         for number, scan in enumerate(needed, skipped):
-            for one in scan.located:
-                covered = one.next_row is not None and start.lsn(one.next_row[0]) >= one.next_row[1]
-                if not covered:
-                    blocking.append(one.damage)
+            blocking += [one.damage for one in scan.located if not one.is_before(start)]
             if number < len(self.borders):
                 blocking += self.borders[number]
         return blocking

@@ -48,6 +48,10 @@ class Located:
     damage: Damage
     next_row: tuple[int, int] | None = None
 
+    def is_before(self, vclock: VClock) -> bool:
+        """Whether who starts at a vclock has all that was lost here."""
+        return self.next_row is not None and vclock.lsn(self.next_row[0]) >= self.next_row[1]
+
 
 @dataclass(frozen=True, slots=True)
 class LogScan:

@@ -17,9 +17,9 @@ import json
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import takewhile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +32,8 @@ from logweir.errors import (
 )
 from logweir.limits import LEASE_SECONDS
 from logweir.recovery import RecoveryReport
+from logweir.recovery.chain import border
+from logweir.recovery.logscan import scan_log, scan_snapshot
 from logweir.store.recover.belonging import anchor
 from logweir.store.state.state import StateError
 from logweir.wal.damage import DamageKind
@@ -226,7 +228,7 @@ class Checkpoints(OfProcess):
             for snap in index.snaps
             if snap not in kept and snap.signature < newest[-1].signature
         ]
-        logs = logs_before(index, [needed, *self._followers.values()])
+        logs = logs_before(index, self._followers.values(), snapshot=needed)
         logs = list(takewhile(lambda log: not self._is_pinned(log), logs))  # no gap in between
         self._kept_since = {
             file.path: self._kept_since.get(file.path, time.monotonic())
@@ -269,9 +271,9 @@ class Checkpoints(OfProcess):
         kept = self._newest_whole(index)
         if not kept:
             return {name: [] for name in followers}
-        superfluous = logs_before(index, [kept[0].vclock])
+        superfluous = logs_before(index, snapshot=kept[0].vclock)
         return {
-            name: superfluous[len(logs_before(index, [kept[0].vclock, position])) :]
+            name: superfluous[len(logs_before(index, [position], snapshot=kept[0].vclock)) :]
             for name, position in followers.items()
         }
 
@@ -282,7 +284,7 @@ class Checkpoints(OfProcess):
         processes that read here."""
         kept = {("follower", name): logs for name, logs in self._kept_for(index, followers).items()}
         snaps = self._newest_whole(index)
-        spare = logs_before(index, [snaps[0].vclock]) if snaps else []
+        spare = logs_before(index, snapshot=snaps[0].vclock) if snaps else []
         for pid, first in leases.items():
             kept["process", str(pid)] = [log for log in spare if log.signature >= first]
         found = [
@@ -316,23 +318,54 @@ class Checkpoints(OfProcess):
 
     @contextlib.contextmanager
     def backup(self) -> Iterator[list[Path]]:
-        """Files of a backup, which stay while the context is open."""
+        """Files of a backup, which stay while the context is open. They are read before: opening,
+        where it has a state, has not looked at them."""
+        while True:
+            with self._pinned() as (snap, *logs):
+                if not _is_whole(snap, self._log.filesystem):
+                    self._damaged.add(snap.path)
+                    continue
+                self._check_logs(snap.vclock, logs)
+                yield [snap.path, *(log.path for log in logs)]
+                return
+
+    @contextlib.contextmanager
+    def _pinned(self) -> Iterator[list[LogFile]]:
+        """The newest snapshot that is not known to be damaged, and the logs behind it; kept."""
         with self._guard:
             index = self._index()
             if not (snaps := self._newest_whole(index)):
-                text = "there is no snapshot to back up"
-                raise RequestError(ErrorCode.MISSING_SNAPSHOT, text)
+                text = "there is no whole snapshot to back up"
+                hint = "`Log.snapshot` writes one"
+                raise RequestError(ErrorCode.MISSING_SNAPSHOT, text, hint=hint)
             newest = snaps[-1]
             logs = index.xlogs_after(newest.vclock)
             index.check_logs(logs[0].signature if logs else -1)
-            files = [newest.path, *(log.path for log in logs)]
             pin = max(self._pins, default=0) + 1
-            self._pins[pin] = frozenset(files)
+            self._pins[pin] = frozenset(file.path for file in (newest, *logs))
         try:
-            yield files
+            yield [newest, *logs]
         finally:
             with self._guard:
                 del self._pins[pin]
+
+    def _check_logs(self, start: VClock, logs: Sequence[LogFile]) -> None:
+        """Raise what is wrong behind `start` with logs that follow one another, as far as they are
+        written."""
+        newest, written = self._log.durable_end
+        for log, following in zip_longest(logs, logs[1:]):
+            scan = scan_log(log, self._log.filesystem, lambda count: None)
+            found = [one.damage for one in scan.located if not one.is_before(start)]
+            if scan.tail is not None and (log.path == newest or not scan.is_torn_in_order):
+                found.append(scan.tail)
+            if log.path == newest:
+                found = [one for one in found if one.offset < written]
+            if following is not None:
+                at_end = border(log, scan.reached, scan.report.end_offset, following)
+                found += [] if at_end is None else [at_end]
+            if found:
+                hint = "`Log.snapshot` writes what the store holds: back that up"
+                raise replace(found[0], hint=hint).to_error()
 
     # --- followers --------------------------------------------------------------------------------
 
@@ -423,18 +456,28 @@ def read_followers(folder: Path, filesystem: FileSystem = OS) -> dict[str, VCloc
         file.close()
 
 
-def logs_before(index: DirectoryIndex, positions: list[VClock]) -> list[LogFile]:
-    """Logs all of whose rows every one of `positions` has; never the newest, and none behind one
-    that the disk does not give: where that stays and they go, there is a gap."""
+def logs_before(
+    index: DirectoryIndex, followers: Iterable[VClock] = (), *, snapshot: VClock | None = None
+) -> list[LogFile]:
+    """Logs all of whose rows a snapshot and every follower have, who get none of local spaces;
+    never the newest, and none behind one that the disk does not give: where that stays and they
+    go, there is a gap."""
+    positions = list(followers)
     unread = [Path(one.file) for one in index.damage if one.kind is DamageKind.UNREADABLE]
     last = min((int(path.stem) for path in unread if path.suffix == ".xlog"), default=math.inf)
     removable = []
     for log, following in zip(index.xlogs, index.xlogs[1:], strict=False):
-        end = following.vclock.without_local()
-        if log.signature > last or not all(position.covers(end) for position in positions):
+        end = following.vclock
+        is_needed = snapshot is not None and not snapshot.covers(end)
+        is_needed = is_needed or not all(one.covers(end.without_local()) for one in positions)
+        if is_needed or log.signature > last:
             break
         removable.append(log)
     return removable
+
+
+def _is_whole(snap: LogFile, filesystem: FileSystem) -> bool:
+    return not scan_snapshot(snap, filesystem, lambda count: None).located
 
 
 def _age_seconds(path: Path) -> float | None:

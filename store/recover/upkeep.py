@@ -35,8 +35,12 @@ class Upkeep:
             return self.inner.checkpoints.make()
 
     def backup(self) -> contextlib.AbstractContextManager[list[Path]]:
-        """The files to copy for a backup: the newest snapshot and the logs behind it. They stay
-        where they are while the context is open."""
+        """The files to copy for a backup: the newest whole snapshot and the logs behind it. They
+        are read from end to end first, and stay where they are while the context is open.
+
+        Raises `CorruptBlock` if a log is damaged, `RequestError` if no snapshot is whole: then
+        `snapshot` writes what the store holds.
+        """
         self.inner.committer.check_open()
         return self.inner.checkpoints.backup()
 

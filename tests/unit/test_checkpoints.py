@@ -78,6 +78,23 @@ def test_rows_of_a_snapshot_are_numbered_and_of_no_instance(tmp_path: Path) -> N
     assert {(row.replica_id, row.type, row.commit) for row in rows} == {(0, RowType.INSERT, True)}
 
 
+def test_logs_of_local_rows_stay_until_a_snapshot_has_them(tmp_path: Path) -> None:
+    """They raise no lsn but those of id 0, which followers are not told of."""
+    with opened(tmp_path, checkpoint_count=1) as log:
+        log.create_space("ours", [("id", "unsigned"), ("text", "string")], local=True)
+        log.snapshot()
+        for number in range(30):
+            log.insert("ours", (number, "x" * 20))
+        log.retain("follower", log.vclock.without_local())
+        log.inner.collect()
+        assert len(names(tmp_path, "xlog")) > 2
+    shutil.rmtree(tmp_path / "state")
+    with opened(tmp_path, checkpoint_count=1) as log:
+        assert log.count("ours") == 30
+        log.snapshot()
+        assert len(names(tmp_path, "xlog")) == 1  # the newest: what it has is in the snapshot
+
+
 def test_a_snapshot_that_is_damaged_takes_the_place_of_nothing(tmp_path: Path) -> None:
     """It is not the one that is there: a new one is written, and what is before that stays so long;
     nor is it what a backup has."""
@@ -156,8 +173,10 @@ def test_follower_keeps_its_logs_also_over_a_restart_until_it_is_released(tmp_pa
         position = log.vclock
         log.retain("replica", position)
         fill(log, 100)
+        log.retain("quicker", log.vclock)
         log.snapshot()
         assert log.status()["oldest_log_kept_by"] == "replica"
+        log.release("quicker")
     with opened(tmp_path, checkpoint_count=1) as log:
         fill(log, 200)
         log.snapshot()
@@ -317,3 +336,62 @@ def test_a_backup_without_a_log_that_cannot_be_read_is_refused(tmp_path: Path) -
             pass
         with log.backup() as files:
             assert files[-1].name == newest
+
+
+def damage(path: Path, at: int) -> None:
+    """One wrong bit."""
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_backup_has_no_snapshot_that_went_bad(tmp_path: Path) -> None:
+    """Opening with a state has not read it."""
+    folder, to = tmp_path / "store", tmp_path / "copy"
+    with opened(folder, checkpoint_count=2) as log:
+        first = log.snapshot()
+        fill(log, 0)
+        newest = log.snapshot()
+        fill(log, 100)
+    damage(newest, -100)
+    with opened(folder, checkpoint_count=2) as log:
+        assert not log.report.damage
+        to.mkdir()
+        with log.backup() as files:
+            assert files[0] == first
+            for file in files:
+                shutil.copy(file, to)
+        assert log.snapshot() > newest
+    with opened(to) as log:
+        assert log.count("kv") == 60
+
+
+def test_a_backup_without_a_whole_snapshot_is_refused_until_there_is_one(tmp_path: Path) -> None:
+    """The only one went bad; a new one takes its place though nothing was changed."""
+    with opened(tmp_path, checkpoint_count=1) as log:
+        fill(log, 0)
+        path = log.snapshot()
+        damage(path, -100)
+        with pytest.raises(RequestError, match="no whole snapshot"), log.backup():
+            pass
+        assert log.snapshot() == path
+        with log.backup() as files:
+            assert files[0] == path
+
+
+def test_a_backup_of_a_log_that_went_bad_is_refused_until_a_snapshot_is_behind_it(
+    tmp_path: Path,
+) -> None:
+    """The state has its rows; so has the snapshot then."""
+    with opened(tmp_path, checkpoint_count=1) as log:
+        fill(log, 0)
+        logs = names(tmp_path, "xlog")
+        for name in (logs[-1], logs[1]):
+            damage(tmp_path / name, -30)
+            with pytest.raises(CorruptBlock, match=name) as caught, log.backup():
+                pass
+            assert "Log.snapshot" in str(caught.value)
+        log.snapshot()
+        fill(log, 100)
+        with log.backup() as files:
+            assert files[0].name == names(tmp_path, "snap")[-1]
