@@ -20,12 +20,13 @@ block that is damaged in the log is none.
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Callable, Container
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from logweir.errors import LogweirError, RecoveryRefused, WriteFailed
+from logweir.errors import LogweirError, RecoveryRefused, WalError, WriteFailed
 from logweir.recovery import LogPosition, RecoveryPlan, RecoveryReport
 from logweir.store.state import base
 from logweir.store.state.state import State
@@ -37,13 +38,32 @@ from logweir.wal.vclock import VClock
 if TYPE_CHECKING:
     from logweir.store.inner import Inner
 
-__all__ = ["BROKEN", "REFUSED", "Kept", "anchor", "discard", "opened_to_read", "trusted"]
+__all__ = ["BROKEN", "Kept", "anchor", "discard", "is_refusal", "opened_to_read", "trusted"]
 
 BROKEN: Final = (base.Error, LogweirError, struct.error, ValueError, LookupError, TypeError)
 """What comes of reading a state that is not one."""
 
-REFUSED: Final = (WriteFailed, base.DiskError, base.MemoryError, base.ReadonlyError, base.LockError)
-"""Of these, what says nothing about it."""
+_REFUSED: Final = (
+    WriteFailed,
+    base.DiskError,
+    base.MemoryError,
+    base.ReadonlyError,
+    base.LockError,
+)
+_NOT_NOW: Final = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+)
+
+
+def is_refusal(error: BaseException | None) -> bool:
+    """Whether one of `BROKEN` says nothing about the state: that the disk is full, or that this
+    process may not have what it asks for. It stays then."""
+    if isinstance(error, OSError):
+        return error.errno in _NOT_NOW
+    return isinstance(error, _REFUSED) or (
+        isinstance(error, WalError) and is_refusal(error.__cause__)
+    )
 
 
 class Kept:
@@ -117,7 +137,7 @@ class Kept:
 
 def trusted(state: State, path: Path, filesystem: FileSystem) -> Kept | None:
     """Open the state if it can be trusted so far. None, with the state thrown away, if it cannot,
-    and if there is none."""
+    and if there is none. Raises `WalError` where the disk is full, or refuses."""
     if not state.directory.exists():
         return None
     kept, reason = _kept(state, path, filesystem, state.doubt, state.open)
@@ -150,6 +170,10 @@ def _kept(
             return None, "it was never complete"
         return Kept(position, instance, _found(position.place, path, filesystem)), ""
     except BROKEN as error:
+        if is_refusal(error):
+            if isinstance(error, base.Error):
+                raise state.unusable(error) from error
+            raise
         return None, f"it cannot be read: {error}"
 
 

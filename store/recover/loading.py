@@ -383,6 +383,7 @@ class Loader:
 
     def _commit(self) -> None:
         if self._txn is not None:
+            self._state.check_disk(2 * self._bytes)
             self._settle()
             self._txn.commit()
             self._txn = None

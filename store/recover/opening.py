@@ -37,7 +37,7 @@ from logweir.recovery import (
 from logweir.store.commit.committer import Opened
 from logweir.store.engine.engine import Plans
 from logweir.store.engine.synchro import SynchroQueue
-from logweir.store.recover.belonging import BROKEN, REFUSED, Kept, discard, trusted
+from logweir.store.recover.belonging import BROKEN, Kept, discard, is_refusal, trusted
 from logweir.store.recover.loading import Source, load
 from logweir.store.schema.definition import SystemSpace
 from logweir.store.schema.schema import Schema
@@ -252,7 +252,7 @@ def _recovered(
         try:
             found = _at_end(state, kept, decided)
         except BROKEN as error:
-            if kept is None or isinstance(error, REFUSED):
+            if kept is None or is_refusal(error):
                 if isinstance(error, base.Error):
                     raise state.unusable(error) from error
                 raise

@@ -108,6 +108,7 @@ class State(OfProcess):
         self._lacks_databases = False  # one that was wanted could not be had
         self._room = DiskRoom(directory, filesystem)
         self._seal: Seal | None = None  # while nothing is different from what was closed in order
+        self._is_noted = False  # that it is not closed in order; it was found like that
         self._check: threading.Thread | None = None
         self.reading = threading.Lock()
         """Held around what is read of `latest`, and around its beginning and end."""
@@ -124,6 +125,7 @@ class State(OfProcess):
         nothing. `fully`: nothing is left to be looked at later. See `store.state.epoch`."""
         try:
             self._seal, reason = read_epoch(self.directory, self._place, self._filesystem)
+            self._is_noted = self._seal is None and not reason
             if self._seal is not None:
                 waits = not fully and self._seal.waits(self._place)
                 # What is read before it is compared must not end the process.
@@ -151,13 +153,15 @@ class State(OfProcess):
             raise explain(error, str(self.directory)) from error
         finally:
             self._seal, self._check, self._damage = None, None, ""
-            self._stop = threading.Event()
+            self._is_noted, self._stop = False, threading.Event()
 
     def open(self) -> None:
         """Open or make the database. Raises `WalError` if the disk does not allow it."""
         try:
             make_folders(self._filesystem, self.directory)
-            if self._seal is None:
+            if self._is_noted:  # by who was killed, maybe before this
+                self._filesystem.sync_directory(self.directory)
+            elif self._seal is None:
                 write_epoch(self.directory, self._filesystem, None)
             os.makedirs(self._place, exist_ok=True)
             (self._place / "lock.mdb").unlink(missing_ok=True)  # nobody else has it open

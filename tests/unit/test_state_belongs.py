@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,10 +14,11 @@ from typing import Any
 import pytest
 
 import logweir
-from logweir.errors import RecoveryRefused, WalError
+from logweir.errors import RecoveryRefused, WalError, WriteFailed
 from logweir.recovery.restore import restore
 from logweir.store.log import Durability, Log
 from logweir.store.state import epoch
+from logweir.wal.filesystem import OsFileSystem
 from logweir.wal.vclock import VClock
 
 Reasons = Callable[[], list[str]]
@@ -223,6 +225,55 @@ def test_state_of_this_very_log_is_used(
 def epoch_of(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "state" / "epoch").read_bytes())
     return found
+
+
+class Refusing(OsFileSystem):
+    """A disk that refuses to sync folders named `state`, where there is a `number` of an error,
+    and that `is_full`."""
+
+    def __init__(self, number: int = 0, *, is_full: bool = False) -> None:
+        self.number, self.is_full = number, is_full
+
+    def sync_directory(self, path: Path) -> None:
+        if path.name == "state" and self.number:
+            raise OSError(self.number, os.strerror(self.number), str(path))
+        super().sync_directory(path)
+
+    def free_bytes(self, path: Path) -> int | None:
+        return 0 if self.is_full else super().free_bytes(path)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.EACCES])
+def test_a_state_stays_where_the_system_refuses_to_open_it(
+    number: int, tmp_path: Path, rebuilt: Reasons
+) -> None:
+    """What it says is about the disk, or this process: the state may be the only one that knows
+    that the newest rows are gone, and takes long to make anew."""
+    log = filled(tmp_path, 0, durability="none")
+    take(log)
+    log.inner.abandon()
+    disk = Refusing(number)
+    with pytest.raises(WalError, match=os.strerror(number).lower()):
+        logweir.open(tmp_path, filesystem=disk)
+    disk.number = 0
+    with logweir.open(tmp_path, filesystem=disk) as log:
+        assert ids(log) == list(range(20))
+    assert rebuilt() == []
+
+
+def test_a_state_stays_where_it_has_no_room_for_more(tmp_path: Path, rebuilt: Reasons) -> None:
+    """LMDB, which takes a disk that is full for a broken one, is not asked."""
+    filled(tmp_path, 0, 20).close()
+    log = logweir.open(tmp_path)
+    log.insert("t", (20,))
+    log.inner.abandon()
+    disk = Refusing(is_full=True)
+    with pytest.raises(WriteFailed, match="no space left"):
+        logweir.open(tmp_path, filesystem=disk)
+    disk.is_full = False
+    with logweir.open(tmp_path, filesystem=disk) as log:
+        assert ids(log) == list(range(21))
+    assert rebuilt() == []
 
 
 def test_a_changed_state_has_no_mark_of_an_orderly_close(
