@@ -55,6 +55,8 @@ STALL_SECONDS: Final = 30.0
 """An upstream that shows no life for so long is given up, unless its protocol says otherwise."""
 
 _SECONDS_MAX: Final = 1e6
+_ON: Final = ("1", "on", "true", "yes")
+_OFF: Final = ("0", "off", "false", "no")
 _PASSWORD_FILE: Final = "password_file"  # noqa: S105
 _OF_CONTAINERS: Final = ("/run/secrets/", "/var/run/secrets/")
 _FILE_OPTIONS: Final = frozenset(("stall", "name"))
@@ -109,8 +111,12 @@ class Url:
         return dict(self.options).get(name, "")
 
     def flag(self, name: str) -> bool:
-        """Whether an option is switched on."""
-        return self.option(name).lower() in ("1", "on", "true", "yes")
+        """Whether an option is switched on. Raises `ConfigError` for a value that says neither."""
+        text = dict(self.options).get(name, "0").lower()
+        if text not in _ON and text not in _OFF:
+            hint = f"write {name}=1, or {name}=0 as without it"
+            raise ConfigError(name, f"{text!r} in {self}", hint=hint)
+        return text in _ON
 
 
 @dataclass(frozen=True, slots=True)

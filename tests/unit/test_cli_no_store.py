@@ -89,6 +89,7 @@ LISTENERS = [
     *("synapse://:0?auth_file=/no/such", "synapse://:0?streams=", "redis://:0?channels="),
     "redis://:0?from=x",
     "redis://:0?resend=-1",
+    *("synapse://:0?keep=maybe", "synapse://:0?relay_up=2", "greenstack://:0?plain="),
 ]
 UPSTREAMS = [
     *("tarantool://h?stall=0", "tank://h?start=maybe", "tank://h/t/x", "tank://h/t?topics=a"),
@@ -100,7 +101,10 @@ UPSTREAMS = [
     *("synapse://h?auth_file=/no/such", "synapse://h?http=ftp://x", "synapse+redis://h/s?dbid=x"),
     *("synapse+redis://h/s?start=x", "synapse+file:///no/such"),
     *("tank://h?start=nan", "tank://h?start=1e400", "tank://h?start=1e15"),
-    *("synapse://h?http=h:99999", "synapse://h?http=[x"),
+    *("synapse://h?http=h:99999", "synapse://h?http=[x", "tap://h?takeover=maybe"),
+    *("tarantool://h?anonymous=maybe", "tarantool://h?tls=y", "synapse+redis://h/s?tls="),
+    *("synapse://h?enrich=sqlite:///no/such", "synapse://h?enrich=sqlite:///dev"),
+    f"synapse://h?enrich=sqlite://{__file__}",
 ]
 
 

@@ -40,12 +40,12 @@ class GreenstackProtocol(WireProtocol):
 
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
         """See `WireProtocol`."""
-        sweep_seconds, encoding = _read_options(url)
+        sweep_seconds, encoding, plain = _read_options(url)
         made = GreenstackService(
             self.shared,
             ready=self.around.caught_up,
             is_ready=self.around.is_caught_up,
-            plain=url.option("plain") == "1",
+            plain=plain,
             sweep_seconds=sweep_seconds,
             encoding=encoding,
         )
@@ -75,10 +75,10 @@ class GreenstackProtocol(WireProtocol):
             service.close()
 
 
-def _read_options(url: Url) -> tuple[float, str]:
-    """`sweep` and `value` of a listener's address. Raises `ConfigError`."""
+def _read_options(url: Url) -> tuple[float, str, bool]:
+    """`sweep`, `value` and `plain` of a listener's address. Raises `ConfigError`."""
     sweep = option_seconds(url, "sweep", TAP_SWEEP_SECONDS, may_be_zero=True)
-    return sweep, option_choice(url, "value", ENCODINGS)
+    return sweep, option_choice(url, "value", ENCODINGS), url.flag("plain")
 
 
 PROTOCOL = GreenstackProtocol

@@ -43,7 +43,9 @@ class IprotoProtocol(WireProtocol):
 
     @classmethod
     def check_upstream(cls, url: Url, *, once: bool) -> None:
-        """See `WireProtocol`: `anonymous` has no wrong values."""
+        """See `WireProtocol`."""
+        del once
+        url.flag("anonymous")
 
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
         """See `WireProtocol`."""

@@ -62,6 +62,7 @@ __all__ = [
     "PORTION_EVENTS",
     "Contents",
     "Database",
+    "check_database",
     "keep",
     "portions",
     "read_database",
@@ -73,6 +74,7 @@ PORTION_EVENTS: Final = 200
 """Events, or other data, that are asked for at once, about; rows that name them are stored
 together."""
 _ANSWER_SECONDS: Final = 20.0
+_FILE_HEAD: Final = b"SQLite format 3\0"
 _FILE_WORDS: Final = (
     "?",
     "length(CAST({} AS BLOB))",
@@ -120,6 +122,19 @@ def read_database(url: Url) -> Database | None:
     if file := url.option("enrich_password_file"):
         _password(file)  # it is read again for each connection
     return Database(text, found, file)
+
+
+def check_database(database: Database) -> None:
+    """Look at a file of SQLite: that it is one. Raises `ConfigError`."""
+    if not database.file:
+        return
+    try:
+        with open(database.file, "rb") as opened:
+            head = opened.read(len(_FILE_HEAD))
+    except OSError as error:
+        raise ConfigError("enrich", f"{database.file}: {error.strerror}") from error
+    if head and head != _FILE_HEAD:
+        raise ConfigError("enrich", f"{database.file}: it is no database of SQLite")
 
 
 def _driver() -> Any:

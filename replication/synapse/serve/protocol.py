@@ -13,6 +13,7 @@ from logweir.replication.service.rights import Choice, Rights
 from logweir.replication.service.shared import Shared
 from logweir.replication.synapse.client_session import dialect_of
 from logweir.replication.synapse.follow.channel import SynapseRedisSource, read_dbid
+from logweir.replication.synapse.follow.contents import check_database
 from logweir.replication.synapse.follow.homeserver import HomeserverSource, read_homeserver
 from logweir.replication.synapse.follow.source import SynapseSource
 from logweir.replication.synapse.follow.source import read_options as read_follow_options
@@ -73,7 +74,9 @@ class SynapseProtocol(WireProtocol):
             dialect_of(url)
         else:
             read_dbid(url)
-        read_follow_options(url, secret, database)
+        asked = read_follow_options(url, secret, database).database
+        if asked is not None:
+            check_database(asked)
 
     def source(self, url: Url) -> Source:
         """See `WireProtocol`."""
