@@ -8,6 +8,8 @@ Source: Tarantool 2.6.0, observed; `sequence.c`.
 
 from __future__ import annotations
 
+from typing import Final
+
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
@@ -17,6 +19,9 @@ from logweir.store.schema.keys import tuple_key
 from logweir.wal.mp import pack, unpack
 
 __all__ = ["fill_sequence", "learn_sequence"]
+
+_MOST: Final = 2**63 - 1
+"""The highest number of a sequence: one above it is none that it learns."""
 
 
 def fill_sequence(engine: Engine, space: SpaceDef, request: Request) -> Request:
@@ -38,7 +43,7 @@ def fill_sequence(engine: Engine, space: SpaceDef, request: Request) -> Request:
             request.space_id,
             tuple=apply_update(request.tuple, ops, index_base=0, space=space),
         )
-    elif isinstance(value, int) and not isinstance(value, bool):
+    elif isinstance(value, int) and not isinstance(value, bool) and value <= _MOST:
         _learn(engine, sequence, value)
     return request
 
