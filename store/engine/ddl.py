@@ -11,6 +11,7 @@ from typing import Any, Final
 from logweir.store.engine.engine import Engine, duplicate_key
 from logweir.store.schema.definition import IndexDef, SpaceDef, SystemSpace
 from logweir.store.schema.keys import search_key
+from logweir.store.schema.schema import alter_error
 from logweir.wal.mp import pack
 
 __all__ = ["DEFINING", "apply", "build_index", "defines"]
@@ -68,6 +69,10 @@ def apply(
         for index in space.indexes:
             engine.txn.drop(space.id, index.id)
         return
+    before = change.old
+    if before is not None and before.is_temporary != space.is_temporary and not trusted:
+        for _ in engine.txn.items(space.id, 0):  # of a temporary space nothing is in the log
+            raise alter_error(before, "can not switch temporary flag on a non-empty space")
     if change.check_tuples:
         for _, data in engine.txn.items(space.id, 0):
             space.format.check(data)

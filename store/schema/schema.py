@@ -61,7 +61,7 @@ from logweir.store.schema.jsonpath import PathError
 from logweir.store.schema.row import read_row, row_numbers
 from logweir.wal.vclock import VClock
 
-__all__ = ["Change", "ChangeKind", "Definitions", "HasRows", "Schema"]
+__all__ = ["Change", "ChangeKind", "Definitions", "HasRows", "Schema", "alter_error"]
 
 ChangeKind = Literal["create", "drop", "alter", "truncate", "sequence", "collation"]
 
@@ -322,12 +322,12 @@ class Schema:
         space_id, index_id = row_numbers(old or new or b"", 2)
         space = self.space(space_id)
         if space.is_view:
-            raise _alter_error(space, "can not add index on a view")
+            raise alter_error(space, "can not add index on a view")
         before = space.index(index_id)
         if index_id == 0 and new is None:
             _check_primary_drop(space)
         if index_id != 0 and space.primary is None:
-            raise _alter_error(space, "can not add a secondary key before primary")
+            raise alter_error(space, "can not add a secondary key before primary")
         kept = tuple(index for index in space.indexes if index.id != index_id)
         if new is None:
             if before is None:
@@ -428,7 +428,7 @@ class Schema:
                 and other.sequence.is_generated
                 for other in self
             ):
-                raise _alter_error(space, "can not attach generated sequence")
+                raise alter_error(space, "can not attach generated sequence")
         after = replace(space, sequence=use)
         self._put(after)
         return Change("alter", space, after)
@@ -474,7 +474,8 @@ def _uuid_of(data: bytes) -> uuid.UUID:
 
 
 # --- checks ---------------------------------------------------------------------------------------
-def _alter_error(space: SpaceDef, reason: str) -> RequestError:
+def alter_error(space: SpaceDef, reason: str) -> RequestError:
+    """12, a change of that space that cannot be."""
     return RequestError(
         ErrorCode.ALTER_SPACE,
         f"Can't modify space '{space.name}': {reason}",
@@ -520,7 +521,7 @@ def _check_alter(before: SpaceDef, after: SpaceDef) -> None:
         (after.is_view != before.is_view, "can not convert a space to a view and vice versa"),
     ):
         if is_wrong:
-            raise _alter_error(before, reason)
+            raise alter_error(before, reason)
 
 
 def _check_primary_drop(space: SpaceDef) -> None:
@@ -535,7 +536,7 @@ def _check_primary_drop(space: SpaceDef) -> None:
             f"Can't drop primary key in space '{space.name}' while secondary keys exist",
         )
     if space.sequence is not None:
-        raise _alter_error(space, "can not drop primary key while space sequence exists")
+        raise alter_error(space, "can not drop primary key while space sequence exists")
 
 
 def _check_sequence_part(index: IndexDef, space: SpaceDef, use: SequenceUse) -> None:

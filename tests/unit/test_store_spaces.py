@@ -68,6 +68,22 @@ def test_sequence_goes_on_after_the_last_number(how: str, tmp_path: Path) -> Non
         assert log.insert("n", (None, "b"))[0] == 4
 
 
+def test_a_sequence_does_not_learn_a_number_that_it_cannot_have(tmp_path: Path) -> None:
+    """One beyond 63 bits, which stood in `_sequence_data`: no number came after it, and a Tarantool
+    did not start from a snapshot with it."""
+    with logweir.open(tmp_path) as log:
+        log.create_space("n", [("id", "unsigned"), ("text", "string")])
+        log.create_sequence("s")
+        log.use_sequence("n", "s")
+        log.insert("n", (5, "a"))
+        log.insert("n", (2**64 - 1, "b"))
+        log.insert("n", (2**63, "c"))
+        assert log.insert("n", (None, "d")) == (6, "d")
+        log.insert("n", (2**63 - 1, "e"))
+        with pytest.raises(RequestError, match="overflowed"):
+            log.insert("n", (None, "f"))
+
+
 def test_long_keys_are_kept_apart_and_in_order(tmp_path: Path) -> None:
     """Keys over LMDB's 511 bytes, with long common beginnings, sort and count like any others."""
     texts = ["a" * size for size in (1, 400, 505, 506, 507, 508, 509, 510, 511, 600, 2000)]
@@ -121,3 +137,23 @@ def test_view_stays_as_it_was_while_writers_go_on(tmp_path: Path) -> None:
             assert view.vclock == position
         assert {row[1] for row in log.select("kv")} == {19}
         assert log.vclock.signature == position.signature + 1900
+
+
+@pytest.mark.parametrize("kind", ["TREE", "HASH"])
+@pytest.mark.parametrize("before", [False, True])
+def test_a_space_with_tuples_stays_temporary_or_not(
+    before: bool, kind: str, tmp_path: Path
+) -> None:
+    """What is not in the log would be lost later; an empty space may change."""
+    with logweir.open(tmp_path) as log:
+        log.create_space("t", [("id", "unsigned")], temporary=before, type=kind)
+        space_id = log.schema.space("t").id
+        log.insert("t", (1,))
+        change = [["=", 5, {} if before else {"temporary": True}]]
+        with pytest.raises(RequestError, match="non-empty space") as caught:
+            log.update(280, space_id, change)
+        assert caught.value.code is ErrorCode.ALTER_SPACE
+        assert log.schema.space("t").is_temporary is before
+        log.delete("t", 1)
+        log.update(280, space_id, change)
+        assert log.schema.space("t").is_temporary is not before
