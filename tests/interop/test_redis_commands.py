@@ -20,14 +20,24 @@ SUBSCRIBE = b"*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\na\r\n"
 SCRIPTS: dict[str, bytes] = {
     "ping": b"*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nping\r\n$2\r\nhi\r\n",
     "lines": b"PING\r\n\r\n  ping   x \nECHO word\r\n",
+    "quotes": (
+        b'ECHO "a b"\r\nECHO \'c \\\' \\x41 "\'\r\nECHO "\\x41\\x4\\n\\q\\""\r\nECHO d"e f"\r\n'
+        b'ECHO \'\'\r\nSET "" ""\r\nGET \'\'\r\nECHO a\\x41\r\nDEL ""\r\n'
+    ),
     "empty": b"*0\r\n*-1\r\n*1\r\n$4\r\nPING\r\n",
     "binary": b"*2\r\n$4\r\nECHO\r\n$6\r\n\r\n\x00\xff\r\n\r\n",
-    "arguments": b"GET\r\nGET a b\r\nPUBLISH a\r\nSUBSCRIBE\r\nSELECT\r\nPING a b\r\nHELLO\r\n",
+    "arguments": (
+        b"GET\r\nAUTH a b c\r\nGET a b\r\nPUBLISH a\r\nSUBSCRIBE\r\nSELECT\r\nPING a b\r\nHELLO\r\n"
+    ),
     "unknown": b"NOPE\r\nnope a b\r\nCLIENT NOPE\r\nPUBSUB nope x\r\n",
-    "select": b"SELECT 3\r\nSELECT 16\r\nSELECT -1\r\nSELECT x\r\nGET k\r\nSELECT 0\r\n",
+    "select": (
+        b"SELECT 3\r\nSELECT 03\r\nSELECT 11000000000000000000\r\nSELECT 16\r\nSELECT -1\r\n"
+        b"SELECT x\r\nGET k\r\nSELECT 0\r\n"
+    ),
     "values": (
         b"SET k v\r\nGET k\r\nSET k w NX\r\nSET k w XX\r\nGET k\r\nSET l m XX\r\nGET l\r\n"
         b"SET t 1 PX 100000\r\nSET t 1 EX 100\r\nGET t\r\nSET t 1 PX 0\r\nSET t 1 PX x\r\n"
+        b"SET t 1 EX 05\r\nSET t 1 PX 9223372036854775807\r\nSET t 1 EX 9223372036854775808\r\n"
         b"SET t 1 EX -5\r\nSET t 1 NX XX\r\nSET t 1 EX\r\nSET t 1 PX 1 EX 1\r\nSET t 1 nope\r\n"
         b"DEL k t k nothing\r\nGET k\r\nSELECT 1\r\nSET k one\r\nSELECT 0\r\nGET k\r\n"
     ),
@@ -48,7 +58,7 @@ SCRIPTS: dict[str, bytes] = {
         b"CLIENT GETNAME\r\nCLIENT SETNAME me\r\nCLIENT GETNAME\r\nCLIENT\r\nPUBSUB\r\n"
         b"CLIENT SETNAME\r\nHELLO 2 SETNAME other\r\nCLIENT GETNAME\r\n"
     ),
-    "hello": b"HELLO 4\r\nHELLO x\r\nHELLO 2 NOPE\r\nHELLO 3 AUTH x\r\n",
+    "hello": b"HELLO 4\r\nHELLO 03\r\nHELLO x\r\nHELLO 2 NOPE\r\nHELLO 3 AUTH x\r\n",
 }
 """What is sent, before `PING the-end`."""
 
@@ -61,6 +71,9 @@ BROKEN: dict[str, bytes] = {
     "large": b"*1\r\n$99999999999\r\n",
     "behind": b"PING\r\n*1\r\n:4\r\nPING\r\n",
     "line": b"x" * 70_000,
+    "quotes": b'PING\r\nECHO "a b\r\nPING\r\n',
+    "behind quotes": b"ECHO 'a'b\r\n",
+    "escaped quote": b"ECHO 'a\\'\r\n",
     "head": b"*" + b"1" * 70_000,
     "quit": b"PING\r\nQUIT\r\nPING\r\n",
 }

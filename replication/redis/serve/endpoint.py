@@ -56,12 +56,12 @@ _log = get_logger("logweir.replication.redis")
 _DEFAULT_USER: Final = "default"
 _NO_AUTH: Final = "NOAUTH Authentication required."
 _WRONG: Final = "WRONGPASS invalid username-password pair or user is disabled."
-_NOT_WHOLE: Final = "ERR value is not an integer or out of range"
 _SYNTAX: Final = "ERR syntax error"
 _WHILE_SUBSCRIBED: Final = (
     "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
 )
 _EXPIRE_MAX: Final = 2**62 // 1000
+_WHOLE_BYTES: Final = 20
 
 
 class RedisService:
@@ -297,6 +297,8 @@ class Conversation:
         self.link.know()
 
     def _auth(self, command: list[bytes]) -> None:
+        if len(command) > 3:
+            raise _Refused(_SYNTAX)
         user = command[1] if len(command) == 3 else _DEFAULT_USER.encode()
         self._login(user, command[-1])
         self.session.put(resp.OK)
@@ -304,12 +306,9 @@ class Conversation:
     def _hello(self, command: list[bytes]) -> None:
         version, words = self.session.version, deque(command[1:])
         if words:
-            wanted = words.popleft()
-            if not wanted.isdigit():
-                raise _Refused("ERR Protocol version is not an integer or out of range")
-            if wanted not in (b"2", b"3"):
+            version = _whole(words.popleft(), "Protocol version")
+            if version not in (2, 3):
                 raise _Refused("NOPROTO unsupported protocol version")
-            version = int(wanted)
         login, name = None, self._name
         while words:
             option = words.popleft()
@@ -493,12 +492,13 @@ def _message(channel: bytes, message: bytes, version: int) -> bytes:
     return resp.push((resp.bulk(b"message"), resp.bulk(channel), resp.bulk(message)), version)
 
 
-def _whole(text: bytes) -> int:
+def _whole(text: bytes, what: str = "value") -> int:
     """Raises `_Refused`."""
-    digits = text[1:] if text[:1] == b"-" else text
-    if not digits.isdigit() or len(digits) > 18:
-        raise _Refused(_NOT_WHOLE)
-    return int(text)
+    if len(text) <= _WHOLE_BYTES and text.removeprefix(b"-").isdigit():
+        number = int(text)
+        if b"%d" % number == text and -(2**63) <= number < 2**63:
+            return number
+    raise _Refused(f"ERR {what} is not an integer or out of range")
 
 
 def _client_name(name: bytes) -> bytes:
@@ -527,7 +527,7 @@ _COMMANDS: Final[
     b"echo": (1, 1, Conversation._echo, False),
     b"quit": (0, _ANY, Conversation._quit, True),
     b"reset": (0, 0, Conversation._reset, True),
-    b"auth": (1, 2, Conversation._auth, False),
+    b"auth": (1, _ANY, Conversation._auth, False),
     b"hello": (0, _ANY, Conversation._hello, False),
     b"select": (1, 1, Conversation._select, False),
     b"client|id": (1, 1, Conversation._client_id, False),

@@ -11,6 +11,7 @@ for what is malformed, that it takes an LF alone after a line of words.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -104,7 +105,7 @@ class Commands:
             self._begin_argument(data[at:end])
         elif not is_line:
             self._left = max(_number(data[at + 1 : end], REDIS_ARGUMENTS, "multibulk"), 0)
-        elif words := data[at:end].split():
+        elif words := _words(data[at:end]):
             commands.append(words)
         return end + 1
 
@@ -114,6 +115,40 @@ class Commands:
         self._size = _number(line[1:], REDIS_COMMAND_BYTES - self._taken_bytes, "bulk")
         if self._size < 0:
             raise DecodeError("invalid bulk length")
+
+
+def _words(line: bytes) -> list[bytes]:
+    """Of a line, where spaces divide what stands in no quotes. Raises `DecodeError`."""
+    if b'"' not in line and b"'" not in line:
+        return line.split()
+    words, at = [], 0
+    while found := _WORD.match(line, at):
+        words.append(_QUOTED.sub(_unquoted, found[1]))
+        at = found.end()
+    if line[at:].strip():
+        raise DecodeError("unbalanced quotes in request")
+    return words
+
+
+def _unquoted(found: re.Match[bytes]) -> bytes:
+    if found[2] is not None:
+        return found[2].replace(b"\\'", b"'")
+    return _ESCAPED.sub(_unescaped, found[1])
+
+
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    if found[1]:
+        return bytes((int(found[1], 16),))
+    return found[2].translate(_LETTERS)
+
+
+_QUOTED: Final = re.compile(rb"""\"((?:\\.|[^"\\])*)"|'((?:\\'|\\(?!')|[^'\\])*)'""", re.DOTALL)
+_WORD: Final = re.compile(
+    rb"""\s*((?:[^\s"']|(?:%s)(?=\s|$))+)""" % _QUOTED.pattern.replace(b"((?:", b"(?:(?:"),
+    re.DOTALL,
+)
+_ESCAPED: Final = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_LETTERS: Final = bytes.maketrans(b"nrtba", b"\n\r\t\b\a")
 
 
 def _number(line: bytes, limit: int, what: str) -> int:
