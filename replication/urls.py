@@ -219,6 +219,10 @@ def _takes(options: frozenset[str], key: str) -> bool:
 def _options(query: str) -> tuple[tuple[str, str], ...]:
     """Raises `ValueError`."""
     found = urllib.parse.parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    names = [name for name, _ in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"the option {name!r} stands in it more than once")
     return tuple(found)
 
 

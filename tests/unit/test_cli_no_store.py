@@ -90,6 +90,7 @@ LISTENERS = [
     "redis://:0?from=x",
     "redis://:0?resend=-1",
     *("synapse://:0?keep=maybe", "synapse://:0?relay_up=2", "greenstack://:0?plain="),
+    "synapse://:0?keep=1&keep=0",
 ]
 UPSTREAMS = [
     *("tarantool://h?stall=0", "tank://h?start=maybe", "tank://h/t/x", "tank://h/t?topics=a"),

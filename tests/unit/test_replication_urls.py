@@ -103,6 +103,8 @@ def test_path_with_a_space_is_quoted() -> None:
         "tap://unix/:/x:b",
         "tarantool://unix/:/x?tls=1",
         "synapse+redis://unix/:/x",
+        "tank://u:secret@h?start=begin&start=end",
+        "synapse+file:///x?start=all&start=all",
     ],
 )
 def test_bad_address_is_refused_without_its_password(text: str) -> None:
