@@ -38,6 +38,7 @@ from logweir.pipeline.options import ORIGIN, ScanOptions, shown
 from logweir.pipeline.storage import CutFile, open_storage
 from logweir.recovery.chain import missing_end, own_mark
 from logweir.store.engine.settling import is_said, judged, logs_that_say, may_wait
+from logweir.wal.crc32c import checksum
 from logweir.wal.damage import Damage
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.endmark import EndMark, load_end_mark
@@ -72,7 +73,7 @@ class Source(NamedTuple):
     `lost`: rows that are gone behind it, where it is the last file of its folder; `size`: bytes of
     data when it was planned; `first_block`: where its header ends; `settled`: what of its rows is
     wanted; `looked`: it was looked for rows that make a space synchronous: `settled` says what
-    follows."""
+    follows; `head`: checksum of its header, None if that is not known."""
 
     location: str
     path: str
@@ -86,6 +87,7 @@ class Source(NamedTuple):
     lost: Damage | None = None
     settled: Settled = ALL_SETTLED
     looked: bool = True
+    head: int | None = None
 
 
 class Range(NamedTuple):
@@ -347,6 +349,7 @@ def _sources(
                 gap=gap,
                 settled=own,
                 looked=looked,
+                head=at_it.head,
             )
         )
     return found
@@ -357,8 +360,16 @@ class _Looked(NamedTuple):
 
     size: int
     first_block: int
+    head: int
     is_said: bool
     is_searched: bool
+
+    @classmethod
+    def into(cls, reader: WalReader, is_searched: bool) -> _Looked:
+        """Look into an open file. Raises `WalError`."""
+        head = checksum(reader.bytes_at(0, reader.first_block))  # it is in the window now
+        is_found = is_searched and is_said(reader)
+        return cls(reader.data_end, reader.first_block, head, is_found, is_searched)
 
 
 def _searches(options: ScanOptions, waits: bool, looks: bool) -> bool:
@@ -383,8 +394,7 @@ def _looked_in(reader: WalReader, says: int | None) -> _Looked | None:
     stem, _, suffix = reader.path.name.rpartition(".")
     is_wanted = says is not None and suffix == "xlog" and int(stem) >= says
     try:
-        is_found = is_wanted and is_said(reader)
-        return _Looked(reader.data_end, reader.first_block, is_found, is_wanted)
+        return _Looked.into(reader, is_wanted)
     except WalError:
         return None
 
@@ -394,8 +404,7 @@ def _looked_at(file: LogFile, filesystem: FileSystem, says: Container[Path]) -> 
     if isinstance(found, _Looked) and (found.is_searched or not is_wanted):
         return found
     with WalReader(file.path, filesystem=filesystem, skip_damage=True) as reader:
-        is_found = is_wanted and is_said(reader)
-        return _Looked(reader.data_end, reader.first_block, is_found, is_wanted)
+        return _Looked.into(reader, is_wanted)
 
 
 def _settled(

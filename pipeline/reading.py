@@ -124,15 +124,8 @@ def groups(one: Range, options: ScanOptions) -> Iterator[Group | Damage]:
         file = cut.open_read(Path(one.source.path))
     except OSError as error:
         raise _unreadable(error, one.source.path) from error
-    if file.size() < one.source.size:
-        file.close()
-        raise WalError(
-            f"the file became shorter since the scan was planned: {file.size()} of "
-            f"{one.source.size} bytes.",
-            path=one.source.path,
-            hint="another program cut it; load it again",
-        )
     try:
+        _check_same(one.source, file)
         found = _Ranged(one, options, cut, file).groups()
         if not one.source.looked:
             found = _looking(found)
@@ -141,6 +134,18 @@ def groups(one: Range, options: ScanOptions) -> Iterator[Group | Damage]:
         raise _unreadable(error, one.source.path) from error
     finally:
         file.close()
+
+
+def _check_same(source: Source, file: ReadFile) -> None:
+    """Raise `WalError` if the file has not what it had when the scan was planned."""
+    hint = "load it again"
+    if file.size() < source.size:
+        text = "the file became shorter since the scan was planned: "
+        text += f"{file.size()} of {source.size} bytes."
+        raise WalError(text, path=source.path, hint=f"another program cut it; {hint}")
+    if source.head is not None and checksum(file.read(source.first_block, 0)) != source.head:
+        text = "the file was replaced by another one of its name since the scan was planned."
+        raise WalError(text, path=source.path, hint=hint)
 
 
 def _unreadable(error: OSError, path: str) -> WalError:

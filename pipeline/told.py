@@ -11,7 +11,8 @@ chosen             which rows are wanted, empty for all: `after` and `upto`, lsn
 columns            of a space: each column and how it is made; else columns are made by their names
 fields, key        of a space: the kind of each field, the field of each part of its key (-1: none)
 ranges             path, name, number, whether it is a log, first byte, where it ends, size of the
-                   file, and whether that may end without its EOF marker
+                   file, whether that may end without its EOF marker, size of its header, and the
+                   checksum of that
 =================  ===============================================================================
 
 Without `ranges` Python reads the task, as it does what is behind something that the reader in Java
@@ -71,7 +72,8 @@ def _range(one: Range, options: ScanOptions) -> list[Any]:
     is_log = source.kind == "XLOG"
     is_open = is_log and source.following is None and options.live
     name = source.path.rpartition("/")[2]
-    return [source.path, name, source.number, is_log, one.start, one.end, source.size, is_open]
+    place = [source.path, name, source.number, is_log, one.start, one.end, source.size, is_open]
+    return [*place, source.first_block, source.head]
 
 
 def _chosen(options: ScanOptions, spaces: frozenset[int]) -> dict[str, Any]:

@@ -38,8 +38,21 @@ final class Blocks implements Closeable {
         file = FileChannel.open(Path.of(range.path()), StandardOpenOption.READ);
     }
 
-    boolean isWhole() throws IOException {
-        return file.size() >= range.size();
+    /** Whether the file still has what it had when the scan was planned. */
+    boolean isSame() throws IOException {
+        if (file.size() < range.size()) {
+            return false;
+        }
+        ByteBuffer header = ByteBuffer.allocate(range.header());
+        while (header.hasRemaining() && file.read(header, header.position()) > 0) {}
+        return !header.hasRemaining() && sum(header.array(), 0, range.header()) == range.headerSum();
+    }
+
+    private long sum(byte[] data, int start, int size) {
+        crc.reset();
+        crc.update(ONES, 0, 4);
+        crc.update(data, start, size);
+        return ~crc.getValue() & 0xFFFFFFFFL;
     }
 
     /** Whether the range ends here, in order. */
@@ -90,13 +103,8 @@ final class Blocks implements Closeable {
         head = (int) (at - begins);
         start = head + HEADER;
         int size = (int) length;
-        if (verifies) {
-            crc.reset();
-            crc.update(ONES, 0, 4);
-            crc.update(window, start, size);
-            if ((~crc.getValue() & 0xFFFFFFFFL) != sum) {
-                return false;
-            }
+        if (verifies && sum(window, start, size) != sum) {
+            return false;
         }
         int end = isPacked ? unpack(rows, start, size) : plain(rows, start, size);
         if (end < 0 || !rows.take(at, end)) {

@@ -69,7 +69,7 @@ final class Reader implements PartitionReader<ColumnarBatch> {
                 isHanded = true; // Python says which file is missing, and why
                 return false;
             }
-            if (!blocks.isWhole()) {
+            if (!blocks.isSame()) {
                 isHanded = true;
                 return false;
             }

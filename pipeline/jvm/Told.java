@@ -30,9 +30,9 @@ final class Told {
         Unpickler.registerConstructor(MODULE, FUNCTION, arguments);
     }
 
-    /** Blocks of one file. `isOpen`: it may end without its EOF marker. */
+    /** Blocks of one file. `isOpen`: it may end without its EOF marker; `header`: its bytes. */
     record Range(String path, String name, int number, boolean isLog, long start, long end, long size,
-            boolean isOpen) {}
+            boolean isOpen, int header, long headerSum) {}
 
     private final byte[] pickled;
     private final JsonNode told;
@@ -74,7 +74,7 @@ final class Told {
         for (JsonNode one : told.path("ranges")) {
             found.add(new Range(one.get(0).asText(), one.get(1).asText(), one.get(2).asInt(),
                     one.get(3).asBoolean(), one.get(4).asLong(), one.get(5).asLong(), one.get(6).asLong(),
-                    one.get(7).asBoolean()));
+                    one.get(7).asBoolean(), one.get(8).asInt(), one.get(9).asLong()));
         }
         return found;
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import struct
 import uuid
 from collections.abc import Callable
@@ -284,8 +285,8 @@ def test_damage_is_the_same_error(spark: SparkSession, jar: None, damaged: list[
 def test_files_that_change_after_the_plan_are_told(
     spark: SparkSession, jar: None, tmp_path: Path
 ) -> None:
-    """A log that became shorter, and one that is gone, are errors of Python's; what is appended is
-    not read, also by another query of the DataFrame with other columns."""
+    """A log that became shorter, one of another store in its place, and none, are errors of Python's;
+    what is appended is not read, also by another query of the DataFrame with other columns."""
     fill(tmp_path, 0, 30)
     log = max(tmp_path.glob("*.xlog"))
     frame = pipeline.scan(spark, tmp_path, kinds="xlog")
@@ -296,6 +297,10 @@ def test_files_that_change_after_the_plan_are_told(
     log.write_bytes(kept[: len(kept) // 2])
     with pytest.raises(Exception, match="became shorter"):
         frame.select("type").collect()
+    fill(tmp_path / "other", 0, 60)
+    shutil.copy(max((tmp_path / "other").glob("*.xlog")), log)
+    with pytest.raises(Exception, match="was replaced by another one"):
+        frame.select("lsn").collect()
     log.unlink()
     with pytest.raises(Exception, match="is gone since the scan was planned"):
         frame.select("key").collect()

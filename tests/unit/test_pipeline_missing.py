@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -13,8 +14,10 @@ import pytest
 
 import logweir
 from logweir import pipeline
-from logweir.errors import ChainGap, CorruptBlock
+from logweir.errors import ChainGap, CorruptBlock, WalError
 from logweir.pipeline.frames import scan_options
+from logweir.pipeline.plan import plan
+from logweir.pipeline.reading import scan
 from logweir.pipeline.tail import Tail
 
 BLOCK = bytes.fromhex("d5ba0bab")
@@ -94,3 +97,20 @@ def test_the_package_as_a_zip_file_has_all_that_the_pipeline_imports(tmp_path: P
     file, count = told.stdout.split()
     assert file.startswith(zipped)
     assert int(count) > 400
+
+
+def test_another_file_of_the_same_name_is_not_read(tmp_path: Path) -> None:
+    """A store that was made anew in the folder behind the plan: its rows are not the scan's."""
+    for name, count in (("planned", 5), ("other", 50)):
+        with logweir.open(tmp_path / name) as log:
+            log.create_space("t", format=[("id", "unsigned")])
+            for number in range(count):
+                log.insert("t", (number,))
+    options = scan_options(tmp_path / "planned", kinds="xlog", columns=["lsn"])
+    planned = plan(options)
+    assert sum(batch.num_rows for batch in scan(planned.splits[0], options)) > 5
+    path = Path(planned.sources[0].path)
+    shutil.copy(tmp_path / "other" / path.name, path)
+    with pytest.raises(WalError, match="was replaced by another one") as caught:
+        list(scan(planned.splits[0], options))
+    assert str(path) in str(caught.value)
