@@ -26,18 +26,15 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from logweir.errors import ConfigError, PositionUnavailable
 from logweir.pipeline.options import ORIGIN, ScanOptions, shown
 from logweir.pipeline.scratch import scratch
-from logweir.pipeline.storage import open_storage
 from logweir.pipeline.streams import (
     TailPartition,
     TailReader,
     caps_of,
     from_offset,
     read_part,
-    to_offset,
 )
 from logweir.replication.protocols import parse_url
 from logweir.replication.urls import Url
-from logweir.wal.directory import scan_directory
 from logweir.wal.failpoint import failpoint
 from logweir.wal.vclock import VClock
 
@@ -176,6 +173,8 @@ def _task_folder() -> str | None:
 class SpoolStream(TailReader):
     """The rows of an upstream, exactly once, from a spool that is followed meanwhile."""
 
+    named = "spool"
+
     def __init__(self, options: ScanOptions) -> None:
         self._url = upstream_url(options)
         if not options.spool:
@@ -212,11 +211,11 @@ class SpoolStream(TailReader):
 
             self.stop()
             with taken(self._url, self._folder) as spool:
-                return self._named(spool.vclock)
+                return self._offset(spool.vclock)
         if self._options.start == "latest":
-            return self._named(self.spool.vclock)
+            return self._offset(self.spool.vclock)
         self.spool  # noqa: B018 - the folder is there then
-        return self._named(from_offset(super().initialOffset()))
+        return super().initialOffset()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Take what the upstream has now, and no more."""
@@ -226,7 +225,7 @@ class SpoolStream(TailReader):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends: rows that are on disk."""
-        spool, begun = self.spool, self._checked(start)
+        spool, begun = self.spool, self._position(start)
         reached = self._target or spool.vclock
         if not spool.vclock.covers(begun):
             raise PositionUnavailable(
@@ -239,16 +238,15 @@ class SpoolStream(TailReader):
         spool.keep(begun)
         end = self.tail.advance(begun, caps_of(limit, self._options), reached)
         failpoint("spool.before_offset")
-        return self._named(end)
+        return self._offset(end)
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Where the spool ends, for the query's progress."""
-        return self._named(self._target or self.spool.vclock)
+        return self._offset(self._target or self.spool.vclock)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[TailPartition]:
         """The logs between two positions. A name of `spaces` that no row has defined up to there
         has no rows there."""
-        self._checked(start)
         parts = super().partitions(start, end)
         return [] if self._options.spaces and not self._space_ids() else parts
 
@@ -274,23 +272,5 @@ class SpoolStream(TailReader):
             self._spool.close()
             self._spool = None
 
-    def _named(self, vclock: VClock) -> dict[str, Any]:
-        return {"spool": self._instance(), **to_offset(vclock)}
-
     def _instance(self) -> str:
-        if self._spool is not None:
-            return self._spool.instance
-        filesystem, folder = open_storage(self._folder)
-        return str(scan_directory(folder, filesystem).instance)
-
-    def _checked(self, offset: dict[str, Any]) -> VClock:
-        """The position in an offset, which must be one of this spool. Raises `ConfigError`."""
-        known, ours = offset.get("spool", ""), self._instance()
-        if known and known != ours:
-            raise ConfigError(
-                "spool",
-                f"{shown(self._folder)} is the store {ours}; the checkpoint was made with {known}.",
-                origin=ORIGIN,
-                hint="name the folder of then, or begin with a new checkpoint",
-            )
-        return from_offset(offset)
+        return self._spool.instance if self._spool is not None else super()._instance()

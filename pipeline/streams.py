@@ -1,9 +1,10 @@
 """Stream readers: the tail of a folder, a running server, a topic of Tank.
 
 An offset of a log is ``{"vclock": {"1": 441274}}``: keys are strings in ascending number, since the
-engine compares offsets as JSON text. `initialOffset` is asked on a fresh checkpoint only; a batch
-whose offsets are logged is read again after a restart, by `partitions` alone; `commit` comes late
-and changes nothing. Source: Spark 4.3.0, observed.
+engine compares offsets as JSON text. That of a folder names the store, since the vclock of another
+one means nothing: ``{"instance": "3d2f…", "vclock": {"1": 4711}}``. `initialOffset` is asked on a
+fresh checkpoint only; a batch whose offsets are logged is read again after a restart, by `partitions`
+alone; `commit` comes late and changes nothing. Source: Spark 4.3.0, observed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from logweir.errors import ConfigError
-from logweir.pipeline.options import ORIGIN, ScanOptions, parse_vclock
+from logweir.pipeline.options import ORIGIN, ScanOptions, parse_vclock, shown
 from logweir.wal.vclock import VClock
 
 if TYPE_CHECKING:
@@ -115,6 +116,9 @@ def read_part(options: ScanOptions, part: TailPartition) -> Iterator[Any]:
 class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The log of a live folder, exactly once, block by block."""
 
+    named = "instance"
+    """What an offset calls the store."""
+
     def __init__(self, options: ScanOptions) -> None:
         check_stream_options(options)
         if len(options.paths) != 1:
@@ -142,10 +146,10 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query without checkpoint begins."""
         start = self._options.start
         if start == "earliest":
-            return to_offset(self.tail.oldest())
+            return self._offset(self.tail.oldest())
         if start == "latest":
-            return to_offset(self.tail.newest())
-        return to_offset(parse_vclock("from", start))
+            return self._offset(self.tail.newest())
+        return self._offset(parse_vclock("from", start))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """From `max_…_per_batch`."""
@@ -158,15 +162,15 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends."""
         caps = caps_of(limit, self._options)
-        return to_offset(self.tail.advance(from_offset(start), caps, self._target))
+        return self._offset(self.tail.advance(self._position(start), caps, self._target))
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Where the log ends, for the query's progress."""
-        return to_offset(self._target or self.tail.newest())
+        return self._offset(self._target or self.tail.newest())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[TailPartition]:
         """The logs between two positions."""
-        first, last = from_offset(start), from_offset(end)
+        first, last = self._position(start), from_offset(end)
         splits = self.tail.splits(first, last) if first != last else []
         return [TailPartition(split, first, last, self._space_ids()) for split in splits]
 
@@ -190,3 +194,22 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._tail is not None:
             self._tail.close()
             self._tail = None
+
+    def _instance(self) -> str:
+        return self.tail.instance
+
+    def _offset(self, vclock: VClock) -> dict[str, Any]:
+        return {self.named: self._instance(), **to_offset(vclock)}
+
+    def _position(self, offset: Mapping[str, Any]) -> VClock:
+        """The position in an offset, which must be one of this store. Raises `ConfigError`."""
+        known, ours = offset.get(self.named, ""), self._instance()
+        if known and known != ours:
+            raise ConfigError(
+                "checkpointLocation",
+                f"{shown(self._options.paths[0])} is the store {ours}; the checkpoint was made "
+                f"with {known}.",
+                origin=ORIGIN,
+                hint="name the folder of then, or begin with a new checkpoint",
+            )
+        return from_offset(offset)

@@ -17,6 +17,7 @@ import errno
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -156,6 +157,11 @@ class Tail:
             if one is not None:
                 one.close()
         self._cursor = self._end = self._settling = None
+
+    @cached_property
+    def instance(self) -> str:
+        """Whose folder it is, "" if nothing in it says so."""
+        return str(scan_directory(self._directory, self._filesystem).instance or "")
 
     def oldest(self) -> VClock:
         """The first position that the folder has. Raises `WalError` where it has none."""

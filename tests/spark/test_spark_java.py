@@ -285,7 +285,7 @@ def test_damage_is_the_same_error(spark: SparkSession, jar: None, damaged: list[
 def test_files_that_change_after_the_plan_are_told(
     spark: SparkSession, jar: None, tmp_path: Path
 ) -> None:
-    """A log that became shorter, one of another store in its place, and none, are errors of Python's;
+    """A log that became shorter, one of another store in its place, and none: errors of Python's;
     what is appended is not read, also by another query of the DataFrame with other columns."""
     fill(tmp_path, 0, 30)
     log = max(tmp_path.glob("*.xlog"))

@@ -189,7 +189,7 @@ def test_available_now_stops_at_its_target(log: logweir.Log) -> None:
     options = ScanOptions.parse({"path": str(log.path), "max_rows_per_batch": "9"})
     reader = TailReader(options)
     reader.prepareForTriggerAvailableNow()
-    target = to_offset(log.vclock)
+    target = {"instance": str(log.instance), **to_offset(log.vclock)}
     transactions(log, 100, 10)
     position = reader.initialOffset()
     assert isinstance(reader.getDefaultReadLimit(), ReadMaxRows)
@@ -215,8 +215,34 @@ def test_a_stream_begins_where_it_is_told(log: logweir.Log) -> None:
         ("{1: 3}", VClock({1: 3})),
     ):
         reader = TailReader(ScanOptions.parse({"path": str(log.path), "from": given}))
-        assert reader.initialOffset() == to_offset(expected)
+        assert reader.initialOffset() == {"instance": str(log.instance), **to_offset(expected)}
         reader.stop()
+
+
+def test_a_store_in_the_place_of_another_is_refused(tmp_path: Path) -> None:
+    """Its first rows have the positions that the checkpoint says were read."""
+    folder = tmp_path / "log"
+
+    def fill(count: int) -> None:
+        with logweir.open(folder) as log:
+            log.create_space("t", format=[("id", "unsigned"), ("text", "string")])
+            transactions(log, 0, count)
+
+    fill(3)
+    reader = TailReader(ScanOptions.parse({"path": str(folder)}))
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    reader.stop()
+    shutil.rmtree(folder)
+    fill(6)
+    again = TailReader(ScanOptions.parse({"path": str(folder)}))
+    for ask in (
+        lambda: again.latestOffset(end, ReadAllAvailable()),
+        lambda: again.partitions(start, end),
+    ):
+        with pytest.raises(ConfigError, match="the checkpoint was made with"):
+            ask()
+    again.stop()
 
 
 @pytest.mark.parametrize("name", ["on_error", "vclock_to", "recursive", "kinds", "live"])
