@@ -31,6 +31,7 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
+from uuid import UUID
 
 from logweir.errors import ConfigError, CorruptFile, WalError
 from logweir.limits import PIPELINE_OPENING_BYTES, PIPELINE_SPLIT_BYTES
@@ -195,25 +196,36 @@ def _plan(options: ScanOptions, waits: bool, looks: bool) -> Plan:
 def space_ids(options: ScanOptions, *, awaited: bool = False) -> frozenset[int]:
     """The ids of `options.spaces`; names are looked up in the logs and snapshots.
 
-    `awaited`: names that none of them defines are left out. Raises `ConfigError` for one otherwise.
+    `awaited`: names that none of them defines are left out. Raises `ConfigError` for one otherwise,
+    and where an id that a name has in one store is that of another name in another store.
     """
     wanted = {one for one in options.spaces if isinstance(one, str)}
     ids = {one for one in options.spaces if isinstance(one, int)}
-    found: set[str] = set()
+    found: dict[int, str] = {}
+    stores: list[tuple[UUID | None, Path, SpaceNames]] = []
     for location in options.paths if wanted else ():
         for folder in _folders(location, options.recursive):
-            for number, name in _names(folder).items():
-                if name in wanted:
-                    ids.add(number)
-                    found.add(name)
-    if found != wanted and not awaited:
+            instance, names = _names(folder)
+            stores.append((instance, folder.path, names))
+            found |= {number: name for number, name in names.items() if name in wanted}
+    missing = wanted - set(found.values())
+    if missing and not awaited:
         raise ConfigError(
             "spaces",
-            f"{min(wanted - found)!r} is no space of this log.",
+            f"{min(missing)!r} is no space of this log.",
             origin=ORIGIN,
             hint="names are those of `logweir info`; a number is always taken",
         )
-    return frozenset(ids)
+    for number in found.keys() - ids:
+        # Of one store it may be the same space, renamed in between.
+        alike = {one for one, _, names in stores if names.get(number) in wanted}
+        for instance, path, names in stores:
+            if number in names and instance not in alike:
+                text = f"{found[number]!r} is space {number}, which is {names[number]!r} in "
+                text += f"{path}, of another store."
+                hint = "read one store; or name the number, if all that it means is wanted"
+                raise ConfigError("spaces", text, origin=ORIGIN, hint=hint)
+    return frozenset(ids | found.keys())
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -484,19 +496,19 @@ def _is_outside(begin: VClock, after: LogFile | None, options: ScanOptions) -> b
     return False
 
 
-def _names(folder: _Folder) -> SpaceNames:
-    """The names of the folder's spaces, by id."""
+def _names(folder: _Folder) -> tuple[UUID | None, SpaceNames]:
+    """Whose the folder is, and the names of its spaces, by id."""
     path = folder.path.parent if folder.is_file else folder.path
     index = scan_directory(path, folder.filesystem)
     if not index.files:
-        return SpaceNames()
+        return None, SpaceNames()
     newest = index.files[-1].path
     names = SpaceNames.before(newest, folder.filesystem)
     with WalReader(newest, filesystem=folder.filesystem, skip_damage=True) as reader:
         for item in reader.blocks():
             if isinstance(item, Block):
                 names.learn(item.columns)
-    return names
+    return index.instance, names
 
 
 # --- ranges ---------------------------------------------------------------------------------------

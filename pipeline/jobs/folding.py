@@ -44,13 +44,23 @@ from logweir.pipeline.options import ScanOptions, absolute, shown
 from logweir.pipeline.plan import Source, Split, plan
 from logweir.pipeline.storage import inside, open_storage
 from logweir.store.schema.definition import SYSTEM_ID_MAX, SYSTEM_ID_MIN, SystemSpace
+from logweir.wal.directory import scan_directory
 from logweir.wal.reader import read_meta
 from logweir.wal.vclock import VClock
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Look", "Prepared", "folded", "look_here", "looking", "prepare", "sorted_rows"]
+__all__ = [
+    "Look",
+    "Prepared",
+    "by_store",
+    "folded",
+    "look_here",
+    "looking",
+    "prepare",
+    "sorted_rows",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +160,31 @@ def _check_folder(logs: Sequence[Source], options: ScanOptions) -> None:
         )
 
 
+def by_store(paths: Sequence[str | Path]) -> list[list[str | Path]]:
+    """The folders, those of each store together. Raises `WalError`."""
+    found: dict[UUID | None, list[str | Path]] = {}
+    for path in paths:
+        filesystem, folder = open_storage(str(path))
+        instance = scan_directory(folder, filesystem).instance if len(paths) > 1 else None
+        found.setdefault(instance, []).append(path)
+    return [*found.values()]
+
+
+def _check_store(sources: Iterable[Source]) -> None:
+    """Refuse files of several stores: one's rows are no changes of what another one holds. Those of
+    one folder are alike, or planning refused them."""
+    found: dict[UUID, str] = {}
+    for one in {one.location: one for one in sources}.values():
+        filesystem, _ = open_storage(one.location)
+        if (instance := read_meta(Path(one.path), filesystem).instance) is not None:
+            found.setdefault(instance, one.path)
+    if len(found) > 1:
+        (first, _), (other, path), *_ = found.items()
+        text = f"the header names instance {other}, that of another folder {first}."
+        hint = "a state is that of one store: name the folders of one"
+        raise CorruptFile(text, path=shown(path), hint=hint)
+
+
 def _snapshots(options: ScanOptions, name: str | None) -> list[Source]:
     """The snapshots to choose from, oldest first."""
     planned = plan(replace(options, kinds=("snap",), split_mode="none"))
@@ -174,11 +209,11 @@ def _based(
         base = snaps[-1] if wanted is None else _newest(snaps, wanted, free=0 not in wanted)
         if base is None:
             raise _too_old(until, snaps)
-        logs = _logs(options, base.vclock)
+        logs = _logs(options, snaps, base.vclock)
         splits = _of_snapshot(options, base)
         found = look([*splits, *logs[1]], options, until)
         return base, splits, found, logs, judge(found, logs[0], base.vclock, until)
-    logs = _logs(options, VClock())
+    logs = _logs(options, snaps, VClock())
     found = look(logs[1], options, until)
     before = judge_only_cut(found, logs[0][0].vclock if logs[0] else VClock())
     base = None if before is None else _newest(snaps, before, free=False)
@@ -231,9 +266,13 @@ def _behind(logs: list[Source], vclock: VClock) -> list[Source]:
     return logs[covered[-1] :] if covered else logs
 
 
-def _logs(options: ScanOptions, start: VClock) -> tuple[list[Source], list[Split]]:
-    """The logs behind `start`, numbered from 1 in their order, and their splits."""
+def _logs(
+    options: ScanOptions, snaps: list[Source], start: VClock
+) -> tuple[list[Source], list[Split]]:
+    """The logs behind `start`, numbered from 1 in their order, and their splits. `snaps`: beside
+    which they stand."""
     planned = plan(replace(options, kinds=("xlog",)), waits=options.settled)
+    _check_store([*snaps, *planned.sources])
     ordered = sorted(planned.sources, key=lambda one: one.vclock.signature)
     wanted = _behind(ordered, start)
     numbers = {one.path: number for number, one in enumerate(wanted, 1)}

@@ -36,7 +36,8 @@ def resolved(options: ScanOptions, spark: SparkSession | None = None) -> ScanOpt
     behind it, and with its id in `spaces`. `spark`: whose tasks look through these, else this
     process does.
 
-    Raises `RequestError` 36 where there is no such space, what reading raises, and `ConfigError`.
+    Raises `RequestError` 36 where there is no such space, what reading raises, and `ConfigError`,
+    also where the folders are of several stores that do not define it alike.
     """
     if not options.space:
         return options
@@ -51,12 +52,24 @@ def resolved(options: ScanOptions, spark: SparkSession | None = None) -> ScanOpt
                 origin=ORIGIN,
                 hint="let `logweir follow` take it into a folder; or read `tuple`, with `spaces`",
             )
-        from logweir.pipeline.jobs.folding import look_here, looking, prepare
+        from logweir.pipeline.jobs.folding import by_store, look_here, looking, prepare
 
         paths = [os.path.dirname(one) if os.path.isfile(one) else one for one in options.paths]
         look = look_here if spark is None else looking(spark)
-        schema = prepare(look, list(dict.fromkeys(paths))).history.schema
-        text = definition_text(schema.space(int(text) if text.isdecimal() else text))
+        name = int(text) if text.isdecimal() else text
+        texts = {
+            definition_text(prepare(look, some).history.schema.space(name)): some
+            for some in by_store(list(dict.fromkeys(paths)))
+        }
+        text, *others = texts
+        if others:
+            raise ConfigError(
+                "space",
+                f"{name!r} is not the same in {texts[text][0]} and {texts[others[0]][0]}, which "
+                "are of two stores.",
+                origin=ORIGIN,
+                hint="read one store, or those alone that define it alike",
+            )
     found = replace(options, space=text, spaces=(space_of_text(text).id,))
     typed_rows(found)  # knows the columns
     return found

@@ -16,12 +16,22 @@ from support.icu import needs_icu
 from support.logs import transaction
 
 import logweir
-from logweir.errors import ChainGap, CorruptBlock, PositionUnavailable, RequestError
+from logweir import pipeline
+from logweir.errors import (
+    ChainGap,
+    ConfigError,
+    CorruptBlock,
+    CorruptFile,
+    PositionUnavailable,
+    RequestError,
+)
+from logweir.pipeline.jobs.folding import look_here, prepare
 from logweir.pipeline.jobs.keyed import FoldPlan
 from logweir.recovery import restore
 from logweir.store.schema import collation
 from logweir.store.schema.definition import IndexType
 from logweir.wal.block import EOF_MARKER, encode_block
+from logweir.wal.mp import pack
 from logweir.wal.snapshot import read_snapshot
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -387,3 +397,40 @@ def test_a_vinyl_space_is_refused_by_name() -> None:
     prepared.history.schema._put(other)
     with pytest.raises(RequestError, match="elsewhere"):
         prepared.history.refuse_other_engines()
+
+
+# --- folders of several stores --------------------------------------------------------------------
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> list[Path]:
+    """Three, of which two have the space `a` alike, and the third `b` first."""
+    folders = [tmp_path / name for name in ("one", "two", "other")]
+    for folder, names in zip(folders, ("ab", "ab", "ba"), strict=True):
+        with logweir.open(folder, **OPTIONS) as log:
+            for name in names:
+                log.create_space(name, format=[("id", "unsigned")])
+                log.insert(name, (ord(name),))
+    return folders
+
+
+def test_a_state_is_that_of_one_store(stores: list[Path]) -> None:
+    """Folders of two stores are refused: rows of one are no changes of the other."""
+    for folders in (stores[:2], stores[1::-1]):
+        with pytest.raises(CorruptFile, match="that of another folder"):
+            prepare(look_here, folders)
+
+
+def test_a_space_of_several_stores_is_the_same_in_each(stores: list[Path]) -> None:
+    """Its rows are read where all define it alike, by its fields and by its name; where its id is
+    another space's in one of them, that is an error and no row of that other space."""
+    options: dict[str, Any] = {"kinds": "xlog"}
+    typed = pipeline.batches(*stores[:2], space="a", columns=["id"], **options).read_all()
+    assert typed.column("id").to_pylist() == [97, 97]
+    raw = pipeline.batches(*stores[:2], spaces="a", columns=["tuple"], **options).read_all()
+    assert raw.column("tuple").to_pylist() == [pack([97])] * 2
+    for given in ({"space": "a"}, {"spaces": "a"}):
+        with pytest.raises(ConfigError, match="store"):
+            pipeline.batches(*stores, **given, **options).read_all()
+    both = pipeline.batches(*stores, spaces="a,b", columns=["tuple"], **options).read_all()
+    assert both.num_rows == 6
