@@ -7,20 +7,18 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from logweir.archive.archiver import Archiver, Progress
-from logweir.archive.catalog import Catalog, Keep
-from logweir.archive.fetch import drill
-from logweir.archive.lag import lag_of
-from logweir.archive.objects import open_objects
 from logweir.errors import ConfigError, LogweirError
 from logweir.recovery.report import vclock_json, words
 from logweir.tools.cli.common import existing, utc_text
 from logweir.tools.cli.configfile import ConfigOption
 from logweir.tools.cli.output import Output, human_bytes
+
+if TYPE_CHECKING:  # the store, which `--help` and a wrong option do without
+    from logweir.archive.archiver import Archiver, Progress
 
 _ACTIONS = ("drill", "status")
 
@@ -100,6 +98,10 @@ def command(
         return (_drill if directory == "drill" else _status)(out, where, against)
     if not to:
         raise ConfigError("--to", "it is not said where to archive", hint="give --to PLACE")
+    from logweir.archive.archiver import Archiver
+    from logweir.archive.catalog import Keep
+    from logweir.archive.objects import open_objects
+
     damaged: list[LogweirError] = []
 
     def tell(error: LogweirError) -> None:
@@ -154,6 +156,8 @@ def _tell(out: Output, progress: Progress) -> None:
 
 
 def _drill(out: Output, where: str, against: Path | None) -> int:
+    from logweir.archive.fetch import drill
+
     began = time.monotonic()
     source = None if against is None else existing(against)
     found = drill(where, source, tell=out.warning)
@@ -183,6 +187,10 @@ def _drill(out: Output, where: str, against: Path | None) -> int:
 
 
 def _status(out: Output, where: str, against: Path | None) -> int:
+    from logweir.archive.catalog import Catalog
+    from logweir.archive.lag import lag_of
+    from logweir.archive.objects import open_objects
+
     catalog = Catalog.load(open_objects(where))
     missing = [f"object {one.name} is missing" for one in catalog.missing()]
     lag = None if against is None else lag_of(existing(against), catalog)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logweir.store.recover.compare import Difference, compare_states
 from logweir.tools.cli.common import existing, log_bytes
 from logweir.tools.cli.joining import copy_server, copyable
 from logweir.tools.cli.output import Output
 from logweir.wal.render import value_json
+
+if TYPE_CHECKING:  # the store, which `--help` and a wrong option do without
+    from logweir.store.recover.compare import Difference
 
 _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 _COLORS = {"added": "32", "removed": "31", "changed": "33"}
@@ -39,6 +41,8 @@ def command(
     user needs the right to replicate; spaces that are local to a server are left out then. JSON
     lines if the output is no terminal. Exit code 1 if anything differs.
     """
+    from logweir.store.recover.compare import compare_states
+
     servers = {side: copyable(side) for side in (first, second) if "://" in side}
     for side in (first, second):
         if side not in servers:

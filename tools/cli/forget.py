@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from logweir.replication.synapse.follow.forgetting import forget_user
-from logweir.store import open as open_store
+import logweir
 from logweir.tools.cli.common import FolderArgument, existing
 from logweir.tools.cli.output import Output
 
@@ -25,7 +24,10 @@ def command(
     other copies and the homeserver itself are not touched, nor rows that tell what the user did
     without naming anybody, such as an event by its id.
     """
-    with open_store(existing(directory), create=False) as log:
+    # Imported here: `--help` does without the store.
+    from logweir.replication.synapse.follow.forgetting import forget_user
+
+    with logweir.open(existing(directory), create=False) as log:
         removed = forget_user(log, user)
     if out.as_json:
         out.json({"user": user, "removed": removed})

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import logweir
-from logweir.replication.stream import positions
-from logweir.replication.stream.recorded import read_folder
 from logweir.tools.cli.common import FolderArgument, existing, utc_text
 from logweir.tools.cli.output import Output
+
+if TYPE_CHECKING:  # the store, which `--help` and a wrong option do without
+    from logweir.replication.stream.positions import Gap
 
 
 def command(
@@ -30,6 +31,9 @@ def command(
     The folder may be served meanwhile, but not with --forget, which is for losses that were looked
     at: what is missing stays missing. Exit code 1 if anything is left on record.
     """
+    from logweir.replication.stream import positions
+    from logweir.replication.stream.recorded import read_folder
+
     found = [one for one in read_folder(existing(directory)).gaps if stream in ("", one.stream)]
     show_gaps(out, found)
     if not found:
@@ -42,7 +46,7 @@ def command(
     return 0
 
 
-def show_gaps(out: Output, gaps: Iterable[positions.Gap]) -> None:
+def show_gaps(out: Output, gaps: Iterable[Gap]) -> None:
     """One line each."""
     if out.as_json:
         for gap in gaps:

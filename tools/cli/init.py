@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from logweir.store import open as open_store
+import logweir
 from logweir.tools.cli.output import Output
 from logweir.wal.directory import scan_directory
 
@@ -21,7 +21,7 @@ def command(
     if directory.is_dir():
         index = scan_directory(directory)
         already = bool(index.files or index.damage)
-    with open_store(directory) as log:
+    with logweir.open(directory) as log:
         instance = str(log.instance)
     if out.as_json:
         found = {"path": str(directory), "instance": instance, "already_initialized": already}

@@ -7,13 +7,12 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from logweir.errors import ConfigError, Unreachable
 from logweir.replication.bucket.address import vbuckets_of
-from logweir.replication.memcached.client import TapStream, migrate
 from logweir.replication.memcached.wire.address import SCHEMES
 from logweir.replication.memcached.wire.codec import Opcode
 from logweir.replication.memcached.wire.marks import Marks
@@ -25,6 +24,9 @@ from logweir.tools.cli.output import Output
 from logweir.tools.cli.tapnames import names, tap_url
 from logweir.wal.render import to_json
 from logweir.wal.selection import parse_time
+
+if TYPE_CHECKING:  # the store, which `--help` and a wrong option do without
+    from logweir.replication.memcached.client import TapStream
 
 Action = Literal["watch", "dump", "takeover", "names"]
 
@@ -146,9 +148,16 @@ def _idle_seconds(url: Url) -> float:
     return option_seconds(url, "stall", SCHEMES[url.scheme].stall_seconds)
 
 
+def _stream(url: Url, connect: Connect) -> TapStream:
+    """Not connected yet."""
+    from logweir.replication.memcached.client import TapStream
+
+    return TapStream(url, connect, idle_seconds=_idle_seconds(url))
+
+
 def _watch(out: Output, url: Url, connect: Connect) -> int:
     marks = Marks()
-    with TapStream(url, connect, idle_seconds=_idle_seconds(url)) as stream:
+    with _stream(url, connect) as stream:
         asked: list[int] = []
 
         def end(number: int, frame: FrameType | None) -> None:
@@ -176,7 +185,7 @@ def _dump(out: Output, url: Url, connect: Connect) -> int:
     if eof not in ("", "whole"):
         raise ConfigError("eof", f"{eof!r} in {url}", hint="write eof=whole")
     marks = Marks()
-    with TapStream(url, connect, idle_seconds=_idle_seconds(url)) as stream:
+    with _stream(url, connect) as stream:
         for message in stream:
             marks.take(message)
             if message.opcode == Opcode.TAP_MUTATION:
@@ -198,6 +207,8 @@ def _takeover(out: Output, url: Url, to: str) -> int:
         from logweir.replication.server import ServerOptions
 
         return follow_into(out, ServerOptions(follow=[source]), Path(to))
+    from logweir.replication.memcached.client import migrate
+
     count = migrate(url, _address(to, ""), vbuckets, idle_seconds=_idle_seconds(url))
     if out.as_json:
         out.json({"vbuckets": sorted(vbuckets), "messages": count})

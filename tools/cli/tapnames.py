@@ -7,7 +7,6 @@ from typing import Any
 
 import logweir
 from logweir.errors import ConfigError, ErrorCode, RequestError
-from logweir.replication.memcached.client import TapClient
 from logweir.replication.memcached.wire.address import SCHEMES
 from logweir.replication.urls import Url
 from logweir.tools.cli.common import utc_text
@@ -33,6 +32,8 @@ def names(out: Output, where: str, drop: str) -> int:
     `RequestError` if there is none of that name."""
     data = drop.encode("utf-8", "surrogateescape")
     if "://" in where:
+        from logweir.replication.memcached.client import TapClient
+
         with TapClient(tap_url(where)) as client:
             found = _told(client.statistics("tap"))
             if drop:

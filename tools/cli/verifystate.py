@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logweir.recovery.report import RecoveryReport, vclock_json
-from logweir.store.recover.statecheck import StateDifference, StateReport, check_state
 from logweir.tools.cli.common import log_bytes
 from logweir.tools.cli.output import BOLD_RED, Output
 from logweir.wal.render import value_json
+
+if TYPE_CHECKING:  # the store, which `verify` without `--state` does without
+    from logweir.store.recover.statecheck import StateDifference, StateReport
 
 __all__ = ["compare", "show_state", "state_json"]
 
 
 def compare(out: Output, report: RecoveryReport) -> StateReport:
     """Compare, with a progress bar."""
+    from logweir.store.recover.statecheck import check_state
+
     with (
         tempfile.TemporaryDirectory(prefix="logweir-verify-") as scratch,
         out.progress("Comparing the state", log_bytes(report.directory)) as progress,
