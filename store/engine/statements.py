@@ -166,7 +166,7 @@ class Statements(ABC):
         (from 0) of the fields of the primary key, default the first field; `indexes`: further
         indexes, name → fields, or a map {parts, unique, type}; `type`: of the primary index, TREE
         or HASH; `temporary`: data is not logged and empty at each opening; `local`: rows stay on
-        this instance.
+        this instance; `if_not_exists`: one of that name stays as it is, whatever the rest says.
         """
         spec = definitions.SpaceSpec(
             name,
@@ -209,7 +209,10 @@ class Statements(ABC):
         *,
         if_not_exists: bool = False,
     ) -> int:
-        """Make an index of a space, filled from what is stored. Returns its id."""
+        """Make an index of a space, filled from what is stored. Returns its id.
+
+        `if_not_exists`: one of that name stays as it is.
+        """
         return self._define(
             lambda engine: definitions.create_index(engine, space, name, parts, if_not_exists)
         )
