@@ -73,7 +73,7 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             told["exception"] = self.formatException(record.exc_info)
         fields: dict[str, object] = getattr(record, "fields", {})
-        return json.dumps({**fields, **told}, default=str)
+        return json.dumps({**told, **fields, **told}, default=str)
 
 
 class LogFile(logging.FileHandler):

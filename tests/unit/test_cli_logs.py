@@ -49,6 +49,7 @@ def test_lines_for_programs(tmp_path: Path) -> None:
         logging.getLogger("other").exception("it %s", "failed")
     lines = (tmp_path / "log").read_text().splitlines()
     event, broke, other = map(json.loads, lines)
+    assert list(event)[:4] == ["time", "level", "logger", "event"]  # what people look for first
     assert datetime.fromisoformat(event.pop("time")).utcoffset() is not None
     assert event == {
         **{"level": "warning", "logger": "logweir.test", "event": "a.b"},
