@@ -190,8 +190,11 @@ class TapSource(BucketSource):
     def __init__(self, shared: Shared, url: Url, *, once: bool = False) -> None:
         super().__init__(shared, url)
         self.options = options = read_follow_options(url, once=once)
-        suffix = "-takeover" if options.takes_over else "-dump" if options.dumps else ""
-        self.name += suffix.encode()
+        words = [url.option("name")]
+        words.append(f"vb{min(options.vbuckets)}" if options.vbuckets else "")
+        words.append("takeover" if options.takes_over else "dump" if options.dumps else "")
+        # A server has one stream of a name, and other sources may have a part of the same bucket.
+        self.name = b"-".join([self.name, *(word.encode() for word in words if word)])
 
     async def attempt(self, progress: Progress) -> None:
         bucket = self.fill()

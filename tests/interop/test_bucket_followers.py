@@ -30,6 +30,7 @@ from logweir.replication.memcached.serve import endpoint
 from logweir.replication.memcached.wire.codec import Opcode, Packet
 from logweir.replication.memcached.wire.messages import Connect, Opaque, Option, TapMessage
 from logweir.replication.protocols import parse_listen_url, parse_url
+from logweir.replication.runner import SourceState
 from logweir.replication.stream import positions
 from logweir.wal.vclock import VClock
 
@@ -95,6 +96,25 @@ def forget_position(server: Serving) -> None:
     """What it follows is to be copied anew."""
     server.wait(lambda: server.log.count(positions.POSITION_SPACE))
     server.log.truncate(positions.POSITION_SPACE)
+
+
+@BOTH
+@pytest.mark.parametrize("options", [("name=one", "name=two"), ("vbuckets=0", "vbuckets=1-9")])
+def test_two_sources_of_one_bucket_do_not_displace_each_other(
+    tmp_path: Path, scheme: str, options: tuple[str, str]
+) -> None:
+    """Under names of their own here, or with a part of its vbuckets each."""
+    with serve(tmp_path / "a", scheme) as upstream:
+        fill(upstream, range(100))
+        upstream.log.replace(STATES_SPACE, ("b", 1, VbucketState.ACTIVE))
+        follow = [parse_url(f"{scheme}://127.0.0.1:{upstream.port}/b?{one}") for one in options]
+        with serve(tmp_path / "f", follow=follow) as follower:
+            runners = follower.server.runners
+            follower.wait(lambda: all(one.status.state == SourceState.FOLLOWING for one in runners))
+            fill(upstream, range(100, 110))
+            spaces = ("one_b", "two_b") if "name=one" in options else ("b",)
+            follower.wait(lambda: all(follower.log.count(name) == 110 for name in spaces))
+            assert [one.status.attempts for one in runners] == [1, 1]
 
 
 def test_a_checkpoint_inside_a_backfill_is_no_place_to_go_on_from(tmp_path: Path) -> None:
