@@ -7,15 +7,11 @@ whoever changed it.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import CONNECTIONS
@@ -30,17 +26,13 @@ from logweir.replication.service.access import (
     User,
     denied,
 )
+from logweir.replication.service.line import Line
 from logweir.replication.stream.hub import Hub
 from logweir.replication.stream.retention import Retention
-from logweir.replication.turns import Turn
-from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
 from logweir.store.log import Log
 from logweir.wal.mp import unpack
 
 __all__ = ["LET_IN_MAX", "Options", "Shared", "as_request_error"]
-
-T = TypeVar("T")
 
 LET_IN_MAX: Final = 4096
 """So much that was allowed is kept about, see `Shared.let_in`."""
@@ -49,13 +41,6 @@ _USER_ID: Final = 304
 _PRIV_ID: Final = 312
 _SCHEMA_ID: Final = 272
 _FUNC_ID: Final = 296
-_QUICK_BYTES: Final = 32 * 1024  # a larger group is left to the log's own thread
-_QUICK_SECONDS: Final = 0.002  # when groups take longer they are left to the log's own thread
-_SLOW_COST: Final = 16  # what a slow one counts, and so many quick ones make good: one alone
-_SLOW_LIMIT: Final = 24  # tells little of the disk, two of them with few others between much
-_ASIDE_SECONDS: Final = 0.05  # for so long
-_PARTS_MAX: Final = 64  # of a job: answering so many takes about a turn
-_PARTS_BYTES: Final = 256 * 1024  # so do those of so many bytes, if they have failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +61,7 @@ class Options:
     clock: Callable[[], float] = time.time
 
 
-class Shared:
+class Shared(Line):
     """One server's common state. Belongs to the event loop's thread.
 
     `hub`: gives the log as it is; `settled`: what of it is settled, to who shows its contents.
@@ -91,14 +76,11 @@ class Shared:
         metrics: Metrics,
         options: Options,
     ) -> None:
-        self.log = log
+        super().__init__(log, metrics)
         self.hub = hub
         self.settled = settled
-        self.metrics = metrics
         self.options = options
         self.logins = Logins(metrics)
-        self._loop = asyncio.get_running_loop()
-        self.open_views = 0
         self.retention = Retention(
             log,
             metrics=metrics,
@@ -107,16 +89,8 @@ class Shared:
         self._directory: Directory | None = None
         self._directory_at = (0, 0)
         self._changes_seen = 0
-        self._committer = log.inner.committer
         self._let_in: set[Hashable] = set()
         self._let_in_at = -1
-        self._finished: deque[tuple[Job, Callable[[Job], None]]] = deque()
-        self._scheduled = False
-        self._fresh: list[tuple[Job, Callable[[Job], None]]] = []
-        self._joint: dict[Hashable, tuple[Job, list[Any]]] = {}  # that more may come to
-        self._in_line = 0
-        self._aside_until = 0.0
-        self._slow = 0  # how slow the last groups were
 
     # --- users ------------------------------------------------------------------------------------
 
@@ -218,145 +192,6 @@ class Shared:
     def is_read_only(self) -> bool:
         """Whether changes are refused: it was asked for, or this is an anonymous replica."""
         return self.options.read_only or not self.log.replica_id
-
-    # --- changes ----------------------------------------------------------------------------------
-
-    def submit(self, job: Job, done: Callable[[Job], None]) -> None:
-        """Put a change in line; `done` is called in the loop's thread once it is durable.
-
-        What was put in line in one turn of the loop goes together. Where that is little, with none
-        under way, it is made at once in this thread, as long as the disk is quick: handing it to
-        another thread and back would take longer than the loop stands still.
-        """
-        self._fresh.append((job, done))
-        if len(self._fresh) == 1:
-            self._loop.call_soon(self._put_in_line)
-
-    def submit_part(
-        self,
-        key: Hashable,
-        part: T,
-        size: int,
-        apply: Callable[[Sequence[T], Group], object],
-        done: Callable[[Sequence[T], BaseException | None], None],
-        *,
-        is_long: bool = False,
-    ) -> None:
-        """Put a change of about `size` bytes of log in line, in one job with those that have the
-        same key and came in this turn of the loop. `apply`, `done`: of the first of them, make and
-        answer all; in order, as those of `submit`. `is_long`: see `Job`."""
-        known = self._joint.get(key)
-        if known is None or len(known[1]) >= _PARTS_MAX or known[0].size >= _PARTS_BYTES:
-            parts: list[T] = []
-            job = Job(partial(apply, parts))
-            self._joint[key] = known = job, parts
-            self.submit(job, lambda job: done(parts, job.error))
-        job, parts = known
-        parts.append(part)
-        job.size += size
-        job.is_long |= is_long
-
-    def _judge(self, began: float) -> float:
-        """See how quick the disk was. Returns the seconds since `began`."""
-        now = self._loop.time()
-        if now - began <= _QUICK_SECONDS:
-            self._slow = max(self._slow - 1, 0)
-        else:
-            self._slow = min(self._slow + _SLOW_COST, 2 * _SLOW_LIMIT)
-            self._aside_until = now + _ASIDE_SECONDS
-        return now - began
-
-    def _put_in_line(self) -> None:
-        fresh, self._fresh = self._fresh, []
-        self._joint.clear()
-        jobs, size = [], 0
-        for job, _ in fresh:
-            jobs.append(job)
-            size += _QUICK_BYTES + 1 if job.is_long else job.size
-        began = self._loop.time()
-        if (
-            not self._in_line
-            and size <= _QUICK_BYTES
-            and not self.open_views
-            and not self._committer.lock.locked()
-            and (self._slow < _SLOW_LIMIT or began >= self._aside_until)
-        ):
-            self._make_at_once(fresh, jobs, began)
-            return
-        self._in_line += len(fresh)
-        for job, done in fresh:
-            job.finished = self._finisher(done)
-        jobs[-1].finished = self._finisher(self._timed(fresh[-1][1], began))
-        try:
-            self.log.inner.submit_jobs(jobs)
-        except LogweirError as error:
-            for job in jobs:
-                job.error = error
-                job.finish()
-
-    def _make_at_once(
-        self, fresh: list[tuple[Job, Callable[[Job], None]]], jobs: list[Job], began: float
-    ) -> None:
-        """Make a group here."""
-        job = jobs[-1]
-        try:
-            self.log.inner.run_job(job, jobs[:-1])
-        except Exception as error:
-            if job.error is not error and not isinstance(error, LogweirError):
-                raise
-            for one in jobs:
-                if not one.done:
-                    one.error = error
-            job.error = error  # the change's own: who asked for it is told
-        self.metrics.committed(self._judge(began))
-        for job, done in fresh:
-            done(job)
-
-    def _timed(self, done: Callable[[Job], None], began: float) -> Callable[[Job], None]:
-        """`done`, which also tells how long the changes of one turn took."""
-
-        def timed(job: Job) -> None:
-            self.metrics.committed(self._judge(began))
-            done(job)
-
-        return timed
-
-    def _finisher(self, done: Callable[[Job], None]) -> Callable[[Job], None]:
-        def finished(job: Job) -> None:
-            self._finished.append((job, done))
-            if not self._scheduled:
-                self._scheduled = True
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                    self._loop.call_soon_threadsafe(self._deliver)
-
-        return finished
-
-    def _deliver(self) -> None:
-        """Answer what is done, as far as a turn goes."""
-        self._scheduled = False
-        turn = Turn()
-        while self._finished:
-            if turn.is_over(0):
-                self._scheduled = True
-                self._loop.call_soon(self._deliver)
-                return
-            job, done = self._finished.popleft()
-            self._in_line -= 1
-            done(job)
-
-    async def run(self, job: Job) -> object:
-        """`submit`, and wait for the result. Raises what the job raised."""
-        waiting: asyncio.Future[Job] = self._loop.create_future()
-
-        def done(job: Job) -> None:
-            if not waiting.done():
-                waiting.set_result(job)
-
-        self.submit(job, done)
-        finished = await waiting
-        if finished.error is not None:
-            raise finished.error
-        return finished.result
 
 
 def as_request_error(error: BaseException) -> RequestError:

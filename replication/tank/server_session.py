@@ -192,6 +192,8 @@ class ServerSession(BaseSession[Request]):
         return self._out.take_parts()
 
     def next_deadline(self) -> float | None:
+        if not self._waiting:
+            return self._unit_deadline
         deadlines = [waiting.deadline for waiting in self._waiting]
         if self._unit_deadline is not None:
             deadlines.append(self._unit_deadline)

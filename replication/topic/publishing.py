@@ -1,20 +1,19 @@
 """Bundles on their way into the log: what the event loop and the committing thread tell each other.
 
-The loop gathers what connections publish into a `Batch`; the committing thread takes it, gives each
-bundle its numbers (`Writing` knows the last ones) and gathers the tuples of each space in a `Run`.
-What became of each bundle comes back as an `Outcome`; those of a partition that just came are its
-`News`, from which consumers that wait are answered without reading.
+What a connection publishes is a `Publication`; the committing thread gives each bundle its numbers
+(`Writing` knows the last ones) and gathers the tuples of each space in a `Run`. What became of each
+bundle comes back as an `Outcome`; those of a partition that just came are its `News`, from which
+consumers that wait are answered without reading.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from logweir.errors import LimitExceeded
-from logweir.limits import GROUP_BYTES, TANK_BUNDLE_BYTES
+from logweir.limits import TANK_BUNDLE_BYTES
 from logweir.replication.logs import get_logger
 from logweir.replication.topic import kernel
 from logweir.replication.topic.partition import Append, Chunk, ChunkMaker
@@ -27,13 +26,11 @@ from logweir.wal.vclock import VClock
 
 __all__ = [
     "FAILED",
-    "Batch",
     "News",
     "Outcome",
     "Publication",
     "Run",
     "Writing",
-    "are_large",
     "framed_bytes",
 ]
 
@@ -50,7 +47,6 @@ class Outcome(NamedTuple):
 
 FAILED: Final = Outcome(PublishResult.FAILED)
 _STORED: Final = PublishResult.STORED  # to look up members of an enumeration takes time
-_LARGE_BYTES: Final = 8 * 1024  # of a bundle: see `are_large`
 _log = get_logger("logweir.replication.tank")
 
 
@@ -113,43 +109,16 @@ class Run:
         return Outcome(_STORED, placed.first, placed.last, framed_bytes(size), placed.data)
 
 
-class Publication(NamedTuple):
+@dataclass(slots=True)
+class Publication:
     """Bundles that came together. `spans`: where each run of bundles of one partition ends, and
-    the topic as it was when they came."""
+    the topic as it was when they came; `done`: told the results, which stand in `outcomes` once
+    they are known."""
 
     appends: list[Append]
     spans: Sequence[tuple[int, TopicDef | None]]
     done: Callable[[list[PublishResult]], None]
-
-
-class Batch:
-    """Publishes that go to the log as one job; more are added until it takes them."""
-
-    def __init__(self, publishes: list[Publication], size_bytes: int) -> None:
-        self._guard = threading.Lock()
-        self._publishes = publishes
-        self._size_bytes = size_bytes
-        self._is_taken = False
-
-    def add(self, publishes: list[Publication], size_bytes: int) -> bool:
-        """False, and nothing done, if it is too late or there would be too many."""
-        with self._guard:
-            if self._is_taken or self._size_bytes + size_bytes > GROUP_BYTES // 2:
-                return False
-            self._publishes += publishes
-            self._size_bytes += size_bytes
-            return True
-
-    def take(self) -> list[Publication]:
-        """Those that are there: from now on always the same."""
-        with self._guard:
-            self._is_taken = True
-            return self._publishes
-
-
-def are_large(tuples: Sequence[LargeTuple]) -> bool:
-    """Whether it is cheaper to store these one by one than joined."""
-    return sum([len(data) for _, data in tuples]) >= _LARGE_BYTES * len(tuples)
+    outcomes: list[Outcome] = field(default_factory=list)
 
 
 class Writing:

@@ -17,11 +17,10 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections import deque
+from array import array
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from operator import attrgetter
+from itertools import accumulate, chain
 from typing import Final
 
 from logweir.errors import LogweirError, RequestError
@@ -31,7 +30,8 @@ from logweir.limits import (
     TANK_UNSTORED_HERE_BYTES,
 )
 from logweir.replication.logs import get_logger
-from logweir.replication.metrics import TopicFigures
+from logweir.replication.metrics import Metrics, TopicFigures
+from logweir.replication.service.line import Line
 from logweir.replication.topic import kernel
 from logweir.replication.topic.consumers import (
     KEPT_PREFIXES,
@@ -44,13 +44,11 @@ from logweir.replication.topic.openviews import OpenViews
 from logweir.replication.topic.partition import Append, Chunk, Extent
 from logweir.replication.topic.publishing import (
     FAILED,
-    Batch,
     News,
     Outcome,
     Publication,
     Run,
     Writing,
-    are_large,
     framed_bytes,
 )
 from logweir.replication.topic.readahead import ReadAhead, ReadKey
@@ -75,7 +73,7 @@ from logweir.replication.topic.views import is_view
 from logweir.store import Log
 from logweir.store.commit.append import append_job, append_tuples
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.queue import QUICK_BYTES
 from logweir.wal.vclock import VClock
 
 __all__ = ["StoredTopics"]
@@ -87,8 +85,7 @@ LOOK_SECONDS: Final = 0.02
 """What others write into topic spaces is looked for at most so often."""
 
 _EMPTY: Final = Chunk(0, False)
-_STORED: Final = PublishResult.STORED  # to look up members of an enumeration takes time
-_RESULT: Final[Callable[[Outcome], PublishResult]] = attrgetter("result")
+_LARGE_BYTES: Final = 8 * 1024  # so large tuples are cheaper to store one by one than joined
 _log = get_logger("logweir.replication.tank")
 
 PartitionKey = tuple[str, int]
@@ -107,7 +104,8 @@ class _Tail:
 class StoredTopics:
     """See the module's text. Implements `logweir.replication.tank.serve.endpoint.TopicStore`.
 
-    To be made inside of a running event loop, and closed there.
+    To be made inside of a running event loop, and closed there. `line`: of the server whose topics
+    they are.
     """
 
     def __init__(
@@ -117,14 +115,14 @@ class StoredTopics:
         read_only: bool = False,
         upkeep_seconds: float = UPKEEP_SECONDS,
         leases: Leases | None = None,
+        line: Line | None = None,
     ) -> None:
         self._log = log
         self._read_only = read_only
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._unstored_bytes = (
-            TANK_UNSTORED_HERE_BYTES if log.durability == "write" else TANK_UNSTORED_BYTES
-        )
+        is_unsynced = log.durability == "write"
+        self._unstored_bytes = TANK_UNSTORED_HERE_BYTES if is_unsynced else TANK_UNSTORED_BYTES
         self._start_time = int(log.inner.now())
         began = time.perf_counter()
         self._topics: Mapping[str, TopicDef] = topics_of(log)
@@ -137,16 +135,12 @@ class StoredTopics:
         self._reads = ReadAhead(log)
         self._news: dict[PartitionKey, News] = {}  # while those that wait are told
         self._listeners: list[Callable[[Iterable[PartitionKey]], None]] = []
-        self._guard = threading.Lock()
-        self._arrived: deque[tuple[Publication, Sequence[Outcome]]] = deque()
-        self._gathered: list[Publication] = []
-        self._gathered_bytes = 0
-        self._batch: Batch | None = None  # that was given to the log last
+        self._line = line or Line(log, Metrics())
+        self._quick_bytes = GROUP_BYTES // 2 if is_unsynced else QUICK_BYTES
         self._foreign = False
         self._looked = -LOOK_SECONDS
         self._look_timer: asyncio.TimerHandle | None = None
         self._called = False
-        self._in_turn = self._arrived_here = False
         self._writing = Writing(log)
         self._consumers = ConsumerPlaces(log, leases or Leases(), self._count)
         self._tasks: set[asyncio.Task[CreateError]] = set()
@@ -359,76 +353,40 @@ class StoredTopics:
                     append._replace(time_ms=now_ms) for append in appends[start:end]
                 ]
             spans.append((end, topic))
-        self._gathered_bytes += kernel.size_of(appends) + 64 * len(appends)
-        if not self._gathered:
-            self._loop.call_soon(self._submit_turn)
-        self._gathered.append(Publication(appends, spans, done))
-        if self._gathered_bytes > GROUP_BYTES // 2:
-            self._submit()
+        size = kernel.size_of(appends) + 64 * len(appends)
+        part = Publication(appends, spans, done)
+        self._line.submit_part(
+            self, part, size, self._apply, self._stored, quick_bytes=self._quick_bytes
+        )
 
-    def _submit_turn(self) -> None:
-        """`_submit`; what is stored when it returns is told at once."""
-        self._in_turn = True
-        try:
-            self._submit()
-        finally:
-            self._in_turn = False
-        if self._arrived_here:
-            self._arrived_here = False
-            self._take_arrived()
-
-    def _submit(self) -> None:
-        """Give the log what all connections have brought in this turn of the loop.
-
-        What comes before the log takes it goes with it: one job costs less than two.
-        """
-        publishes, size = self._gathered, self._gathered_bytes
-        self._gathered, self._gathered_bytes = [], 0
-        if not publishes or (self._batch is not None and self._batch.add(publishes, size)):
-            return
-        batch = self._batch = Batch(publishes, size)
-
-        def finished(job: Job) -> None:
-            done = batch.take()
-            if job.error is not None:
-                self._arrive_failed(done, job.error)
-            else:
-                self._arrive(zip(done, job.result, strict=True))
-
-        try:
-            job = Job(lambda group: self._apply(group, batch.take()), size, finished=finished)
-            if not self._log.inner.run_jobs_here([job]):
-                self._log.inner.submit_jobs([job])
-        except LogweirError as error:
-            self._arrive_failed(batch.take(), error)
-
-    def _apply(self, group: Group, publishes: Sequence[Publication]) -> list[list[Outcome]]:
-        """Give every bundle its numbers and add them as one run per space; in the log's thread."""
+    def _apply(self, publishes: Sequence[Publication], group: Group) -> None:
+        """Give every bundle its numbers and add them as one run per space; in the thread that
+        commits."""
         mark = self._writing.begin(group)
         runs: dict[int, Run] = {}
-        outcomes: list[list[Outcome]] = []
         try:
             for publish in publishes:
-                mine: list[Outcome] = []
-                outcomes.append(mine)
+                publish.outcomes = []
                 for end, topic in publish.spans:
-                    self._number(group, publish.appends, end, topic, runs, mine)
+                    self._number(group, publish.appends, end, topic, runs, publish.outcomes)
             for space_id, run in runs.items():
                 if run.tuples:
                     self._add_run(group, space_id, run)
         except BaseException:
             self._writing.rollback(mark)
             raise
-        return outcomes
 
     def _add_run(self, group: Group, space_id: int, run: Run) -> None:
         """Add the bundles of one space; what it refuses fails them and no others."""
         mark = group.mark()
+        sizes = [len(head) + len(data) for head, data in run.tuples]
+        are_large = sum(sizes) >= _LARGE_BYTES * len(sizes)
         try:
-            if are_large(run.tuples) and append_tuples(group, space_id, run.tuples):
+            if are_large and append_tuples(group, space_id, run.tuples):
                 return
             packed = b"".join(chain.from_iterable(run.tuples))
-            append_job(space_id, packed, one_transaction=False)(group)
+            bounds = array("Q", accumulate(sizes, initial=0))
+            append_job(space_id, packed, bounds, one_transaction=False)(group)
         except RequestError as error:
             group.rollback(mark)
             self._writing.forget(space_id, len(run.tuples))
@@ -497,60 +455,54 @@ class StoredTopics:
 
     def _on_commit(self, vclock: VClock) -> None:
         if not self._writing.committed(vclock):
-            with self._guard:
-                self._foreign = True
-            self._call()
-        elif self._views:
-            self._call()
-
-    def _arrive_failed(self, publishes: Sequence[Publication], error: BaseException) -> None:
-        _log.error("publish.failed", publishes=len(publishes), error=str(error))
-        self._arrive((each, [FAILED] * len(each.appends)) for each in publishes)
-
-    def _arrive(self, found: Iterable[tuple[Publication, Sequence[Outcome]]]) -> None:
-        with self._guard:
-            self._arrived.extend(found)
-        self._call()
-
-    def _call(self) -> None:
-        with self._guard:
-            if self._called or self._closed:
-                return
-            self._called = True
-        if threading.get_ident() != self._thread:
-            self._loop.call_soon_threadsafe(self._take_arrived)
-        elif self._in_turn:
-            self._arrived_here = True
+            self._foreign = True
+        elif not self._views:
+            return
+        if self._called or self._closed:
+            return
+        self._called = True
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(self._look)
         else:
-            self._loop.call_soon(self._take_arrived)
+            self._loop.call_soon_threadsafe(self._look)
 
-    def _take_arrived(self) -> None:
-        with self._guard:
-            self._called = False
-            foreign, self._foreign = self._foreign, False
-            arrived, self._arrived = self._arrived, deque()
+    def _stored(self, publishes: Sequence[Publication], error: BaseException | None) -> None:
+        """Bundles are durable, or refused: tell those that published them, then those that wait."""
+        if error is not None:
+            _log.error("publish.failed", publishes=len(publishes), error=str(error))
         grown: set[PartitionKey] = set()
-        for publish, outcomes in arrived:
-            start = 0
+        for publish in publishes:
+            appends = publish.appends
+            if error is not None:
+                publish.outcomes = [FAILED] * len(appends)
+            outcomes, start = publish.outcomes, 0
             for end, _ in publish.spans:
-                append = publish.appends[start]
-                key = append.topic, append.partition
-                if self._grow(key, publish.appends[start:end], outcomes[start:end]):
+                key = appends[start].topic, appends[start].partition
+                if self._grow(key, appends[start:end], outcomes[start:end]):
                     grown.add(key)
                 start = end
-            publish.done(list(map(_RESULT, outcomes)))
+            publish.done([outcome.result for outcome in outcomes])
+        self._tell(grown)
+
+    def _look(self) -> None:
+        """Others wrote, or views have more to show."""
+        self._called = False  # before anything is looked at: what comes now is looked at anew
+        foreign, self._foreign = self._foreign, False
+        grown: set[PartitionKey] = set()
         if foreign:
             wait_seconds = self._looked + LOOK_SECONDS - self._loop.time()
             if wait_seconds <= 0:
-                self._news.clear()
-                grown |= self._look_around()
+                grown = self._look_around()
             elif self._look_timer is None:
                 self._look_timer = self._loop.call_later(wait_seconds, self._look_later)
         grown |= {(name, 0) for name in self._views.grow()}
+        if grown:
+            self._tell(grown)
+
+    def _tell(self, grown: set[PartitionKey]) -> None:
         try:
-            if grown:
-                for listener in self._listeners:
-                    listener(grown)
+            for listener in self._listeners:
+                listener(grown)
         finally:
             self._news.clear()
 
@@ -576,9 +528,8 @@ class StoredTopics:
 
     def _look_later(self) -> None:
         self._look_timer = None
-        with self._guard:
-            self._foreign = True
-        self._take_arrived()
+        self._foreign = True
+        self._look()
 
     def _look_around(self) -> set[PartitionKey]:
         """Somebody else wrote: which partitions in use may have changed."""

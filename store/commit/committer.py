@@ -521,17 +521,6 @@ class TakesJobs(OfProcess):
         self.committer.check_open()
         self.queue.submit_job(*jobs)
 
-    def run_jobs_here(self, jobs: Sequence[Job]) -> bool:
-        """`submit_jobs` if nothing is to be synced and nobody is committing: they are made in
-        this thread, which then takes no longer than to hand them to another one. False, and nothing
-        done, where that cannot be done now."""
-        committer, is_busy = self.committer, self.is_busy
-        if committer.durability != "write" or is_busy or committer.writer.is_full:
-            return False
-        with contextlib.suppress(LogweirError):  # it stands in the job
-            self.queue.run(jobs[-1], jobs[:-1])
-        return True
-
     def run(self, apply: Callable[[Group], Any], size: int = 0) -> Any:
         """Make a change of `size` bytes, wait until it is durable, return what `apply` does."""
         job = Job(apply, size)

@@ -4,8 +4,8 @@ cimport cython
 @cython.freelist(8)
 cdef class Job:
     cdef public object apply, result, error, finished, waiter
-    cdef public Py_ssize_t size
-    cdef public bint done, is_long
+    cdef public Py_ssize_t size, quick_bytes
+    cdef public bint done
 
     cpdef object finish(self)
 

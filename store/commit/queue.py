@@ -24,7 +24,10 @@ from typing import Any, Final
 from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import GROUP_BYTES
 
-__all__ = ["CommitQueue", "Job", "OnError", "Refused", "interrupted", "lighten"]
+__all__ = ["QUICK_BYTES", "CommitQueue", "Job", "OnError", "Refused", "interrupted", "lighten"]
+
+QUICK_BYTES: Final = 32 * 1024
+"""Of small tuples: see `Job`."""
 
 _JOBS_MAX: Final = 100_000
 
@@ -34,7 +37,7 @@ class Job:
 
     `apply`: makes the change in the group it is given and returns the result; it may be called
     again on another group if the first was given up. `size`: about how many bytes of log it makes;
-    `is_long`: it may take long whatever it makes, so that no event loop should make it itself.
+    `quick_bytes`: so many of the like of them may be made at a time by an event loop itself.
     `finished` is called, in the leader's thread, after the change is durable or refused.
     """
 
@@ -44,7 +47,7 @@ class Job:
         size: int = 0,
         *,
         finished: Callable[[Job], None] | None = None,
-        is_long: bool = False,
+        quick_bytes: int = QUICK_BYTES,
     ) -> None:
         self.apply = apply
         self.size = size
@@ -53,7 +56,12 @@ class Job:
         self.finished = finished
         self.done = False
         self.waiter: threading.Event | None = None
-        self.is_long = is_long
+        self.quick_bytes = quick_bytes
+
+    @property
+    def load(self) -> float:
+        """Above 1, of all that are made together, no event loop makes them itself."""
+        return self.size / self.quick_bytes if self.quick_bytes else 2.0
 
     def finish(self) -> None:
         """Tell whoever waits."""

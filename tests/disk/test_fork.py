@@ -114,7 +114,6 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
         "retain_all": ({"somebody": VClock({1: 1})},),
         "run": (lambda group: None,),
         "run_job": (job,),
-        "run_jobs_here": ([job],),
         "select_batch": (Executor(), b"", array("Q"), (), 1),
         "settled": (VClock(),),
         "submit": (request,),

@@ -295,7 +295,7 @@ def test_what_is_done_together_is_answered_in_turns(tmp_path: Path) -> None:
 
         counting = asyncio.create_task(others())
         for number in range(8):
-            job = Job(lambda group: None, is_long=True)
+            job = Job(lambda group: None, quick_bytes=0)
             job.waiter = are_durable if number == 7 else None
             server.shared.submit(job, answer)
         await asyncio.sleep(0)  # they are in line then

@@ -1,9 +1,11 @@
-"""Groups that are committed in the thread that brings them, where nothing is to be synced."""
+"""Changes that are made in the thread that brings them: an event loop's, or a program's own."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,10 @@ import pytest
 import logweir
 from logweir.errors import RequestError, WalError, WriteFailed
 from logweir.recovery.faults import Fault, FaultyFileSystem
+from logweir.replication.metrics import Metrics
+from logweir.replication.service.line import Line
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.queue import QUICK_BYTES, Job
 from logweir.store.engine.request import Request
 from logweir.store.log import Log
 from logweir.wal.failpoint import arm, disarm
@@ -20,36 +24,62 @@ from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 
+_HALF = QUICK_BYTES // 2
+
 
 def opened(folder: Path, filesystem: FileSystem = OS, **options: object) -> Log:
-    """A store that syncs nothing, with a space and one row in it."""
-    log = logweir.open(folder, durability="write", filesystem=filesystem, **options)  # type: ignore[arg-type]
+    """A store with a space and one row in it."""
+    log = logweir.open(folder, filesystem=filesystem, **options)  # type: ignore[arg-type]
     if log.schema.get("t") is None:
         log.create_space("t", [("id", "unsigned"), ("n", "unsigned")], primary=["id"])
         log.insert("t", (0, 0))
     return log
 
 
-def insert(log: Log, number: int) -> Job:
+def insert(log: Log, number: int, size: int = 10, quick_bytes: int = QUICK_BYTES) -> Job:
     """A job of one INSERT."""
     space_id = log.schema.space("t").id
     request = Request(RowType.INSERT, space_id, tuple=pack([number, 0]))
-    return Job(lambda group: group.execute(request)[1])
+    return Job(lambda group: group.execute(request)[1], size, quick_bytes=quick_bytes)
 
 
-def test_a_group_is_committed_in_this_thread(tmp_path: Path) -> None:
-    """All jobs of it are answered when the call returns, and survive the process."""
-    log = opened(tmp_path / "s")
+def made(log: Log, jobs: Sequence[Job], *, while_open: bool = False) -> bool:
+    """Have an event loop put these in line in one turn, and wait until they are answered. Returns
+    whether its own thread committed them. `while_open`: a transaction is, when they come."""
     threads = []
-    log.on_commit(lambda vclock: threads.append(threading.get_ident()))
-    answered: list[Job] = []
+
+    async def main() -> None:
+        line, answered = Line(log, Metrics()), asyncio.Event()
+        told: list[Job] = []
+
+        def done(job: Job) -> None:
+            told.append(job)
+            if len(told) == len(jobs):
+                answered.set()
+
+        for job in jobs:
+            line.submit(job, done)
+        if while_open:
+            with log.transaction():
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                assert not told
+        await answered.wait()
+        assert told == list(jobs)
+
+    forget = log.on_commit(lambda vclock: threads.append(threading.get_ident()))
+    asyncio.run(main())
+    forget()
+    return threads == [threading.get_ident()]
+
+
+@pytest.mark.parametrize("durability", ["write", "fsync"])
+def test_little_is_made_in_the_loop(tmp_path: Path, durability: str) -> None:
+    """All jobs of a turn are one group, answered in order, and survive the process."""
+    log = opened(tmp_path / "s", durability=durability)
     jobs = [insert(log, 1), insert(log, 0), insert(log, 2)]
-    for job in jobs:
-        job.finished = answered.append
     commits = log.inner.commits
-    assert log.inner.run_jobs_here(jobs)
-    assert answered == jobs
-    assert threads == [threading.get_ident()]
+    assert made(log, jobs)
     assert log.inner.commits == commits + 1
     assert jobs[0].result == pack([1, 0])
     assert isinstance(jobs[1].error, RequestError)
@@ -59,54 +89,69 @@ def test_a_group_is_committed_in_this_thread(tmp_path: Path) -> None:
         assert again.select("t") == [(0, 0), (1, 0), (2, 0)]
 
 
-def test_a_group_that_would_have_to_wait_is_left_alone(tmp_path: Path) -> None:
-    """While a transaction is open, where syncs are due, and once the log is closed."""
+@pytest.mark.parametrize(
+    ("loads", "is_little"),
+    [
+        ([(_HALF, QUICK_BYTES), (_HALF, QUICK_BYTES)], True),
+        ([(_HALF, QUICK_BYTES), (_HALF, QUICK_BYTES), (1, QUICK_BYTES)], False),
+        ([(8 * _HALF, 8 * QUICK_BYTES), (_HALF, QUICK_BYTES)], True),
+        ([(0, 0)], False),
+    ],
+)
+def test_much_is_left_to_the_logs_thread(
+    tmp_path: Path, loads: list[tuple[int, int]], is_little: bool
+) -> None:
+    """Much is what its jobs call so, all together; and one of which nobody knows."""
     with opened(tmp_path / "s") as log:
-        job = insert(log, 1)
-        with log.transaction():
-            assert not log.inner.run_jobs_here([job])
-        assert not job.done
-    assert not log.inner.run_jobs_here([job])
-    with logweir.open(tmp_path / "s") as log:
-        assert not log.inner.run_jobs_here([job])
-        assert log.count("t") == 1
+        jobs = [insert(log, number + 1, *load) for number, load in enumerate(loads)]
+        assert made(log, jobs) == is_little
+        assert log.count("t") == 1 + len(loads)
 
 
-def test_a_full_file_is_closed_by_another_thread(tmp_path: Path) -> None:
-    """Closing it syncs all of it: who must not wait, waits not for that."""
-    with opened(tmp_path / "s", wal_max_size=2) as log:
-        job = insert(log, 1)
-        assert not log.inner.run_jobs_here([job])
-        log.inner.run_job(job)
+def test_who_would_have_to_wait_does_not(tmp_path: Path) -> None:
+    """While somebody else's transaction is open; and closing a full file syncs all of it."""
+    with opened(tmp_path / "s") as log:
+        assert not made(log, [insert(log, 1)], while_open=True)
         assert log.count("t") == 2
+    with opened(tmp_path / "s", wal_max_size=2) as log:
+        assert not made(log, [insert(log, 2)])
+        assert log.count("t") == 3
+
+
+def test_a_log_that_is_closed_refuses(tmp_path: Path) -> None:
+    """Every job is told so."""
+    log = opened(tmp_path / "s")
+    jobs = [insert(log, 1), insert(log, 2, QUICK_BYTES)]
+    log.close()
+    made(log, jobs)
+    assert [type(job.error) for job in jobs] == [RequestError] * 2
 
 
 def test_a_failing_disk_refuses_the_group(tmp_path: Path) -> None:
     """Nothing of it is left, and the next one is taken."""
     faulty = FaultyFileSystem(OS)
-    with opened(tmp_path / "s", faulty) as log:
+    with opened(tmp_path / "s", faulty, durability="write") as log:
         job = insert(log, 1)
         faulty.fault = Fault(faulty._counted + 1, {"write"}, errno.ENOSPC)
-        assert log.inner.run_jobs_here([job])
+        assert not made(log, [job])
         assert isinstance(job.error, WriteFailed)
         again = insert(log, 1)
-        assert log.inner.run_jobs_here([again])
+        assert made(log, [again])
         assert again.error is None
         assert log.count("t") == 2
 
 
 def test_a_group_that_is_stopped_behind_its_write_ends_the_log(tmp_path: Path) -> None:
     """Its jobs are told so; opening the folder again applies what was written."""
-    log = opened(tmp_path / "s")
-    job = insert(log, 1)
+    log = opened(tmp_path / "s", durability="write")
+    job, late = insert(log, 1), insert(log, 2)
     arm("store.after_sync_before_publish", broken)
     try:
-        assert log.inner.run_jobs_here([job])
+        made(log, [job])
     finally:
         disarm()
     assert isinstance(job.error, WalError)
-    late = insert(log, 2)
-    assert log.inner.run_jobs_here([late])
+    made(log, [late])
     assert isinstance(late.error, WalError)
     log.inner.abandon()
     with opened(tmp_path / "s") as again:
@@ -122,10 +167,10 @@ def test_an_interrupt_answers_the_group_and_leaves_the_lead(tmp_path: Path) -> N
 
         jobs = [insert(log, 1), Job(apply)]
         with pytest.raises(KeyboardInterrupt):
-            log.inner.run_jobs_here(jobs)
+            log.inner.run_job(jobs[1], jobs[:1])
         assert all(job.done for job in jobs)
         assert isinstance(jobs[0].error, WalError)
-        assert log.inner.run_jobs_here([insert(log, 3)])
+        log.inner.run_job(insert(log, 3))
         assert log.select("t") == [(0, 0), (3, 0)]
 
 

@@ -71,6 +71,7 @@ from logweir.replication.service.access import Privilege
 from logweir.replication.service.credentials import StoreCredentials
 from logweir.replication.service.sasl import Authenticated, LoginFailed
 from logweir.replication.service.shared import Shared
+from logweir.store.commit.queue import QUICK_BYTES
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import VERSION
 
@@ -137,7 +138,7 @@ class GreenstackService(Service):
             batch.size_bytes,
             lambda works, group: change_works(works, group, self.now()),
             finish_all,
-            is_long=len(batch.requests) > _QUICK_REQUESTS,
+            quick_bytes=QUICK_BYTES if len(batch.requests) <= _QUICK_REQUESTS else 0,
         )
 
     def _committed(self, vclock: VClock) -> None:

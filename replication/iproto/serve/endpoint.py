@@ -65,7 +65,7 @@ from logweir.replication.service.access import (
     denied,
 )
 from logweir.replication.service.shared import as_request_error
-from logweir.store.commit.queue import Job
+from logweir.store.commit.queue import QUICK_BYTES, Job
 from logweir.store.engine.reader import Published
 from logweir.store.schema.definition import SpaceDef
 from logweir.wal.mp import unpack
@@ -418,7 +418,8 @@ class Conversation:
         apply = partial(
             execute_all, events=batch.events, access=access, schema_version=self.instance.version_of
         )
-        job = Job(apply, batch.size_bytes, is_long=batch.is_definition)
+        quick_bytes = 0 if batch.is_definition else QUICK_BYTES
+        job = Job(apply, batch.size_bytes, quick_bytes=quick_bytes)
         self._put_in_line(job, partial(self._deliver, batch))
 
     def _put_in_line(self, job: Job, done: Callable[[Job], None]) -> None:

@@ -10,7 +10,6 @@ Connections that never sent a byte: above `limits.TANK_SILENT_CONNECTIONS` the o
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol
@@ -54,7 +53,8 @@ class TopicStore(ClientTopics, Protocol):
         ...
 
     def on_published(self, callback: Callable[[Iterable[PartitionKey]], None]) -> None:
-        """Call `callback` with the partitions that have grown, or went away, whenever some did."""
+        """Call `callback` with the partitions that have grown, or went away, whenever some did, and
+        behind the outcomes of each `append`."""
         ...
 
 
@@ -77,7 +77,6 @@ class TankService(Service):
         self._silent: dict[ServerSession, Link] = {}
         self._unflushed: dict[Link, None] = {}
         self._stored = self._refused = 0  # bundles that are to be counted
-        self._oldest = 0.0
         topics.on_published(self._published)
 
     def begin(self, link: Link) -> _Conversation:
@@ -109,28 +108,20 @@ class TankService(Service):
                 found.append(Reading("tank", peer, peer, text, lag, "messages"))
         return found
 
-    def published(self, link: Link, results: Sequence[PublishResult], began: float) -> None:
-        """Bundles that came at `began` are stored, or not: tell so, with what else comes in this
-        turn of the loop."""
-        if not self._unflushed:
-            self._oldest = began
-            asyncio.get_running_loop().call_soon(self._flush)
+    def published(self, link: Link, results: Sequence[PublishResult]) -> None:
+        """Bundles are stored, or not: tell so, when the topics have told all of them."""
         self._unflushed[link] = None
         stored = results.count(_STORED)
         self._stored += stored
         self._refused += len(results) - stored
-        self._oldest = min(self._oldest, began)
 
     def _flush(self) -> None:
-        if not self._unflushed:
-            return
         links, self._unflushed = self._unflushed, {}
         self.metrics.answered("tank", self._stored, self._refused)
         self._stored = self._refused = 0
         for link in links:
             with link.guarded():
                 link.flush()
-        self.metrics.committed(asyncio.get_running_loop().time() - self._oldest)
 
     def _close_silent(self) -> None:
         self._silent = {
@@ -141,7 +132,8 @@ class TankService(Service):
             self._silent.pop(oldest).close("too many connections that never sent a byte")
 
     def _published(self, keys: Iterable[PartitionKey]) -> None:
-        self._flush()
+        if self._unflushed:
+            self._flush()
         for key in keys:
             for waiting in self.waiters.waiters(key):
                 conversation = self._conversations.get(waiting.session)
@@ -268,12 +260,11 @@ class _Conversation:
             return
         size = kernel.size_of(appends)
         self._unanswered.add(size)
-        began = self._link.time()
 
         def done(results: list[PublishResult]) -> None:
             session.stored(appends, results)
             self._unanswered.add(-size)
-            self._service.published(self._link, results, began)
+            self._service.published(self._link, results)
 
         self._service.topics.append(appends, done)
 

@@ -46,7 +46,7 @@ class TankProtocol(WireProtocol):
         choice = Choice.of(url, "topics")
         shared = self.shared
         if self.topics is None:
-            self.topics = StoredTopics(shared.log, read_only=shared.options.read_only)
+            self.topics = StoredTopics(shared.log, read_only=shared.options.read_only, line=shared)
             shared.metrics.topics(self.topics.figures)
         topics = self.topics
         made = TankService(

@@ -1,0 +1,187 @@
+"""The line of changes in front of the log, as an event loop sees it.
+
+What was put in line in one turn of the loop goes to the log together. Where that is little, with
+none under way, it is made at once in the loop's own thread, as long as the disk is quick: handing
+it to another thread and back would take longer than the loop stands still. Everything else is left
+to the log's own thread, and so is whatever closes a log file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from logweir.errors import LogweirError
+from logweir.replication.metrics import Metrics
+from logweir.replication.turns import Turn
+from logweir.store.commit.group import Group
+from logweir.store.commit.queue import QUICK_BYTES, Job
+from logweir.store.log import Log
+
+__all__ = ["Line"]
+
+T = TypeVar("T")
+
+_QUICK_SECONDS: Final = 0.002  # when groups take longer they are left to the log's own thread
+_SLOW_COST: Final = 16  # what a slow one counts, and so many quick ones make good: one alone
+_SLOW_LIMIT: Final = 24  # tells little of the disk, two of them with few others between much
+_ASIDE_SECONDS: Final = 0.05  # for so long
+_PARTS_MAX: Final = 64  # of a job: answering so many takes about a turn
+_PARTS_BYTES: Final = 256 * 1024  # so do those of so many bytes, if they have failed
+
+
+class Line:
+    """The line of one store. Belongs to the event loop's thread. `open_views`: how many views of
+    the store that thread keeps open: a change made in it might wait for them for ever."""
+
+    def __init__(self, log: Log, metrics: Metrics) -> None:
+        self.log = log
+        self.metrics = metrics
+        self.open_views = 0
+        self._loop = asyncio.get_running_loop()
+        self._committer = log.inner.committer
+        self._finished: deque[tuple[Job, Callable[[Job], None]]] = deque()
+        self._scheduled = False
+        self._fresh: list[tuple[Job, Callable[[Job], None]]] = []
+        self._joint: dict[Hashable, tuple[Job, list[Any]]] = {}  # that more may come to
+        self._in_line = 0
+        self._aside_until = 0.0
+        self._slow = 0  # how slow the last groups were
+
+    def submit(self, job: Job, done: Callable[[Job], None]) -> None:
+        """Put a change in line; `done` is called in the loop's thread once it is durable."""
+        self._fresh.append((job, done))
+        if len(self._fresh) == 1:
+            self._loop.call_soon(self._put_in_line)
+
+    def submit_part(
+        self,
+        key: Hashable,
+        part: T,
+        size: int,
+        apply: Callable[[Sequence[T], Group], object],
+        done: Callable[[Sequence[T], BaseException | None], None],
+        *,
+        quick_bytes: int = QUICK_BYTES,
+    ) -> None:
+        """Put a change of about `size` bytes of log in line, in one job with those that have the
+        same key and came in this turn of the loop. `apply`, `done`: of the first of them, make and
+        answer all; in order, as those of `submit`. `quick_bytes`: see
+        `Job`."""
+        known = self._joint.get(key)
+        if known is None or len(known[1]) >= _PARTS_MAX or known[0].size >= _PARTS_BYTES:
+            parts: list[T] = []
+            job = Job(partial(apply, parts), quick_bytes=quick_bytes)
+            self._joint[key] = known = job, parts
+            self.submit(job, lambda job: done(parts, job.error))
+        job, parts = known
+        parts.append(part)
+        job.size += size
+        job.quick_bytes = min(job.quick_bytes, quick_bytes)
+
+    def _judge(self, began: float) -> float:
+        """See how quick the disk was. Returns the seconds since `began`."""
+        now = self._loop.time()
+        if now - began <= _QUICK_SECONDS:
+            self._slow = max(self._slow - 1, 0)
+        else:
+            self._slow = min(self._slow + _SLOW_COST, 2 * _SLOW_LIMIT)
+            self._aside_until = now + _ASIDE_SECONDS
+        return now - began
+
+    def _put_in_line(self) -> None:
+        fresh, self._fresh = self._fresh, []
+        self._joint.clear()
+        jobs, load = [], 0.0
+        for job, _ in fresh:
+            jobs.append(job)
+            load += job.load
+        began = self._loop.time()
+        if (
+            not self._in_line
+            and load <= 1
+            and not self.open_views
+            and not self._committer.lock.locked()
+            and not self._committer.writer.is_full
+            and (self._slow < _SLOW_LIMIT or began >= self._aside_until)
+        ):
+            self._make_at_once(fresh, jobs, began)
+            return
+        self._in_line += len(fresh)
+        for job, done in fresh:
+            job.finished = self._finisher(done)
+        jobs[-1].finished = self._finisher(self._timed(fresh[-1][1], began))
+        try:
+            self.log.inner.submit_jobs(jobs)
+        except LogweirError as error:
+            for job in jobs:
+                job.error = error
+                job.finish()
+
+    def _make_at_once(
+        self, fresh: list[tuple[Job, Callable[[Job], None]]], jobs: list[Job], began: float
+    ) -> None:
+        """Make a group here."""
+        job = jobs[-1]
+        try:
+            self.log.inner.run_job(job, jobs[:-1])
+        except Exception as error:
+            if job.error is not error and not isinstance(error, LogweirError):
+                raise
+            for one in jobs:
+                if not one.done:
+                    one.error = error
+            job.error = error  # the change's own: who asked for it is told
+        self.metrics.committed(self._judge(began))
+        for job, done in fresh:
+            done(job)
+
+    def _timed(self, done: Callable[[Job], None], began: float) -> Callable[[Job], None]:
+        """`done`, which also tells how long the changes of one turn took."""
+
+        def timed(job: Job) -> None:
+            self.metrics.committed(self._judge(began))
+            done(job)
+
+        return timed
+
+    def _finisher(self, done: Callable[[Job], None]) -> Callable[[Job], None]:
+        def finished(job: Job) -> None:
+            self._finished.append((job, done))
+            if not self._scheduled:
+                self._scheduled = True
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                    self._loop.call_soon_threadsafe(self._deliver)
+
+        return finished
+
+    def _deliver(self) -> None:
+        """Answer what is done, as far as a turn goes."""
+        self._scheduled = False
+        turn = Turn()
+        while self._finished:
+            if turn.is_over(0):
+                self._scheduled = True
+                self._loop.call_soon(self._deliver)
+                return
+            job, done = self._finished.popleft()
+            self._in_line -= 1
+            done(job)
+
+    async def run(self, job: Job) -> object:
+        """`submit`, and wait for the result. Raises what the job raised."""
+        waiting: asyncio.Future[Job] = self._loop.create_future()
+
+        def done(job: Job) -> None:
+            if not waiting.done():
+                waiting.set_result(job)
+
+        self.submit(job, done)
+        finished = await waiting
+        if finished.error is not None:
+            raise finished.error
+        return finished.result
