@@ -53,6 +53,7 @@ from logweir.replication.topic import kernel
 
 __all__ = [
     "NUMBER_MAX",
+    "SPARSE",
     "BundleHead",
     "Message",
     "check_bundle",
@@ -78,7 +79,9 @@ _CODEC_MASK: Final = 0x03
 _ASSIGNED: Final = 0x7C  # of the flags: count and sparse
 _COUNT_SHIFT: Final = 2
 _COUNT_MASK: Final = 0x0F
-_SPARSE: Final = 0x40
+SPARSE: Final = 0x40
+"""In the first byte of a bundle that says its numbers."""
+
 _RESERVED: Final = 0x80
 _HAS_KEY: Final = 1
 _SAME_TIME: Final = 2
@@ -166,7 +169,7 @@ def read_head(data: Buffer) -> BundleHead:
         count, position = read_varint(data, position)
         if not count:
             raise DecodeError("a bundle of no messages", offset=1)
-    if not flags & _SPARSE:
+    if not flags & SPARSE:
         return BundleHead(codec, count, False, 0, 0, position)
     if len(data) - position < 8:
         raise DecodeError("the first number of a sparse bundle is cut", offset=position)
@@ -346,7 +349,7 @@ def encode_bundle(
 
 def _head_bytes(codec: int, count: int, numbers: tuple[int, int] | None) -> bytes:
     flags = codec | (count << _COUNT_SHIFT if count <= _COUNT_MASK else 0)
-    out = bytearray((flags if numbers is None else flags | _SPARSE,))
+    out = bytearray((flags if numbers is None else flags | SPARSE,))
     if count > _COUNT_MASK:
         out += encode_varint(count)
     if numbers is not None:

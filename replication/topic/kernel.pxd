@@ -2,6 +2,7 @@ cimport cython
 
 cdef unsigned int _HAS_KEY, _SAME_TIME, _NEXT_NUMBER
 cdef unsigned long long HIGHEST
+cdef Py_ssize_t _VIEWED_BYTES
 
 cpdef bint compiled()
 
@@ -69,7 +70,23 @@ cpdef tuple place(
 
 cdef Py_ssize_t varint_size(Py_ssize_t value) noexcept
 
-@cython.locals(
-    raw="const unsigned char*", end=Py_ssize_t, partition=cython.ulonglong, first=cython.ulonglong,
-    at=Py_ssize_t, field=int, value=cython.ulonglong, width=Py_ssize_t)
+@cython.locals(found="unsigned long long[::1]")
 cpdef tuple stored(bytes data)
+
+@cython.locals(at=Py_ssize_t, field=int, value=cython.ulonglong, width=Py_ssize_t)
+cdef int fields(
+    const unsigned char* raw, Py_ssize_t end, unsigned long long[::1] out) except -1
+
+@cython.locals(
+    found="unsigned long long[::1]", small=Py_ssize_t, data=bytes, buffer=bytearray,
+    room="unsigned char[::1]", start=Py_ssize_t, at=Py_ssize_t, end=Py_ssize_t,
+    raw="const unsigned char*", begin=Py_ssize_t, length=Py_ssize_t, framed=Py_ssize_t,
+    rest=cython.ulonglong, is_viewed=bint)
+cpdef tuple chunk(
+    object tuples, unsigned long long partition, Py_ssize_t size, Py_ssize_t limit, list out)
+
+cdef Py_ssize_t _chunked(
+    list out, object view, Py_ssize_t start, Py_ssize_t at, Py_ssize_t size) except -1
+
+cdef Py_ssize_t put_varint(
+    unsigned char[::1] out, Py_ssize_t at, unsigned long long value) noexcept

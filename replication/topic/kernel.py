@@ -7,15 +7,18 @@ file interpreted.
 messages as announced, that each field lies within the bytes, that the numbers of a sparse set rise
 from the first to the last announced, and that nothing is left over. `publish` reads a request that
 publishes. `place` does what nearly all bundles need, and leaves everything else, also whatever is
-wrong, to the ordinary way. It takes types from `kernel.pxd`;
-without a compiler it runs as it stands.
+wrong, to the ordinary way. `chunk` makes an answer of stored bundles. It takes types from
+`kernel.pxd`; without a compiler it runs as it stands.
 """
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from typing import Any
 
 __all__ = [
+    "chunk",
     "compiled",
     "frames",
     "place",
@@ -41,6 +44,7 @@ LEFT_OVER = 3
 BAD_NUMBER = 4
 
 HIGHEST = 0xFFFFFFFFFFFFFFFE
+_VIEWED_BYTES = 4096  # to copy less costs less than to send one part more
 
 
 def compiled() -> bool:
@@ -308,14 +312,19 @@ def tuple_head(partition: int, first: int, last: int, time: int, size: int) -> b
     return bytes(out[: at + 1 + width])
 
 
-def stored(data: bytes) -> tuple[int, int, int]:
-    """Partition and first number of the tuple of a bundle, and where in it the bundle begins.
-    `data`: a tuple of the format of topics."""
-    raw = data
-    end = len(data)
-    partition = 0
-    first = 0
+def stored(data: bytes) -> tuple[int, int, int, int]:
+    """Partition, first and last number of the tuple of a bundle, and where in it the bundle begins.
+    Raises ValueError for what is no tuple of the format of topics."""
+    found = array("Q", bytes(40))
+    fields(data, len(data), found)
+    return found[0], found[1], found[2], found[3]
+
+
+def fields(raw: bytes, end: int, out: Any) -> int:
+    """What `stored` returns, into `out`, and behind it where the bundle ends."""
     at = 1
+    if end > 0 and raw[0] >= 0xDC:
+        at = 3 if raw[0] == 0xDC else 5
     field = 0
     while field < 4:
         value = raw[at] if at < end else 0xC1
@@ -329,16 +338,93 @@ def stored(data: bytes) -> tuple[int, int, int]:
                 value = value << 8 | raw[at]
                 at += 1
                 width -= 1
-        if field == 0:
-            partition = value
-        elif field == 1:
-            first = value
+        if field < 3:
+            out[field] = value
         field += 1
     value = raw[at] if at < end else 0xC1
     if value < 0xC4 or value > 0xC6:
         raise ValueError("no tuple of a bundle")
-    at += 2 if value == 0xC4 else 3 if value == 0xC5 else 5
-    return partition, first, at
+    width = 1 if value == 0xC4 else 2 if value == 0xC5 else 4
+    if width > end - at - 1:
+        raise ValueError("no tuple of a bundle")
+    value = 0
+    while width > 0:
+        at += 1
+        value = value << 8 | raw[at]
+        width -= 1
+    if value > end - at - 1:
+        raise ValueError("no tuple of a bundle")
+    out[3] = at + 1
+    out[4] = at + 1 + value
+    return 0
+
+
+def chunk(
+    tuples: Sequence[bytes], partition: int, size: int, limit: int, out: list[Any]
+) -> tuple[int, int, bool]:
+    """Put the bundles of stored tuples of one partition into `out`, each behind its length, as
+    long as all are `limit` bytes at most; the first of all in any case. `size`: of what is there.
+
+    Small ones are put one behind the other into one buffer, others are views of their tuples.
+    Returns the bytes of all then; the first number of the one that did not fit, 0 if all did; and
+    whether no more are to come, as that one, or one of another partition, was seen.
+    """
+    found = array("Q", bytes(40))
+    small = 0
+    for data in tuples:
+        if len(data) < _VIEWED_BYTES:
+            small += len(data)
+    buffer = bytearray(small)  # more than they need: before a bundle stands less than in its tuple
+    view = memoryview(buffer)
+    room = buffer
+    start = 0
+    at = 0
+    for data in tuples:
+        raw = data
+        fields(raw, len(data), found)
+        if found[0] != partition:
+            return _chunked(out, view, start, at, size), 0, True
+        begin = found[3]
+        end = found[4]
+        length = end - begin
+        framed = length + varint_size(length)
+        if size > 0 and framed > limit - size:
+            return _chunked(out, view, start, at, size), found[1], True
+        size += framed
+        rest = length
+        is_viewed = len(data) >= _VIEWED_BYTES
+        if is_viewed:
+            head = bytearray(framed - length)
+            put_varint(head, 0, rest)
+            if at > start:
+                out.append(view[start:at])
+                start = at
+            out.append(bytes(head))
+            out.append(memoryview(data)[begin:end])
+        else:
+            at = put_varint(room, at, rest)
+            while begin < end:
+                room[at] = raw[begin]
+                at += 1
+                begin += 1
+    return _chunked(out, view, start, at, size), 0, False
+
+
+def _chunked(out: list[Any], view: memoryview, start: int, at: int, size: int) -> int:
+    """`size`, with what was gathered last put into `out`."""
+    if at > start:
+        out.append(view[start:at])
+    return size
+
+
+def put_varint(out: bytearray, at: int, value: int) -> int:
+    """Write `value` as a varint; returns where it ends."""
+    while value >= 0x80:
+        out[at] = value & 0x7F | 0x80
+        value >>= 7
+        at += 1
+    out[at] = value
+    return at + 1
 
 
 def put_uint(out: bytearray, at: int, value: int) -> int:

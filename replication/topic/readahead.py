@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from logweir.errors import LogweirError
 from logweir.limits import TANK_READ_AHEAD_BYTES
-from logweir.replication.topic.partition import Chunk, ChunkMaker
-from logweir.replication.topic.spaces import TopicDef, views_from
+from logweir.replication.topic import kernel
+from logweir.replication.topic.bundle import SPARSE
+from logweir.replication.topic.partition import Chunk
+from logweir.replication.topic.spaces import TopicDef, tuples_from
 from logweir.store import Log
 
 __all__ = ["ReadAhead", "ReadBundles", "ReadKey"]
@@ -90,20 +92,22 @@ class ReadAhead:
     def _read(
         self, topic: TopicDef, partition: int, start: int, limit_bytes: int, last: int
     ) -> ReadBundles:
-        made = ChunkMaker(limit_bytes)
-        following = 0
+        out: list[bytes | memoryview] = []
+        base = size = following = 0
+        is_sparse = is_over = False
         with self._log.read_view() as view:
-            found = views_from(view.engine, topic.space_id, partition, start)
-            while True:
+            found = tuples_from(view.engine, topic.space_id, partition, start)
+            while not is_over:
                 try:
-                    first, data = next(found)
+                    tuples = next(found)
                 except StopIteration:
                     break
                 except LogweirError:
-                    if made:
+                    if size:
                         break  # who asks for what is after is told
                     raise
-                if not made.add(first, data):
-                    following = first
-                    break
-        return ReadBundles(made.chunk(), following, last)
+                size, following, is_over = kernel.chunk(tuples, partition, size, limit_bytes, out)
+                if size and not base:
+                    _, base, _, at = kernel.stored(tuples[0])
+                    is_sparse = bool(tuples[0][at : at + 1] and tuples[0][at] & SPARSE)
+        return ReadBundles(Chunk(base, is_sparse, out, size), following, last)

@@ -24,7 +24,7 @@ with primary key (group, topic, partition); `number` is the next one to be read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -39,7 +39,7 @@ from logweir.store import Log
 from logweir.store.commit.group import Group
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
-from logweir.store.engine.select import Select, select
+from logweir.store.engine.select import Select, pieces, select
 from logweir.store.schema.definition import TOPIC_FIELDS
 from logweir.store.schema.values import LargeTuple
 from logweir.wal.mp import unpack
@@ -51,7 +51,6 @@ __all__ = [
     "Placed",
     "StoredBundle",
     "TopicDef",
-    "bundle_at",
     "bundle_tuple",
     "bundles_from",
     "create_topic",
@@ -63,8 +62,8 @@ __all__ = [
     "set_config",
     "set_partitions",
     "topics_of",
+    "tuples_from",
     "view_config",
-    "views_from",
 ]
 
 TOPIC_SPACE: Final = "logweir_topic"
@@ -219,29 +218,19 @@ def oldest_bundle(engine: Engine, space_id: int, partition: int) -> StoredBundle
     return next(bundles_from(engine, space_id, partition, 0), None)
 
 
-def views_from(
+def tuples_from(
     engine: Engine, space_id: int, partition: int, number: int
-) -> Iterator[tuple[int, memoryview]]:
-    """First number and bytes of each bundle, from the one that holds `number` on; not copied."""
-    found = bundle_at(engine, space_id, partition, number)
-    if found is None:
-        return
-    wanted = Select.of(engine.schema, space_id, [partition, found.first], iterator="GE")
-    for data in select(engine, wanted):
-        place, first, payload = kernel.stored(data)
-        if place != partition:
-            return
-        yield first, memoryview(data)[payload:]
-
-
-def bundle_at(engine: Engine, space_id: int, partition: int, number: int) -> StoredBundle | None:
-    """The bundle that holds `number`, or the next one after it."""
+) -> Iterator[Sequence[bytes]]:
+    """Stored tuples, several at a time, from the bundle on that holds `number`, or the next one
+    after it; behind a partition's follow those of the next."""
     key = [partition, number]
     for data in select(engine, Select.of(engine.schema, space_id, key, iterator="LE", limit=1)):
-        found = _stored(data)
-        if found.partition == partition and found.last >= number:
-            return found
-    return next(bundles_from(engine, space_id, partition, number), None)
+        place, _, last, _ = kernel.stored(data)
+        if place == partition and last >= number:
+            yield (data,)
+            key = [partition, last + 1]
+    for piece in pieces(engine, Select.of(engine.schema, space_id, key, iterator="GE")):
+        yield piece.tuples()
 
 
 def bundles_from(

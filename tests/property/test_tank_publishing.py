@@ -207,11 +207,47 @@ def test_numbers_are_those_of_the_ordinary_way(
 def test_head_of_a_stored_tuple_is_read_back(
     module: ModuleType, numbers: list[int], size: int
 ) -> None:
-    """At all lengths of numbers and of the bundle; a head without its end is refused."""
+    """At all lengths of numbers and of the bundle; what is not whole is refused."""
     head = kernel.tuple_head(*numbers, size)
     whole = head + bytes(size)
-    assert module.stored(whole) == (numbers[0], numbers[1], len(head))
-    header = 2 if size < 0x100 else 3 if size < 0x10000 else 5
-    for end in range(1, len(head) - header + 1):
+    assert module.stored(whole) == (*numbers[:3], len(head))
+    wide = b"\xdc\x00\x06" + whole[1:] + b"\x07"  # another client's, with a field more
+    assert module.stored(wide) == (*numbers[:3], len(head) + 2)
+    for end in (*range(len(head)), len(whole) - 1):
         with pytest.raises(ValueError, match="no tuple"):
-            module.stored(head[:end])
+            module.stored(whole[:end])
+
+
+@KERNELS
+@given(
+    st.lists(st.sampled_from([1, 2, 127, 128, 4081, 4082, 4096, 70_000]), min_size=1, max_size=9),
+    st.integers(0, 3),
+    st.integers(1, 90_000),
+    st.integers(0, 9),
+)
+def test_chunk_of_stored_tuples(
+    module: ModuleType, sizes: list[int], started: int, limit: int, border: int
+) -> None:
+    """Whole bundles behind their lengths, the first in any case, of one partition, within the
+    limit; one that has a field more is cut like the others."""
+    bundles = [bytes((number + 1,)) * size for number, size in enumerate(sizes)]
+    tuples = [
+        kernel.tuple_head(3 if number < border else 4, 10 + number, 10 + number, 0, len(data))
+        + data
+        for number, data in enumerate(bundles)
+    ]
+    tuples[-1] = b"\x96" + tuples[-1][1:] + b"\x07"
+    expected, size, following, is_over = b"", started, 0, False
+    for number, data in enumerate(bundles):
+        framed = encode_varint(len(data)) + data
+        if number >= border:
+            is_over = True
+            break
+        if size and size + len(framed) > limit:
+            following, is_over = 10 + number, True
+            break
+        expected += framed
+        size += len(framed)
+    out: list[bytes] = []
+    assert module.chunk(tuples, 3, started, limit, out) == (size, following, is_over)
+    assert b"".join(out) == expected

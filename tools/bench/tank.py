@@ -7,7 +7,7 @@ bundle by bundle on the same disk (with sync). Lone: bundles of one message, eac
 before is answered. Latency: from the first byte of a publish to the
 arrival at a consumer that waits. Waiting: what connections that wait cost in memory and processor
 time. Rates depend on what else the machine does; so the processor time of the serving process is
-told too.
+told too. Small: the fetch again, of bundles of one message.
 
 A round is long enough to be a measurement: some tenths of a second of the slower case, so that one
 wait for the processor, or for the disk, does not decide it; and with durability `write` a round is
@@ -63,6 +63,7 @@ BUNDLES: Final = 400
 """That are fetched, so many times in a round:"""
 
 FETCHES: Final = 16
+_SMALL_FETCHES: Final = 4
 PUBLISHED: Final = {"write": 2000, "fsync": 400}
 """Bundles in a round, by durability."""
 
@@ -77,12 +78,14 @@ _FRAME: Final = struct.Struct("<BI")
 class TankFigures:
     """What was measured. The first of each list of results is the raw machine.
 
-    `cpu`: processor time of the raw machine over that of the broker, for the same bytes, both in
-    the serving process; `lone_cpu_us`, by durability: of the broker for a bundle of one message,
-    with the system's work of a sync; `latency_ms`: by durability.
+    `fetch_small`: of bundles of one message; `cpu`: processor time of the raw machine over that of
+    the broker, for the same bytes, both in the serving process; `lone_cpu_us`, by durability: of
+    the broker for a bundle of one message, with the system's work of a sync; `latency_ms`: by
+    durability.
     """
 
     fetch: list[Result]
+    fetch_small: list[Result]
     publish_write: list[Result]
     publish_fsync: list[Result]
     cpu: dict[str, float]
@@ -91,8 +94,8 @@ class TankFigures:
     waiting: dict[str, float]
 
 
-def _bundle() -> bytes:
-    messages = [Message(0, 1, None, os.urandom(MESSAGE_BYTES)) for _ in range(MESSAGES)]
+def _bundle(count: int = MESSAGES) -> bytes:
+    messages = [Message(0, 1, None, os.urandom(MESSAGE_BYTES)) for _ in range(count)]
     return encode_bundle(messages, compress=False)
 
 
@@ -257,21 +260,20 @@ def _publish(peer: _Peer, frames: list[bytes]) -> float:
         while sent < len(frames) and sent - done < IN_FLIGHT:
             peer.socket.sendall(frames[sent])
             sent += 1
-        assert peer.frame() == 5
+        assert peer.frame() > 4
     return time.perf_counter() - start
 
 
-def _fetch_all(peer: _Peer, bundles: int, bundle_bytes: int, times: int) -> float:
-    """Fetch everything in requests of 4 MiB, so often; seconds."""
-    per_fetch = max(1, (FETCH_BYTES) // (bundle_bytes + len(encode_varint(bundle_bytes))))
+def _fetch_all(peer: _Peer, messages: int, framed_bytes: int, times: int) -> float:
+    """Fetch everything, bundles of so many messages and bytes, in requests of 4 MiB; so often;
+    seconds."""
+    step = FETCH_BYTES // framed_bytes * messages
     start = time.perf_counter()
     for _ in range(times):
-        number = 1
-        while number <= bundles * MESSAGES:
+        for number in range(1, BUNDLES * MESSAGES + 1, step):
             part = FetchPart("bench", 0, number, FETCH_BYTES)
             peer.socket.sendall(encode_request(Fetch(1, (("bench", (part,)),))))
-            assert peer.frame() > bundle_bytes
-            number += per_fetch * MESSAGES
+            assert peer.frame() > framed_bytes
     return time.perf_counter() - start
 
 
@@ -314,8 +316,8 @@ def _topic(port: int) -> _Peer:
     return peer
 
 
-def _publish_frame(bundle: bytes) -> bytes:
-    return encode_request(Publish(1, (("bench", (PublishPart("bench", 0, bundle),)),)))
+def _publish_frame(bundle: bytes, times: int = 1) -> bytes:
+    return encode_request(Publish(1, (("bench", (PublishPart("bench", 0, bundle),) * times),)))
 
 
 @dataclass(slots=True)
@@ -356,26 +358,30 @@ def _publishing(
 
 
 def _fetching(
-    directory: Path, rounds: int, progress: Callable[[int], None] | None
+    directory: Path, messages: int, times: int, rounds: int, progress: Callable[[int], None] | None
 ) -> tuple[list[Result], float, dict[str, float]]:
-    data = _bundle()
+    """Bundles of so many messages, all so many times in a round."""
+    data = _bundle(messages)
+    bundles = BUNDLES * MESSAGES // messages
     framed = encode_varint(len(data)) + data
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "raw").write_bytes(framed * BUNDLES)
+    (directory / "raw").write_bytes(framed * bundles)
     spent = _Spent()
     with _server(directory, "write") as (tank, file, _):
         peer, other = _topic(tank), _Peer(file)
-        _publish(peer, [_publish_frame(data)] * BUNDLES)
-        size = len(framed) * BUNDLES
+        together = min(bundles // BUNDLES, 200)
+        _publish(peer, [_publish_frame(data, together)] * (bundles // together))
+        size = len(framed) * bundles
         _read_file(other, size, 1)
-        _fetch_all(peer, BUNDLES, len(data), 1)
-        units = size * FETCHES
+        _fetch_all(peer, messages, len(framed), 1)
         cases = [
-            spent.case("sendfile", lambda: _read_file(other, size, FETCHES), units),
-            spent.case("fetch", lambda: _fetch_all(peer, BUNDLES, len(data), FETCHES), units),
+            spent.case("sendfile", lambda: _read_file(other, size, times), size * times),
+            spent.case(
+                "fetch", lambda: _fetch_all(peer, messages, len(framed), times), size * times
+            ),
         ]
         results = compare(cases, rounds=rounds, progress=progress)
-        waiting = _waiting(tank)
+        waiting = _waiting(tank) if messages == MESSAGES else {}
         peer.socket.close()
         other.socket.close()
     shutil.rmtree(directory)
@@ -450,14 +456,20 @@ def run_tank(
     """Measure everything. `directory`: on the disk to be measured; a temporary one unless given."""
     with tempfile.TemporaryDirectory(dir=directory, prefix="tank-bench-") as name:
         base = Path(name)
-        fetch, fetch_cpu, waiting = _fetching(base / "fetch", rounds, progress)
+        fetch, fetch_cpu, waiting = _fetching(base / "fetch", MESSAGES, FETCHES, rounds, progress)
+        small, small_cpu, _ = _fetching(base / "small", 1, _SMALL_FETCHES, rounds, progress)
         write = _publishing(base / "write", "write", rounds, progress)
         fsync = _publishing(base / "fsync", "fsync", rounds, progress)
         return TankFigures(
             fetch,
+            small,
             write.results,
             fsync.results,
-            {"fetch": fetch_cpu, "publish, durability write": write.cpu},
+            {
+                "fetch": fetch_cpu,
+                "fetch, bundles of one message": small_cpu,
+                "publish, durability write": write.cpu,
+            },
             {"write": write.lone_cpu_us, "fsync": fsync.lone_cpu_us},
             {"write": write.latency_ms, "fsync": fsync.latency_ms},
             waiting,
@@ -478,6 +490,7 @@ def to_json(figures: TankFigures) -> dict[str, Any]:
         "bundles_fetched": BUNDLES * FETCHES,
         "fetch_bytes": FETCH_BYTES,
         "fetch": [each.to_json() for each in figures.fetch],
+        "fetch_small": [each.to_json() for each in figures.fetch_small],
         "publish_write": [each.to_json() for each in figures.publish_write],
         "publish_fsync": [each.to_json() for each in figures.publish_fsync],
         "cpu_ratio": _rounded(figures.cpu),

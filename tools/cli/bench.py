@@ -216,7 +216,9 @@ def _tank(out: Output, folder: Path, rounds: int) -> None:
         out.json({"suite": "tank", **tank.to_json(figures)})
         return
     title = {"bundle_messages": tank.MESSAGES, "message_bytes": tank.MESSAGE_BYTES}
-    _show(out, "fetch", {**title, "fetch_bytes": tank.FETCH_BYTES}, "bytes/s", figures.fetch)
+    for count, results in ((tank.MESSAGES, figures.fetch), (1, figures.fetch_small)):
+        sizes = {**title, "bundle_messages": count, "fetch_bytes": tank.FETCH_BYTES}
+        _show(out, "fetch", sizes, "bytes/s", results)
     for mode, results in (("write", figures.publish_write), ("fsync", figures.publish_fsync)):
         batch = {**title, "in_flight": tank.IN_FLIGHT, "durability": mode}
         _show(out, "publish", batch, "bundles/s", results)
