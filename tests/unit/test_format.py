@@ -117,6 +117,12 @@ def test_size_limit_counts_header_and_offsets() -> None:
     )
     indexed = TupleFormat([FieldDef("a"), FieldDef("b")], [[PartDef(1, FieldType.STRING)]])
     assert indexed.offsets_bytes == 4
+    for parts, count in (
+        ([PartDef(0, FieldType.STRING)], 0),
+        ([PartDef(1, FieldType.STRING), PartDef(0, FieldType.STRING)], 1),
+        ([PartDef(0, FieldType.STRING, path="[1]")], 1),
+    ):
+        assert TupleFormat([], [parts]).offsets_bytes == 4 * count
     assert refusal(indexed, pack([1, "x" * room]))[0] == 110
 
 

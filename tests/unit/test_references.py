@@ -163,6 +163,10 @@ def test_log_that_is_removed_leaves_its_tuples_in_the_state(tmp_path: Path) -> N
             assert seen == [list(row) for row in kept]
         assert int(first.stem) not in files_referred_to(log)
         assert references(log) == 1  # of the newest log
+        held = [
+            os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")
+        ]
+        assert not any(str(first) in name for name in held)  # the last view ended: it is closed
         assert log.select("t")[:-1] == kept
     with topic(tmp_path) as log:
         assert log.select("t")[:-1] == kept

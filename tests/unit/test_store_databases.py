@@ -111,3 +111,18 @@ def test_there_is_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
             make_spaces(log)
         assert log.replace("t", ("a", 1)) == ("a", 1)
         assert log.get("t", "a") == ("a", 1)
+
+
+@pytest.mark.parametrize("keys", [b"acb", b"bac", b"acbd", b"cba", b"abc"])
+def test_entries_are_loaded_in_any_order(keys: bytes, tmp_path: Path) -> None:
+    """A snapshot has its tuples in the order of who wrote it."""
+    (tmp_path / "state").mkdir()
+    state = State(tmp_path / "state")
+    state.open()
+    pairs = [(bytes((key,)), bytes((key, key))) for key in keys]
+    txn = state.begin()
+    txn.load(512, 0, pairs)
+    txn.commit()
+    with state.read() as txn:
+        assert list(txn.items(512, 0)) == sorted(pairs)
+    state.close(clean=False)

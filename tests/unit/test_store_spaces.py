@@ -7,9 +7,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from support.compiled import columns_of
 
 import logweir
 from logweir.errors import ErrorCode, RequestError
+from logweir.store.engine.request import Request
+from logweir.wal.mp import pack
+from logweir.wal.xrow import GROUP_LOCAL, RowType
 
 ENDS = ["close", "kill", "power cut"]
 
@@ -38,6 +42,25 @@ def test_local_rows_stay_and_count_apart(how: str, tmp_path: Path) -> None:
     with again(log, how) as log:
         assert log.select("here") == [(1,), (2,), (3,)]
         assert log.vclock.lsn(0) == 3
+
+
+def test_rows_of_a_local_space_are_of_no_instance_however_they_are_made(tmp_path: Path) -> None:
+    """Who replicates the log passes over them by their group."""
+    with logweir.open(tmp_path) as log:
+        space = log.create_space("here", [("id", "unsigned")], local=True)
+        before = log.vclock
+        log.insert("here", (1,))
+        log.append("here", [(2,), (3,)])
+        with log.transaction() as tx:
+            tx.insert("here", (4,))
+            tx.delete("here", 1)
+        request = Request(RowType.INSERT, space, tuple=pack([5]))
+        data, columns = columns_of([(request, True)], [space])
+        log.inner.run(lambda group: group.execute_batch(data, columns, [space], limit_bytes=1))
+        rows = [row for transaction in log.rows(before) for row in transaction.rows]
+    assert [(row.replica_id, row.group_id, row.lsn) for row in rows] == [
+        (0, GROUP_LOCAL, lsn) for lsn in range(1, 7)
+    ]
 
 
 @pytest.mark.parametrize("how", ENDS)

@@ -12,7 +12,7 @@ from samples import sample
 from support.icu import needs_icu
 
 import logweir
-from logweir.errors import RequestError
+from logweir.errors import ErrorCode, RequestError
 from logweir.limits import UPDATE_OPERATIONS
 from logweir.store.engine.request import Request
 from logweir.store.engine.update import apply_update, apply_upsert, check_ops
@@ -242,6 +242,13 @@ def test_an_operation_inside_a_changed_value_is_refused() -> None:
         [["#", "doc.l[1]", 1], ["=", "doc.l[1].x", 1]],
     ):
         assert refusal(OLD, *ops)[0] in (29, 201)
+
+
+def test_a_field_behind_the_next_one_of_an_inner_array_is_not_there() -> None:
+    """It may be set where the array ends, and not further on, wherever it begins."""
+    old = [1, "abc", {"a": {"x": 1}, "l": [10, 20, 30]}]
+    assert update(old, ["=", "doc.l[4]", 40])[2]["l"] == [10, 20, 30, 40]
+    assert refusal(old, ["=", "doc.l[5]", 50])[0] == ErrorCode.NO_SUCH_FIELD_NAME
 
 
 def test_keys_that_are_integers_are_deleted_rightly() -> None:
