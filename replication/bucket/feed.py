@@ -197,7 +197,8 @@ def _take(
     elif kind in _PUTS:
         data = columns.tuple_bytes(row)
         assert data is not None
-        found.append(Change(unpack_item(data), False, None, signature, timestamp, False, *place))
+        item = unpack_item(data)
+        found.append(Change(item, False, None, signature, timestamp, not item.fits, *place))
     elif kind == RowType.UPDATE:
         (key,) = unpack(columns.key_bytes(row) or b"\x90")
         found.append(Change(Item(key), False, None, signature, timestamp, True, *place))

@@ -39,6 +39,7 @@ from enum import IntEnum
 from typing import Any, Final, Protocol
 
 from logweir.errors import DecodeError
+from logweir.limits import TAP_KEY_BYTES
 from logweir.wal.mp import pack, unpack
 
 __all__ = [
@@ -134,6 +135,13 @@ class Item:
     def is_expired(self, now: float) -> bool:
         """Whether it is gone at `now`, in Unix seconds."""
         return 0 < self.expiry <= now
+
+    @property
+    def fits(self) -> bool:
+        """Whether these protocols could have written it: its numbers are no larger than theirs, and
+        its key is one. Others may put any tuple of the format into the space."""
+        numbers = self.flags >> 32 | self.vbucket >> 16 | self.datatype >> 8 | self.compression >> 7
+        return not numbers and 0 < len(self.key) <= TAP_KEY_BYTES
 
 
 def pack_item(item: Item) -> bytes:

@@ -10,6 +10,7 @@ cdef Py_ssize_t _VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE
 cdef Py_ssize_t _KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END
 cdef Py_ssize_t _FLAGS_AT, _FLAGS_END, _TAIL_AT, _META_AT, _META_END, _TTL
 cdef Py_ssize_t _COMPRESSION, _DATE_AT, _MARKS
+cdef u64 _KEY_MAX
 
 cdef u64 load2(Source data, Py_ssize_t at) noexcept
 

@@ -13,6 +13,8 @@ import logweir.wal.kernel as rows
 
 COMPILED = not __file__.endswith(".py")
 
+_KEY_MAX = 250  # limits.TAP_KEY_BYTES
+
 # Of an item: numbers, and where its parts stand in its tuple.
 (_VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE) = range(5)
 (_KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END) = range(5, 10)
@@ -161,7 +163,7 @@ def item_end(data: bytes, at: int, end: int, fields: list[int]) -> int:
         or fields[_FLAGS] >> 32  # for C a constant of 32 bits would be an object
         or fields[_EXPIRY] >> 32
         or fields[_DATATYPE] > 0xFF
-        or fields[_KEY_END] - fields[_KEY_AT] > 0xFFFF
+        or not 0 < fields[_KEY_END] - fields[_KEY_AT] <= _KEY_MAX
     ):
         return -1
     return at

@@ -305,3 +305,43 @@ def test_a_plain_delete_reaches_every_vbucket(tmp_path: Path, scheme: str) -> No
             for follower, keys in zip(followers, ([b"k1", b"k3"], [b"k3"]), strict=True):
                 follower.wait(lambda: [*held(follower)] == keys)  # noqa: B023
             assert [*held(upstream)] == [b"k1", b"k3"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "row"),
+    [
+        ("tap", (b"odd", 0, b"v", 1 << 32, 0, 1, 0, 0, "", b"")),
+        ("tap", (b"", 0, b"v", 0, 0, 1, 0, 0, "", b"")),
+        ("greenstack", (b"odd", 0, b"v", 1 << 32, 0, 1, 0, 0, "", b"")),
+    ],
+    ids=["tap-flags", "tap-key", "greenstack-flags"],
+)
+def test_a_tuple_that_cannot_be_told_holds_up_until_it_is_gone(
+    tmp_path: Path, scheme: str, row: tuple[object, ...]
+) -> None:
+    """Another protocol wrote it. Then followers go on, though it stands in the log."""
+    with serve(tmp_path / "a", scheme) as upstream:
+        fill(upstream, range(2))
+        with following(tmp_path / "f", scheme, upstream.port) as follower:
+            follower.wait(lambda: len(held(follower)) == 2)
+            upstream.log.replace("b", row)
+            fill(upstream, range(3))
+            follower.wait(lambda: follower.server.status()["sources"][0]["last_error"])
+            assert len(held(follower)) == 2
+            upstream.log.delete("b", row[0])
+            follower.wait(lambda: len(held(follower)) == 3)
+
+
+@BOTH
+def test_the_removal_of_what_cannot_be_told_is_told(tmp_path: Path, scheme: str) -> None:
+    """Its tombstone has the same numbers."""
+    with serve(tmp_path / "a", scheme) as upstream, ExitStack() as stack:
+        fill(upstream, range(1))
+        follower = stack.enter_context(following(tmp_path / "f", scheme, upstream.port))
+        follower.wait(lambda: len(held(follower)) == 1)
+        row = (b"k000000", 0, b"", 1 << 32, 0, 2, 0, 0, "", b"")
+        with upstream.log.transaction() as tx:
+            tx.replace("b", row)
+            tx.delete("b", row[0])
+        follower.wait(lambda: not held(follower))
+        assert follower.server.status()["sources"][0]["last_error"] == ""

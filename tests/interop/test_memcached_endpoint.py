@@ -537,3 +537,22 @@ def test_a_consumer_that_stops_acknowledging_costs_one_window(tmp_path: Path) ->
         server.wait(lambda: not streaming.producer.has_room)
         assert streaming.producer.unacknowledged_bytes < 5 * 1024 * 1024
         assert client.ask(Packet(Opcode.GET, b"k8999"))[0].status == 0
+
+
+def test_an_item_that_no_packet_tells_is_refused_alone(tmp_path: Path) -> None:
+    """Another protocol wrote its numbers. An expiry that is too late is the latest one."""
+    rows: dict[bytes, tuple[int, int, int]] = {
+        b"flags": (1 << 32, 0, 0), b"type": (0, 0, 256), b"late": (0, 1 << 33, 0), b"is": (7, 0, 0),
+    }  # fmt: skip
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        for key, (flags, expiry, datatype) in rows.items():
+            server.log.replace("b", (key, 0, b"v", flags, expiry, 1, datatype, 0, "", b""))
+        told = client.ask(*(Packet(Opcode.GET, key) for key in rows))
+        wanted = [Status.INTERNAL, Status.INTERNAL, Status.SUCCESS, Status.SUCCESS]
+        assert [answer.status for answer in told] == wanted
+        assert [answer.extras for answer in told[2:]] == [bytes(4), b"\0\0\0\x07"]
+        (touched, got) = client.ask(
+            Packet(Opcode.TOUCH, b"flags", extras=bytes(4)), Packet(Opcode.GETM, b"late")
+        )
+        assert touched.status == Status.INTERNAL
+        assert got.extras == bytes(4) + b"\xff" * 4

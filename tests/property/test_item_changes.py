@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import logweir
@@ -153,6 +153,10 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
 @given(
     st.lists(STORED, max_size=3),
     st.lists(st.tuples(KINDS, STEPS, ITEMS), min_size=1, max_size=6),
+)
+@example(  # what is behind the digits is no part of the value
+    [(Item(b"k", value=b"9", flags=1), 0)],
+    [(change.DECREMENT, 1, Item(b"k")), (change.INCREMENT, 7, Item(b"k"))],
 )
 def test_the_compiled_computer_is_the_plain_one(
     sides: tuple[Side, Side],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +161,14 @@ def test_what_is_answered_as_a_read_is_one() -> None:
     wire = interpreted(runs.kernel)
     kinds = {wire._GET, wire._SIMPLE, wire._FETCH}
     assert {opcode for opcode in range(256) if wire.KINDS[opcode] in kinds} <= READS
+
+
+def test_an_item_fits_that_these_protocols_could_have_written() -> None:
+    """Any other tuple of the format is another protocol's."""
+    largest = Item(b"k" * 250, 0xFFFF, flags=0xFFFF_FFFF, datatype=0xFF, compression=0x7F)
+    assert largest.fits
+    assert Item(b"k").fits
+    for field in ("vbucket", "flags", "datatype", "compression"):
+        assert not replace(largest, **{field: getattr(largest, field) + 1}).fits
+    assert not Item(b"k" * 251).fits
+    assert not Item(b"").fits

@@ -25,6 +25,7 @@ from logweir.limits import (
     GREENSTACK_WINDOW_MAX_BYTES,
     GREENSTACK_WINDOW_MIN_BYTES,
 )
+from logweir.replication.bucket.item import VBUCKETS
 from logweir.replication.greenstack.push.pushing import (
     Choice,
     Names,
@@ -129,14 +130,16 @@ class Outgoing:
         if item is None:
             opcode, payload = Opcode.TRUNCATE, encode_bucket(row.bucket)
         else:
-            document = document_of(item)
-            if self.choice.keys_only:
-                document = replace(document, value=b"")
-            flex[FlexKey.VBUCKET] = item.vbucket.to_bytes(2, "big")
             if row.is_removal:
                 opcode, payload = Opcode.REMOVE, encode_remove(item.key, item.cas)
             else:
+                document = document_of(item)
+                if self.choice.keys_only:
+                    document = replace(document, value=b"")
                 opcode, payload = Opcode.MUTATION, document.encode()
+            # Nobody was told of an item that has none.
+            vbucket = item.vbucket if item.vbucket < VBUCKETS else 0
+            flex[FlexKey.VBUCKET] = vbucket.to_bytes(2, "big")
         flags = Flag.QUIET | Flag.MORE if has_more else Flag.QUIET
         frame = Frame(opcode, payload=payload, flags=flags, flex=flex)
         self._is_inside = has_more

@@ -56,7 +56,12 @@ from logweir.replication.memcached.wire.messages import (
     decode_tap,
     encode_tap,
 )
-from logweir.replication.memcached.wire.mutations import MutationRun, encode_mutations
+from logweir.replication.memcached.wire.mutations import (
+    LATEST,
+    MutationRun,
+    check_item,
+    encode_mutations,
+)
 from logweir.replication.session import Outbox
 
 __all__ = ["Producer", "StreamOptions", "mutation_of"]
@@ -264,7 +269,8 @@ class Producer(Generic[Position]):
     ) -> int:
         """Items from number `first` on, as many as make one piece and as there is room for; the
         same packets as by `put`. Returns the number of the next. `wanted`, `unix_now`: see
-        `mutations.encode_mutations`; `places`: returns the positions after items, by number."""
+        `mutations.encode_mutations`; `places`: returns the positions after items, by number. Of one
+        that no packet can tell: with `places` `first` is returned, else raises `DecodeError`."""
         form = self._keys_only | self._fix_flags << 1 | self._options.with_private << 2
         begin = partial(encode_mutations, tuples, first, wanted=wanted, now=unix_now, form=form)
         run = self._begin_run(begin) if self._acks else begin(opaque=self.opaque)
@@ -281,6 +287,8 @@ class Producer(Generic[Position]):
         item = unpack_item(tuples[first])
         is_wanted = item.vbucket < VBUCKETS and wanted[item.vbucket]
         if is_wanted and item.ttl and not item.is_expired(unix_now):
+            if not item.fits and places is not None:
+                return first
             self.put(mutation_of(item), now, None if places is None else places((first,))(0))
         return first + 1
 
@@ -532,7 +540,8 @@ class Producer(Generic[Position]):
 
 
 def mutation_of(item: Item) -> TapMessage:
-    """An item as a message."""
+    """An item as a message. Raises `DecodeError` for one that no packet can tell."""
+    check_item(item)
     return TapMessage(
         Opcode.TAP_MUTATION,
         item.key,
@@ -540,7 +549,7 @@ def mutation_of(item: Item) -> TapMessage:
         item.vbucket,
         item.cas,
         item.flags,
-        item.expiry,
+        min(item.expiry, LATEST),
         item.datatype,
         item.meta,
         ttl=item.ttl,

@@ -33,14 +33,14 @@ from logweir.replication.bucket.feed import (
     located,
     vbucket_table,
 )
-from logweir.replication.bucket.item import VBUCKETS, VbucketState
+from logweir.replication.bucket.item import VBUCKETS, VbucketState, unpack_item
 from logweir.replication.bucket.store import GroupItems
 from logweir.replication.memcached.push.names import LABEL, NamedStream
 from logweir.replication.memcached.push.plan import Plan, plan_new, plan_resumed
 from logweir.replication.memcached.push.stream import Producer, mutation_of
 from logweir.replication.memcached.wire.codec import Opcode
 from logweir.replication.memcached.wire.messages import Connect, Opaque, Option, TapMessage
-from logweir.replication.memcached.wire.mutations import touched_vbuckets
+from logweir.replication.memcached.wire.mutations import is_key, touched_vbuckets
 from logweir.replication.stream.hub import Reader, Window
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
@@ -506,6 +506,8 @@ class Streaming:
             return None
         if item.vbucket >= VBUCKETS or (wanted is not None and item.vbucket not in wanted):
             return None
+        if change.is_removal and not is_key(item.key):
+            return None  # nobody was told of it
         if change.is_removal:
             return TapMessage(
                 Opcode.TAP_DELETE,
@@ -541,9 +543,22 @@ class Streaming:
         row = 0
         while row < len(tuples):
             await self._takes()
+            begun = row
             row = self.producer.put_tuples(tuples, row, wanted, now, self._link.time(), places)
             self._link.flush()
+            if row == begun and places is not None:
+                await self._put_present(tuples[row], places((row,))(0))
+                row += 1
         await asyncio.sleep(0)
+
+    async def _put_present(self, data: bytes, position: VClock) -> None:
+        """Give what stands now in place of a tuple that no packet can tell. Raises `DecodeError`
+        if that is one, too."""
+        change = Change(unpack_item(data), False, position, 0, 0.0, partial=True)
+        for one in self.feed.resolved((change,))[0]:
+            message = self._message(one, self.wanted)
+            if message is not None:
+                await self._put(message, position)
 
     async def _takes(self) -> None:
         """Wait until the consumer takes more."""

@@ -72,6 +72,7 @@ from logweir.replication.memcached.wire.codec import (
     encode_answer,
 )
 from logweir.replication.memcached.wire.messages import Opaque, PacketFlag, TapMessage, decode_tap
+from logweir.replication.memcached.wire.mutations import LATEST, check_item
 
 __all__ = [
     "READS",
@@ -415,16 +416,18 @@ def item_of(message: TapMessage) -> Item:
 
 def item_answer(request: Packet, item: Item, *, won: bool = False) -> bytes:
     """The answer to GET, GAT or TOUCH if there is an item. `won`: it tells to make another
-    value."""
+    value. Raises `DecodeError` for one that no packet can tell."""
+    check_item(item)
     with_key = plain_opcode(request.opcode) in _WITH_KEY
     with_expiry = request.opcode in _WITH_EXPIRY
     is_touch = request.opcode == Opcode.TOUCH
     datatype = 0 if is_touch else item.datatype
+    expiry = min(item.expiry, LATEST)
     if with_expiry:
         datatype = item.marks & MARK_STALE | WON if won else item.marks
     return encode_answer(
         request,
-        extras=item.flags.to_bytes(4, "big") + (item.expiry.to_bytes(4, "big") * with_expiry),
+        extras=item.flags.to_bytes(4, "big") + (expiry.to_bytes(4, "big") * with_expiry),
         key=item.key if with_key else b"",
         value=b"" if is_touch else item.value,
         cas=item.cas,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
-from logweir.errors import LimitExceeded, RequestError
+from logweir.errors import DecodeError, LimitExceeded, RequestError
 from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket.batch import Said
 from logweir.replication.bucket.item import unpack_item
@@ -161,7 +161,11 @@ class RequestRun:
         packet, numbers[kernel.AT] = self.request(at)
         won, old, end, new, new_end = results[number * kernel.RESULTS + 3 :][:5]
         data = made[old:end] if end else made[new:new_end]
-        answer = item_answer(packet, unpack_item(data), won=won > 0)
+        try:
+            answer = item_answer(packet, unpack_item(data), won=won > 0)
+        except DecodeError as error:
+            _log.warning("memcached.request_failed", opcode=packet.opcode, error=str(error))
+            answer = encode_answer(packet, Status.INTERNAL)
         numbers[kernel.USED] = used + len(answer)
         numbers[kernel.COUNT] = number + 1
         return bytearray(memoryview(out)[:used]) + answer + bytearray(room)

@@ -6,13 +6,25 @@ from array import array
 from dataclasses import dataclass
 from typing import Final
 
-from logweir.replication.bucket.item import VBUCKETS, unpack_item
+from logweir.errors import DecodeError
+from logweir.replication.bucket.item import VBUCKETS, Item, unpack_item
 from logweir.replication.memcached.wire import pushkernel
 from logweir.store.schema.bulk import interpret_calls
 
-__all__ = ["MutationRun", "encode_mutations", "touched_vbuckets"]
+__all__ = [
+    "LATEST",
+    "MutationRun",
+    "check_item",
+    "encode_mutations",
+    "is_key",
+    "touched_vbuckets",
+]
+
+LATEST: Final = 0xFFFF_FFFF
+"""The latest expiry that packets can tell, in Unix seconds; told of all later ones."""
 
 _NO_ENDS: Final = array("Q")
+_KEYS_END: Final = 1 << 16
 _PIECE_BYTES: Final = 120 * 1024
 _PIECE_PACKETS: Final = _PIECE_BYTES // 41
 _MANY: Final = 1 << 62
@@ -33,6 +45,22 @@ class MutationRun:
     count: int
     opaque: int
     ends: array[int]
+
+
+def is_key(key: bytes) -> bool:
+    """Whether a packet can have such a key."""
+    return 0 < len(key) < _KEYS_END
+
+
+def check_item(item: Item) -> None:
+    """Raises `DecodeError` for an item that no packet can tell: not these protocols have written
+    it."""
+    if item.flags >> 32 or item.datatype >> 8 or not is_key(item.key):
+        raise DecodeError(
+            f"item {item.key[:64]!r} has a key of {len(item.key)} bytes, flags {item.flags} and "
+            f"data type {item.datatype}, which no packet has",
+            hint="another protocol wrote this tuple into the bucket's space: replace or delete it",
+        )
 
 
 def encode_mutations(
