@@ -204,14 +204,16 @@ class ServerSession(BaseSession[Event]):
         if self._text is not None:
             data, text_problem = self._text.feed(data)
         is_text, takes_runs = self._text is not None, self._takes_runs()
-        if takes_runs and not self._slots and (is_text or not self.kept_bytes):
+        if takes_runs and not self._slots and (is_text or not self._packets):
             data = data[self.read(data) :]  # lines have become whole packets
-            if not (data or self.kept_bytes or self._text):
+            if not (data or self._packets or self._text):
                 return ()
         pieces, problem = self._packets.feed_runs(data, take_run) if data else ((), None)
         problem = problem or text_problem
-        self.kept_bytes = len(self._packets) + (0 if self._text is None else len(self._text))
-        self._unit_deadline = now + FRAME_SECONDS if self.kept_bytes else None
+        self.kept_bytes = self._packets.kept_bytes
+        if self._text is not None:
+            self.kept_bytes += self._text.kept_bytes
+        self._unit_deadline = now + FRAME_SECONDS if self._packets or self._text else None
         events: list[Event] = []
         run: list[Packet | RequestRun] = []
         for piece in pieces:

@@ -248,6 +248,26 @@ def test_a_frame_that_does_not_go_on_ends_the_connection() -> None:
     assert session.close_reason
 
 
+@pytest.mark.parametrize(
+    ("begun", "kept"),
+    [
+        (b"set k 0 0 60000000\r\n", 0),
+        (encode_request(Packet(Opcode.SET, b"k", bytes(1_300_000), bytes(8)))[:100], 0),
+        (b"set k 0 0 1000\r\nvalue", 21),
+        (encode_request(Packet(Opcode.SET, b"k", bytes(1000), bytes(8)))[:100], 100),
+    ],
+    ids=["long-line", "long-packet", "line", "packet"],
+)
+def test_what_is_passed_over_takes_no_memory(begun: bytes, kept: int) -> None:
+    """And is waited for as long as any other rest of a frame."""
+    session = ServerSession(Settings(bytes), 0.0)
+    session.receive_data(begun, 5.0)
+    assert session.kept_bytes == kept
+    assert session.next_deadline() == 5.0 + FRAME_SECONDS
+    session.deadline_passed(5.0 + FRAME_SECONDS)
+    assert session.close_reason
+
+
 def test_deregister_is_the_owners_affair() -> None:
     """It carries the name."""
     session = ServerSession(Settings(bytes), 0.0)

@@ -228,8 +228,13 @@ class PacketBuffer:
         self._problem: DecodeError | LimitExceeded | None = None
 
     def __len__(self) -> int:
-        """Bytes of a packet that is not whole yet, those passed over included."""
+        """Bytes of a packet that is not whole yet, those still to be passed over included."""
         return self._kept.size_bytes + self._skip_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """Those that are in memory."""
+        return self._kept.size_bytes
 
     def feed(self, data: bytes) -> tuple[list[Packet], DecodeError | LimitExceeded | None]:
         """The packets that are whole now, and what ends the connection after them, if anything.

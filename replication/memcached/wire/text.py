@@ -55,8 +55,13 @@ class TextCodec:
         self.tell = self._teller.tell
 
     def __len__(self) -> int:
-        """Bytes of a command that is not whole yet, those passed over included."""
+        """Bytes of a command that is not whole yet, those still to be passed over included."""
         return self._kept.size_bytes + self._pass_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """Those that are in memory."""
+        return self._kept.size_bytes
 
     def feed(self, data: bytes) -> tuple[bytes, LimitExceeded | None]:
         """The binary requests of the commands that are whole now, and what ends the connection
