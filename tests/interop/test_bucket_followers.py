@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -345,3 +346,6 @@ def test_the_removal_of_what_cannot_be_told_is_told(tmp_path: Path, scheme: str)
             tx.delete("b", row[0])
         follower.wait(lambda: not held(follower))
         assert follower.server.status()["sources"][0]["last_error"] == ""
+        noted = [row[4] / 1000 for row in follower.log.select(positions.POSITION_SPACE)]
+        assert noted
+        assert all(abs(seconds - time.time()) < 600 for seconds in noted)
