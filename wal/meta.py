@@ -30,7 +30,7 @@ from logweir.errors import DecodeError
 from logweir.limits import META_BYTES
 from logweir.wal.vclock import VClock
 
-__all__ = ["FILE_KINDS", "FileKind", "Meta", "decode_meta"]
+__all__ = ["FILE_KINDS", "FileKind", "Meta", "decode_meta", "parse_uuid"]
 
 FileKind = Literal["XLOG", "SNAP", "VYLOG"]
 FILE_KINDS: Final = ("XLOG", "SNAP", "VYLOG")
@@ -77,7 +77,8 @@ class Meta:
 
 
 @lru_cache(16)  # the files of a folder name the same one
-def _uuid(text: str) -> uuid.UUID | None:
+def parse_uuid(text: str) -> uuid.UUID | None:
+    """An UUID in its usual form; None for another."""
     return None if _UUID.fullmatch(text) is None else uuid.UUID(text)
 
 
@@ -118,7 +119,7 @@ def decode_meta(data: bytes) -> tuple[Meta, int]:
         if key == "Version":
             program = value
         elif key in ("Instance", "Server"):
-            instance = _uuid(value)
+            instance = parse_uuid(value)
             if instance is None:
                 raise DecodeError(f"{key} {value[:40]!r} is not a UUID", offset=at)
         elif key in ("VClock", "PrevVClock"):

@@ -59,6 +59,7 @@ from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.firstspaces import first_spaces
 from logweir.store.schema.jsonpath import PathError
 from logweir.store.schema.row import read_row, row_numbers
+from logweir.wal.meta import parse_uuid
 from logweir.wal.vclock import VClock
 
 __all__ = ["Change", "ChangeKind", "Definitions", "HasRows", "Schema", "alter_error"]
@@ -96,6 +97,10 @@ _space_of = lru_cache(maxsize=128)(decode_space)
 _REMEMBERED: Final[
     dict[tuple[int, bytes, int, int, bool], tuple[SpaceDef | None, Change | None]]
 ] = {}
+_EMPTY: Final = b"\x90"
+_VARIANTS: Final = 0xE0
+"""The ninth byte of an UUID is below it, for a Tarantool."""
+
 _REMEMBERED_MOST: Final = 1024
 _REMEMBERED_BYTES: Final = 4096
 """Of a row. Those of a new folder have 546 at most."""
@@ -238,7 +243,7 @@ class Schema:
         elif space_id == SystemSpace.SEQUENCE_DATA:
             self.sequence(row_numbers(new or old or b"", 1)[0])
         elif space_id == SystemSpace.SCHEMA:
-            _check_schema_row(old, new)
+            _check_schema_row(old, new, trusted)
         if change is not None and change.kind in ("create", "drop", "alter"):
             self.version += 1
         return change
@@ -454,23 +459,25 @@ def check_cluster_row(old: bytes | None, new: bytes | None, own_replica_id: int)
         )
     if new is None:
         return
-    instance = _uuid_of(new)
-    if not instance.int:
-        shown = read_row(new)[1:2]
-        raise RequestError(ErrorCode.INVALID_UUID, f"Invalid UUID: {''.join(map(str, shown))}")
+    instance = _need_uuid(new)
     if old is not None and _uuid_of(old) != instance:
         raise RequestError(
             ErrorCode.UNSUPPORTED, "Space _cluster does not support updates of instance uuid"
         )
 
 
-def _uuid_of(data: bytes) -> uuid.UUID:
-    """The instance of a row of `_cluster`, the nil UUID if there is none."""
+def _need_uuid(data: bytes) -> uuid.UUID:
+    """That of a row of `_cluster` or `_schema`. Raises 64 for one that no Tarantool would read."""
+    found = _uuid_of(data)
+    if found is None or not found.int or found.bytes[8] >= _VARIANTS:
+        shown = read_row(data)[1:2]
+        raise RequestError(ErrorCode.INVALID_UUID, f"Invalid UUID: {''.join(map(str, shown))}")
+    return found
+
+
+def _uuid_of(data: bytes) -> uuid.UUID | None:
     row = read_row(data)
-    try:
-        return uuid.UUID(row[1] if len(row) > 1 and isinstance(row[1], str) else "")
-    except ValueError:
-        return uuid.UUID(int=0)
+    return parse_uuid(row[1]) if len(row) > 1 and isinstance(row[1], str) else None
 
 
 # --- checks ---------------------------------------------------------------------------------------
@@ -557,8 +564,12 @@ def _check_sequence_part(index: IndexDef, space: SpaceDef, use: SequenceUse) -> 
         )
 
 
-def _check_schema_row(old: bytes | None, new: bytes | None) -> None:
-    if new is None and old is not None and read_row(old)[:1] == ["cluster"]:
+def _check_schema_row(old: bytes | None, new: bytes | None, trusted: bool) -> None:
+    if read_row(new or old or _EMPTY)[:1] != ["cluster"]:
+        return
+    if new is not None and not trusted:
+        _need_uuid(new)
+    elif new is None:
         raise RequestError(
             ErrorCode.REPLICASET_UUID_IS_RO,
             "Can't reset replica set UUID: it is already assigned",

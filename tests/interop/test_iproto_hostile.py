@@ -20,9 +20,10 @@ import logweir
 from interop import functions
 from interop.rawclient import RawClient
 from interop.serving import Serving
-from logweir.errors import ErrorCode
+from logweir.errors import ErrorCode, RemoteProtocolError, Unreachable
 from logweir.limits import LOGIN_TRIES, UPSTREAM_WAITING_BYTES
 from logweir.replication.iproto.client_session import Rows, Subscribed
+from logweir.replication.iproto.follow.join import join
 from logweir.replication.iproto.follow.upstream import connect
 from logweir.replication.iproto.serve import endpoint
 from logweir.replication.iproto.wire import codec
@@ -211,6 +212,30 @@ def test_garbage_of_a_master_ends_the_connection(
         assert serving.log.get("t", 100) == (100, "ours")
     with logweir.open(folder) as log:
         assert log.get("t", 100) == (100, "ours")
+
+
+@pytest.mark.parametrize(
+    ("space_id", "values"),
+    [
+        (272, ["cluster", "no UUID"]),
+        (272, ["cluster"]),
+        (272, []),
+        (272, {}),
+        (320, [1, 7]),
+        (320, [1, "no UUID"]),
+        (288, [512]),
+    ],
+)
+def test_definitions_of_a_copy_that_are_none_are_told(
+    tmp_path: Path, space_id: int, values: Any
+) -> None:
+    """By a typed error; nothing is left."""
+    begin = codec.encode_vclock_answer(VClock(), replica_id=5, replicaset=None)
+    bad = codec.frame(pack({0: 2, 3: 1, 4: 1.5}) + pack({0x10: space_id, 0x21: values}))
+    with FakeMaster(b"", replicaset=None, answer=begin + bad) as master:
+        with pytest.raises((RemoteProtocolError, Unreachable)):
+            asyncio.run(join(parse_url(master.url), tmp_path / "copy"))
+        assert not list(tmp_path.iterdir())
 
 
 def test_rows_of_unknown_spaces_and_raft_frames(folder: Path) -> None:

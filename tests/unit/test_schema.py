@@ -307,6 +307,9 @@ def schema_space(row: list[Any]) -> SpaceDef:
         (330, None, [280, 1], 137),
         (330, None, [999, 1], 36),
         (272, ["cluster", "x"], None, 65),
+        (272, ["cluster", "x"], ["cluster", "y"], 64),
+        (272, None, ["cluster"], 64),
+        (272, None, ["cluster", "00000000-0000-4000-e000-000000000001"], 64),
         (285, None, [7, 1], 145),
         (340, None, [512, 7, False], 145),
         (276, [0, "none", 1, "BINARY", "", {}], None, 173),
@@ -400,6 +403,8 @@ def test_rows_that_are_not_there_change_nothing(schema: Schema) -> None:
     assert apply(schema, 280, [700, 1, "x"], None) is None
     assert apply(schema, 288, [512, 9, "x"], None) is None
     assert apply(schema, 272, None, ["max_id", 700]) is None
+    assert apply(schema, 272, None, ["cluster", "00000000-0000-4000-8000-000000000001"]) is None
+    assert schema.apply(272, None, pack(["cluster", "of a log"]), trusted=True) is None
     assert apply(schema, 330, [512, 1], None) is None
     with pytest.raises(RequestError):
         apply(schema, 288, None, {})
@@ -422,6 +427,9 @@ def test_old_rows_of_sequence_uses_mean_the_first_part(schema: Schema) -> None:
         (None, [7, "00000000-0000-4000-8000-000000000001"], 128),
         (None, [1, "00000000-0000-0000-0000-000000000000"], 64),
         (None, [1, "what"], 64),
+        (None, [1, "{00000000000040008000000000000001}"], 64),
+        (None, [1, "urn:uuid:00000000-0000-4000-8000-000000000001"], 64),
+        (None, [1, "00000000-0000-4000-f000-000000000001"], 64),
         (
             [1, "00000000-0000-4000-8000-000000000001"],
             [1, "00000000-0000-4000-8000-000000000002"],

@@ -109,6 +109,12 @@ class _Copy:
                 self.snapshot.abort()
 
     def _look(self, space_id: int, tuples: list[bytes]) -> None:
+        try:
+            self._note(space_id, tuples)
+        except (ValueError, TypeError, AttributeError, LookupError) as error:
+            raise RemoteProtocolError(f"a tuple of space {space_id} is malformed") from error
+
+    def _note(self, space_id: int, tuples: list[bytes]) -> None:
         if space_id == _SCHEMA_ID:
             for row in map(unpack, tuples):
                 if row[0] == "cluster":
