@@ -58,7 +58,7 @@ from logweir.store.schema.definition import (
 from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.firstspaces import first_spaces
 from logweir.store.schema.jsonpath import PathError
-from logweir.store.schema.row import read_row, row_numbers
+from logweir.store.schema.row import i64, read_row, row_numbers
 from logweir.wal.meta import parse_uuid
 from logweir.wal.vclock import VClock
 
@@ -242,6 +242,8 @@ class Schema:
             change = self._sequence_use_row(old, new)
         elif space_id == SystemSpace.SEQUENCE_DATA:
             self.sequence(row_numbers(new or old or b"", 1)[0])
+            if new is not None and not trusted:
+                i64(read_row(new), 1)
         elif space_id == SystemSpace.SCHEMA:
             _check_schema_row(old, new, trusted)
         if change is not None and change.kind in ("create", "drop", "alter"):

@@ -50,6 +50,7 @@ from logweir.store.engine.select import Select, select
 from logweir.store.engine.update import apply_update
 from logweir.store.schema.definition import LOGIN_METHOD, SystemSpace
 from logweir.store.schema.fieldtype import FieldType
+from logweir.store.schema.row import check_identifier
 from logweir.store.view import get
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
@@ -71,6 +72,7 @@ _FUNCTION_VALUES: Final[Mapping[int, tuple[frozenset[str], str]]] = {
 order in which a real one looks."""
 _LANGUAGE_BEFORE: Final = 8
 _VERIFIER_CHARACTERS: Final = 28
+_FUNCTION_MOST: Final = 32_000
 _OBJECT_SPACES: Final[Mapping[str, SystemSpace]] = {
     "space": SystemSpace.SPACE,
     "function": SystemSpace.FUNC,
@@ -352,9 +354,12 @@ def _function(row: Row) -> Row:
 
 
 def _check_function(row: Row) -> None:
-    """What a row of `_func` holds, as far as a real one looks at it. Raises 23, 50, 100."""
+    """What a row of `_func` holds, as far as a real one looks at it. Raises 23, 50, 70, 100."""
+    check_identifier(row[2])
     name, language = row[2], str(row[4]).upper() if len(row) > 4 else "LUA"
     for field_no, (known, reason) in _FUNCTION_VALUES.items():
+        if field_no == _LANGUAGE_BEFORE and row[0] > _FUNCTION_MOST:
+            raise _no_function(name, "function id is too big")
         if field_no == _LANGUAGE_BEFORE and language not in ("LUA", "C", "SQL_BUILTIN"):
             text = f"Unsupported language '{row[4]}' specified for function '{name}'"
             raise RequestError(ErrorCode.FUNCTION_LANGUAGE, text)
@@ -380,10 +385,11 @@ def _no_function(name: object, reason: str) -> RequestError:
 
 
 def _check_user(row: Row) -> None:
-    """What a row of `_user` holds. Raises 43, 84."""
+    """What a row of `_user` holds. Raises 43, 70, 84."""
     kind, name = row[3], row[2]
     if kind not in ("user", "role"):
         raise _no_user(name, "unknown user type")
+    check_identifier(name)
     auth = row[4] if len(row) > 4 else {}
     if kind == "role" and auth not in ({}, []):
         text = f"Failed to create role '{name}': authentication data can not be set for a role"
