@@ -54,6 +54,7 @@ __all__ = [
     "arrow_schema",
     "check_columns",
     "ddl",
+    "quoted",
     "widened",
 ]
 
@@ -119,7 +120,12 @@ def check_columns(
 
 def ddl(names: Sequence[str], types: Mapping[str, str] = COLUMNS) -> str:
     """The schema of these columns as Spark reads it."""
-    return ", ".join(f"`{name.replace('`', '``')}` {types[name]}" for name in names)
+    return ", ".join(f"{quoted(name)} {types[name]}" for name in names)
+
+
+def quoted(name: str) -> str:
+    """A column's name as it stands in expressions of Spark."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def arrow_schema(names: Sequence[str], types: Mapping[str, str] = COLUMNS) -> pa.Schema:

@@ -24,6 +24,7 @@ import pyarrow as pa
 from logweir.errors import ConfigError, CorruptFile
 from logweir.limits import READ_WINDOW_BYTES, TOPIC_TUPLE_BYTES
 from logweir.pipeline.checkpoints import query_id
+from logweir.pipeline.columns import quoted
 from logweir.pipeline.jobs.places import PART, Place, Written, told_as
 from logweir.pipeline.jobs.work import per_item
 from logweir.wal.failpoint import failpoint
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = [
+    "CSV",
     "MANIFEST",
     "SPARKS_OWN",
     "batches_into",
@@ -48,6 +50,14 @@ MANIFEST: Final = "_SUCCESS"
 
 SPARKS_OWN: Final = ("file", "hdfs", "s3a", "viewfs", "dbfs", "wasb", "wasbs")
 """Schemes of places that Spark reaches by itself, and reads and writes in its own way."""
+
+CSV: Final = {
+    "header": "true",
+    "escape": '"',
+    "ignoreLeadingWhiteSpace": "false",
+    "ignoreTrailingWhiteSpace": "false",
+}
+"""How CSV is written and read: quotes are doubled, and spaces belong to values."""
 
 _LINE_BYTES: Final = 2 * TOPIC_TUPLE_BYTES
 """The longest line that is taken: of the largest tuple, in base64."""
@@ -127,12 +137,12 @@ def _lines(frame: DataFrame, format: str) -> DataFrame:
 
     if format == "parquet" or (format == "json" and frame.columns == ["value"]):
         return frame
-    every = sql.struct(*(sql.col(f"`{name}`") for name in frame.columns))
+    every = sql.struct(*(sql.col(quoted(name)) for name in frame.columns))
     if format == "json":
         return frame.select(sql.to_json(every, {"ignoreNullFields": "false"}).alias("value"))
     header = io.StringIO()
     csv.writer(header, lineterminator="").writerow(frame.columns)
-    return frame.select(sql.to_csv(every, {"escape": '"'}).alias(header.getvalue()))
+    return frame.select(sql.to_csv(every, CSV).alias(header.getvalue()))
 
 
 def named_files(place: Place) -> list[Place]:

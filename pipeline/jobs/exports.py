@@ -25,8 +25,9 @@ import pyarrow as pa
 from logweir.errors import ConfigError
 from logweir.pipeline.cells import json_texts, placed
 from logweir.pipeline.checkpoints import query_id
+from logweir.pipeline.columns import quoted
 from logweir.pipeline.frames import scan, scan_options
-from logweir.pipeline.jobs.commits import SPARKS_OWN, batches_into, check_new, put_frame
+from logweir.pipeline.jobs.commits import CSV, SPARKS_OWN, batches_into, check_new, put_frame
 from logweir.pipeline.jobs.delta import DeltaPlace, appending, delta
 from logweir.pipeline.jobs.folding import looking, prepare
 from logweir.pipeline.jobs.mirror import MIRROR_COLUMNS, MIRROR_ROWS, begin_mirror, merging
@@ -233,7 +234,7 @@ def _written(frame: DataFrame, target: Path, format: str) -> Exported:
 
 def _write(frame: DataFrame, to: str, format: str) -> None:
     if format == "csv":
-        _csv(frame).write.csv(to, header=True, escape='"')
+        _csv(frame).write.options(**CSV).csv(to)
     elif format == "json" and frame.columns == ["value"]:
         frame.write.text(to)
     elif format == "json":
@@ -249,7 +250,7 @@ def _csv(frame: DataFrame) -> DataFrame:
     from pyspark.sql import functions as sql
 
     binary = [name for name, kind in frame.dtypes if kind == "binary"]
-    return frame.withColumns({name: sql.base64(sql.col(f"`{name}`")) for name in binary})
+    return frame.withColumns({name: sql.base64(sql.col(quoted(name))) for name in binary})
 
 
 # --- continuous -----------------------------------------------------------------------------------
@@ -314,7 +315,7 @@ def cdc(
         return writer.foreachBatch(batches_into(Place(to), checkpoint, format)).start()
     _check_owner(to, checkpoint)
     if format == "csv":
-        writer = writer.option("header", True)
+        writer = writer.options(**CSV)
     query = writer.format(format).start(to)
     _note_owner(to, str(query.id))
     return query

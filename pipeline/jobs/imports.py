@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from logweir.errors import ConfigError
-from logweir.pipeline.jobs.commits import SPARKS_OWN, read_places
+from logweir.pipeline.jobs.commits import CSV, SPARKS_OWN, read_places
 from logweir.pipeline.jobs.places import Place
 from logweir.pipeline.jobs.typed import TypedColumns
-from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
+from logweir.pipeline.jobs.work import Told, mapped, typed_errors, watched
 from logweir.pipeline.options import STAGE, absolute, scheme_of, target_folder
 from logweir.store import Log
 from logweir.store import open as open_log
@@ -41,6 +41,8 @@ __all__ = ["FORMATS", "Imported", "import_frame", "import_rows", "pack_batches"]
 
 FORMATS: Final = ("parquet", "csv", "json")
 _PACKED_DDL: Final = "rows INT, tuples BINARY"
+_CSV: Final = {**CSV, "multiLine": "true", "nullValue": "\0null\0"}
+"""How CSV is read: values may have lines, and nothing is null, while "" is an empty text."""
 _FIELD_TYPES: Final = {
     "tinyint": "integer",
     "smallint": "integer",
@@ -99,7 +101,7 @@ def import_rows(
         elif format == "parquet":
             frame = spark.read.parquet(*texts)
         elif format == "csv":
-            frame = spark.read.csv(texts, header=True, escape='"')
+            frame = spark.read.options(**_CSV).csv(texts)
         else:
             frame = spark.read.json(texts)
         is_base64 = format != "parquet"
@@ -157,7 +159,7 @@ def _import(
     def convert(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from pack_batches(found, batches, is_base64)
 
-    packed = frame.mapInArrow(carrying(convert), _PACKED_DDL)
+    packed = mapped(frame, convert, _PACKED_DDL)
     for row in packed.toLocalIterator(prefetchPartitions=True):
         tuples = bytes(row[1])
         if is_plain:

@@ -24,6 +24,7 @@ import pyarrow as pa
 from logweir.errors import ConfigError, CorruptBlock, DecodeError, RequestError
 from logweir.limits import VCLOCK_COMPONENTS
 from logweir.pipeline.checkpoints import query_id
+from logweir.pipeline.columns import quoted
 from logweir.pipeline.jobs.delta import DeltaPlace, delta, noting
 from logweir.pipeline.jobs.folding import Prepared
 from logweir.pipeline.jobs.places import told_as
@@ -195,9 +196,11 @@ def _merge(table: Any, rows: pa.RecordBatchReader, is_emptied: bool, marked: Any
         target_alias="t",
         commit_properties=marked,
     )
+    # What deltalake 1.6 makes of all columns fails where a name has a backtick.
+    columns = {quoted(name): f"s.{quoted(name)}" for name in rows.schema.names if name != _GONE}
     merge.when_matched_delete(f"s.{_GONE}")
-    merge.when_matched_update_all(f"NOT s.{_GONE}", except_cols=[_GONE])
-    merge.when_not_matched_insert_all(f"NOT s.{_GONE}", except_cols=[_GONE])
+    merge.when_matched_update(columns, f"NOT s.{_GONE}")
+    merge.when_not_matched_insert(columns, f"NOT s.{_GONE}")
     if is_emptied:
         merge.when_not_matched_by_source_delete()
     merge.execute()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from logweir.errors import WalError
-from logweir.pipeline.jobs.work import carrying
+from logweir.pipeline.jobs.work import mapped
 from logweir.pipeline.options import is_url, scheme_of, shown
 from logweir.pipeline.storage import connect, inside
 from logweir.wal.failpoint import failpoint
@@ -104,8 +104,7 @@ class Place:
         """Let tasks put the rows of a DataFrame, or what `before` makes of them, there. Raises what
         tasks raise."""
         put = self.writing(schema, ending)
-        work = carrying(lambda batches: put(before(batches)))
-        rows = frame.mapInArrow(work, _WRITTEN_DDL).collect()
+        rows = mapped(frame, lambda batches: put(before(batches)), _WRITTEN_DDL).collect()
         return [(one["name"], one["rows"], one["size"]) for one in rows]
 
     def writing(self, schema: pa.Schema, ending: str = "parquet") -> Writing:

@@ -387,17 +387,20 @@ def test_a_new_space_has_the_types_that_are_told(
 
 
 @pytest.mark.parametrize("format", ["csv", "json"])
-def test_binary_fields_come_back_from_base64(
+def test_bytes_and_texts_come_back_from_text(
     spark: SparkSession, tmp_path: Path, format: str
 ) -> None:
-    """What Spark writes of bytes into text; text that is none of it is refused, with its column."""
-    fields = [("id", "unsigned"), ("data", "varbinary")]
+    """What Spark writes of bytes, and any texts, in columns of any names; text that is no base64 is
+    refused, with its column."""
+    texts = ["", None, " a ", "b\r\nc\n", 'd"e', '"', "f\\", '\\"g,h', "null", "\t"]
+    note = {"name": 'n,o"te', "type": "string", "is_nullable": True}
+    fields = [("id", "unsigned"), note, ("da.t`a", "varbinary")]
     store, out, copy = tmp_path / "store", tmp_path / "out", tmp_path / "copy"
     for path in (store, copy):
         with logweir.open(path, **OPTIONS) as log:
             log.create_space("pieces", format=fields)
     with logweir.open(store, **OPTIONS) as log:
-        pieces = [(number, bytes([0xFF, 0, number])) for number in range(5)]
+        pieces = [(number, text, bytes([0xFF, 0, number])) for number, text in enumerate(texts)]
         for one in pieces:
             log.insert("pieces", one)
     pipeline.export(spark, store, out, what="state", space="pieces", format=format)
@@ -405,8 +408,10 @@ def test_binary_fields_come_back_from_base64(
     with logweir.open(copy, create=False, **OPTIONS) as log:
         assert [tuple(row) for row in log.select("pieces")] == pieces
     wrong = tmp_path / f"wrong.{format}"
-    wrong.write_text("id,data\n9,no*base64\n" if format == "csv" else '{"id": 9, "data": "*"}\n')
-    with pytest.raises(DecodeError, match=r"'data' has .* no varbinary"):
+    wrong.write_text(
+        "id,da.t`a\n9,no*base64\n" if format == "csv" else '{"id": 9, "da.t`a": "*"}\n'
+    )
+    with pytest.raises(DecodeError, match=r"'da\.t`a' has .* no varbinary"):
         pipeline.import_rows(spark, wrong, copy, "pieces", format=format)
 
 

@@ -28,7 +28,11 @@ deltalake = pytest.importorskip("deltalake")
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-FORMAT = [("Id", "unsigned"), ("n", "integer"), {"name": "S s", "type": "any", "is_nullable": True}]
+FORMAT = [
+    ("Id", "unsigned"),
+    ("n", "integer"),
+    {"name": "S.`s", "type": "any", "is_nullable": True},
+]
 
 
 def change(folder: Path, seed: int, count: int) -> None:
@@ -64,7 +68,7 @@ def wanted(folder: Path) -> list[Any]:
 def shown(table: Path | str) -> list[Any]:
     rows = DeltaPlace(str(table)).table().to_pyarrow_table().to_pylist()
     found = sorted((unpack(row["_tuple"]) for row in rows), key=lambda one: one[0])
-    columns = sorted((int(row["Id"]), int(row["n"]), row["S s"], row["_rest"]) for row in rows)
+    columns = sorted((int(row["Id"]), int(row["n"]), row["S.`s"], row["_rest"]) for row in rows)
     assert columns == [
         (
             *one[:2],
