@@ -26,6 +26,7 @@ import gc
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -43,7 +44,8 @@ from logweir.wal.crc32c import checksum
 from logweir.wal.damage import Damage
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.endmark import EndMark, load_end_mark
-from logweir.wal.filesystem import FileSystem, each, explain
+from logweir.wal.filesystem import OS, FileSystem, each, explain
+from logweir.wal.lease import leased
 from logweir.wal.meta import FileKind
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.settled import ALL_SETTLED, Settled
@@ -178,8 +180,9 @@ def _plan(options: ScanOptions, waits: bool, looks: bool) -> Plan:
             said = load_end_mark(folder.path, folder.filesystem)  # before the folder is listed
             says = _says_from(folder) if _searches(options, waits, looks) else None
             look = partial(_looked_in, says=says)
-            index, wanted = _index(folder, options, look)
-            found = _sources(folder, index, wanted, options, len(sources), waits, looks)
+            with leased(folder.path) if folder.filesystem is OS else nullcontext():
+                index, wanted = _index(folder, options, look)
+                found = _sources(folder, index, wanted, options, len(sources), waits, looks)
             if found and "xlog" in options.kinds:
                 lost = lost_behind(said, index, folder.filesystem, options)
                 found[-1] = found[-1]._replace(lost=lost)

@@ -17,6 +17,8 @@ from typer.testing import CliRunner
 import logweir
 from logweir import pipeline
 from logweir.errors import CorruptBlock, PositionUnavailable, WalError
+from logweir.pipeline.frames import scan_options
+from logweir.pipeline.plan import plan
 from logweir.recovery import repair, restore
 from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.store.recover import checkpoint
@@ -238,6 +240,7 @@ def run_command(*words: str | Path) -> int:
 READERS: dict[str, Callable[[Path, Path], int]] = {
     "read": lambda folder, _: sum(1 for _ in logweir.read(folder)),
     "batches": lambda folder, _: sum(one.num_rows for one in pipeline.batches(folder)),
+    "plan": lambda folder, _: len(plan(scan_options(folder)).sources),
     "diff": lambda folder, scratch: len(list(compare_states(folder, folder, scratch))),
     "cat": lambda folder, _: run_command("cat", folder),
     "verify": lambda folder, _: run_command("verify", folder),
