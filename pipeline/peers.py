@@ -37,7 +37,7 @@ from logweir.replication.urls import Url
 from logweir.wal.columns import RowColumns
 from logweir.wal.vclock import VClock
 
-__all__ = ["messages", "numbers", "positions", "rows"]
+__all__ = ["messages", "numbers", "positions", "replicaset", "rows"]
 
 _ACKNOWLEDGE_SECONDS: Final = 0.5
 _SILENCE_SECONDS: Final = 30.0
@@ -111,6 +111,11 @@ def positions(url: Url) -> tuple[VClock, VClock]:
     return ballot.gc_vclock.without_local(), ballot.vclock.without_local()
 
 
+def replicaset(url: Url) -> uuid.UUID:
+    """The replica set that a server is of. Raises `Unreachable`, `SourceStopped`."""
+    return asyncio.run(_replicaset(url))
+
+
 def rows(url: Url, start: VClock, end: VClock) -> Iterator[RowColumns]:
     """The rows after `start`, as far as they come until all up to `end` are there, in pieces.
 
@@ -121,11 +126,11 @@ def rows(url: Url, start: VClock, end: VClock) -> Iterator[RowColumns]:
 
 
 async def _rows(url: Url, start: VClock, end: VClock) -> AsyncIterator[RowColumns]:
-    replicaset = await _replicaset(url)
+    of = await _replicaset(url)
     async with connect(url) as (upstream, _, ballot):
         if not start.covers(ballot.gc_vclock.without_local()):
             raise _gone(url, start, ballot)
-        upstream.session.subscribe(uuid.uuid4(), replicaset, start, anonymous=True)
+        upstream.session.subscribe(uuid.uuid4(), of, start, anonymous=True)
         upstream.link.flush()
         await upstream.expect(Subscribed)
         reached = start

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -25,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 
 from logweir.errors import ConfigError, PositionUnavailable
 from logweir.pipeline.options import ORIGIN, ScanOptions, parse_vclock
-from logweir.pipeline.streams import check_stream_options, from_offset, to_offset
+from logweir.pipeline.streams import check_stream_options, from_offset, of_store, to_offset
 from logweir.replication.protocols import parse_url
 from logweir.replication.urls import Url
 from logweir.wal.vclock import VClock
@@ -126,9 +127,9 @@ class PeerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         from logweir.pipeline.peers import positions
 
         if self._options.start not in ("earliest", "latest"):
-            return to_offset(parse_vclock("from", self._options.start))
+            return self._offset(parse_vclock("from", self._options.start))
         oldest, newest = positions(peer_url(self._options))
-        return to_offset(oldest if self._options.start == "earliest" else newest)
+        return self._offset(oldest if self._options.start == "earliest" else newest)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember where the server is now."""
@@ -136,11 +137,24 @@ class PeerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the server is."""
-        return to_offset(from_offset(start).merge(self._target or self._newest()))
+        return self._offset(self._position(start).merge(self._target or self._newest()))
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """The same, for the query's progress."""
-        return to_offset(self._target or self._newest())
+        return self._offset(self._target or self._newest())
+
+    def _offset(self, vclock: VClock) -> dict[str, Any]:
+        return {"replicaset": self._replicaset, **to_offset(vclock)}
+
+    def _position(self, offset: dict[str, Any]) -> VClock:
+        return of_store(offset, "replicaset", self._replicaset, self._options.url)
+
+    @cached_property
+    def _replicaset(self) -> str:
+        """Whose positions are alike."""
+        from logweir.pipeline.peers import replicaset
+
+        return str(replicaset(peer_url(self._options)))
 
     def _newest(self) -> VClock:
         """The server's vclock; asked a few times a second at most."""
@@ -154,7 +168,7 @@ class PeerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[PeerPartition]:
         """One task."""
-        first, last = from_offset(start), from_offset(end)
+        first, last = self._position(start), from_offset(end)
         return [] if first == last else [PeerPartition(first, last)]
 
     def read(self, partition: Any) -> Iterator[Any]:

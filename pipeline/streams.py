@@ -2,9 +2,10 @@
 
 An offset of a log is ``{"vclock": {"1": 441274}}``: keys are strings in ascending number, since the
 engine compares offsets as JSON text. That of a folder names the store, since the vclock of another
-one means nothing: ``{"instance": "3d2f…", "vclock": {"1": 4711}}``. `initialOffset` is asked on
-a fresh checkpoint only; a batch whose offsets are logged is read again after a restart, by
-`partitions` alone; `commit` comes late and changes nothing. Source: Spark 4.3.0, observed.
+one means nothing: ``{"instance": "3d2f…", "vclock": {"1": 4711}}``; that of a server names its
+replica set. `initialOffset` is asked on a fresh checkpoint only; a batch whose offsets are logged
+is read again after a restart, by `partitions` alone; `commit` comes late and changes nothing. Source:
+Spark 4.3.0, observed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from logweir.pipeline.plan import Split
     from logweir.pipeline.tail import Caps, Tail
 
-__all__ = ["TailPartition", "TailReader", "from_offset", "read_part", "to_offset"]
+__all__ = ["TailPartition", "TailReader", "from_offset", "of_store", "read_part", "to_offset"]
 
 _NOT_IN_STREAMS = (
     *("kinds", "recursive", "vclock_from", "vclock_to", "replica_id", "lsn_from", "lsn_to"),
@@ -54,6 +55,20 @@ def from_offset(offset: Mapping[str, Any]) -> VClock:
             f"holds the offset {offset!r:.200}, which is not of this source.",
             hint="give each query its own checkpoint",
         ) from error
+
+
+def of_store(offset: Mapping[str, Any], named: str, store: str, where: str) -> VClock:
+    """The position in an offset, which must be one of this store, as `named` says there. `where`:
+    its address. Raises `ConfigError`."""
+    known = offset.get(named, "")
+    if known and known != store:
+        raise ConfigError(
+            "checkpointLocation",
+            f"{shown(where)} is the store {store}; the checkpoint was made with {known}.",
+            origin=ORIGIN,
+            hint="name the place of then, or begin with a new checkpoint",
+        )
+    return from_offset(offset)
 
 
 def check_stream_options(options: ScanOptions) -> None:
@@ -202,14 +217,4 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {self.named: self._instance(), **to_offset(vclock)}
 
     def _position(self, offset: Mapping[str, Any]) -> VClock:
-        """The position in an offset, which must be one of this store. Raises `ConfigError`."""
-        known, ours = offset.get(self.named, ""), self._instance()
-        if known and known != ours:
-            raise ConfigError(
-                "checkpointLocation",
-                f"{shown(self._options.paths[0])} is the store {ours}; the checkpoint was made "
-                f"with {known}.",
-                origin=ORIGIN,
-                hint="name the folder of then, or begin with a new checkpoint",
-            )
-        return from_offset(offset)
+        return of_store(offset, self.named, self._instance(), self._options.paths[0])

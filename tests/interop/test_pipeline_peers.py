@@ -83,6 +83,24 @@ def test_a_position_that_the_server_removed_is_named(tmp_path: Path) -> None:
             read_all(stream, stream.partitions({"vclock": {}}, end))
 
 
+def test_a_server_of_another_replica_set_is_refused(tmp_path: Path) -> None:
+    """Its first rows have the positions that the checkpoint says were read."""
+    starts = []
+    for name in ("first", "second"):
+        with Serving(tmp_path / name, guest="replicate") as server:
+            server.log.create_space("t", format=[("id", "unsigned")])
+            options = ScanOptions.parse({"url": f"tarantool://127.0.0.1:{server.port}"})
+            stream = PeerStream(options)
+            starts.append(stream.initialOffset())
+            end = stream.latestOffset(starts[-1], ReadAllAvailable())
+            assert end["vclock"] == {"1": server.log.vclock.signature}
+            if name == "second":
+                with pytest.raises(ConfigError, match="the checkpoint was made with"):
+                    stream.latestOffset(starts[0], ReadAllAvailable())
+                with pytest.raises(ConfigError, match="the checkpoint was made with"):
+                    stream.partitions(starts[0], end)
+
+
 def test_a_server_that_is_not_there_is_named() -> None:
     """Nobody listens: `Unreachable` with the address."""
     reader = PeerReader(ScanOptions.parse({"url": "tarantool://127.0.0.1:1"}))
