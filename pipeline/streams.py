@@ -4,8 +4,8 @@ An offset of a log is ``{"vclock": {"1": 441274}}``: keys are strings in ascendi
 engine compares offsets as JSON text. That of a folder names the store, since the vclock of another
 one means nothing: ``{"instance": "3d2f…", "vclock": {"1": 4711}}``; that of a server names its
 replica set. `initialOffset` is asked on a fresh checkpoint only; a batch whose offsets are logged
-is read again after a restart, by `partitions` alone; `commit` comes late and changes nothing. Source:
-Spark 4.3.0, observed.
+is read again after a restart, by `partitions` alone; `commit` comes late and changes nothing.
+Source: Spark 4.3.0, observed.
 """
 
 from __future__ import annotations
