@@ -56,6 +56,7 @@ __all__ = ["Archiver", "Progress"]
 
 _DAMAGE: Final = (CorruptFile, CorruptBlock, ChainGap, RecoveryRefused)
 _SEEN_AGAIN_BYTES: Final = 4096
+_DOUBT_SECONDS: Final = 0.2
 
 
 @dataclass(slots=True)
@@ -281,7 +282,9 @@ class Archiver:
                     if self._doubted == (name, offset):
                         raise
                     self._doubted = name, offset
-                    return False
+                    if not self._every:  # no other look comes
+                        time.sleep(_DOUBT_SECONDS)
+                    return not self._every
                 is_full = len(data) == window
                 if scan.report.rows or not is_full or scan.report.end is not FileEnd.TORN_TAIL:
                     break

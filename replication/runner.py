@@ -239,12 +239,13 @@ class Runner(Progress):
                 self.failure = Unreachable(self._source.url, problem)
             except SourceStopped as error:
                 self.failure = error
-                self._set(state=SourceState.STOPPED, last_error=str(error))
-                _log.error("source.stopped", url=self._source.url, reason=str(error))
+                problem = self._told(error)
+                self._set(state=SourceState.STOPPED, last_error=problem)
+                _log.error("source.stopped", url=self._source.url, reason=problem)
                 break
             except (LogweirError, OSError) as error:
                 self.failure = error
-                problem = str(error) or type(error).__name__
+                problem = self._told(error)
             self._failures += 1
             pause_seconds = self._timing.backoff_seconds(self._failures)
             self._set(state=SourceState.WAITING, last_error=problem)
@@ -253,6 +254,10 @@ class Runner(Progress):
             )
             await self._timing.pause(pause_seconds)
         return self._status
+
+    def _told(self, error: Exception) -> str:
+        """What went wrong, without the address, which stands beside it wherever it is told."""
+        return (str(error) or type(error).__name__).removeprefix(f"{self._source.url}: ")
 
     async def _attempt(self) -> None:
         self.alive()

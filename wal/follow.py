@@ -129,8 +129,9 @@ class Follower:
                 if limit is not None and item.offset >= limit:
                     return
                 if isinstance(item, Damage):
-                    if item.kind in TAIL_KINDS or item.kind is DamageKind.CHECKSUM:
-                        break
+                    is_last = item.kind is DamageKind.CHECKSUM and item.lsn_after is None
+                    if limit is None and (item.kind in TAIL_KINDS or is_last):
+                        break  # it is being written; what is synced, or what more follows, is not
                     raise item.to_error()
                 count = settled.count(item.columns)
                 is_whole = count == len(item.columns)

@@ -143,6 +143,17 @@ def test_a_damaged_log_is_told_and_not_archived(tmp_path: Path) -> None:
         restore_archive(str(tmp_path / "a"), tmp_path / "no", at=wanted)
 
 
+def test_damage_in_the_newest_log_is_told_by_a_single_look(tmp_path: Path) -> None:
+    """It is not taken for a write that is under way."""
+    with opened(tmp_path / "s") as log:
+        fill(log, 20)
+    (path,) = (tmp_path / "s").glob("*.xlog")
+    damage(path, path.stat().st_size // 2)
+    done = run("archive", tmp_path / "s", "--to", tmp_path / "a")
+    assert done.exit_code == 3
+    assert f"{path.name} at byte" in done.stderr
+
+
 @pytest.mark.parametrize("how", ["damaged", "missing", "short"])
 def test_an_object_that_is_not_whole_is_named_with_what_is_lost(how: str, tmp_path: Path) -> None:
     """A snapshot is passed over for an older one, which is told; a log ends what can be had."""

@@ -257,6 +257,22 @@ def test_unusable_path_is_one_line_on_stderr(what: str, tmp_path: Path) -> None:
     assert str(path) in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["init", "s3://b/x"], ["restore", "s", "--to", "s3://b/x"], ["cat", "s", "tarantool://h"]],
+)
+def test_an_address_is_no_folder(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is made here under its name."""
+    monkeypatch.chdir(tmp_path)
+    logweir.open("s").close()
+    done = CliRunner().invoke(main.app, words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"{words[-1]} is an address" in done.stderr
+    assert [one.name for one in tmp_path.iterdir()] == ["s"]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_file_without_rights_cannot_be_reached(tmp_path: Path) -> None:
     """A file that this user may not read is exit code 4."""
@@ -355,7 +371,10 @@ def test_every_error_has_its_exit_code(error: errors.LogweirError, code: int) ->
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(errno.ENOENT, 2), (errno.ENOTDIR, 2), (errno.EACCES, 4), (errno.EIO, 4), (errno.EMFILE, 4)],
+    [
+        *[(number, 2) for number in (errno.ENOENT, errno.ENOTDIR, errno.EEXIST)],
+        *[(number, 4) for number in (errno.EACCES, errno.EIO, errno.EMFILE)],
+    ],
 )
 def test_error_of_the_system_keeps_its_meaning(number: int, code: int) -> None:
     """A wrong path is wrong usage, a file that the system does not hand out is out of reach."""

@@ -31,6 +31,17 @@ def log(tmp_path: Path) -> Iterator[logweir.Log]:
         yield log
 
 
+def test_damage_is_not_the_end_of_the_story(log: logweir.Log) -> None:
+    """Exit code 3 and where: a key behind it was never said to have no change."""
+    (path,) = log.path.glob("*.xlog")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"\xde\xad")] ^= 1
+    path.write_bytes(data)
+    done = run(log.path, "things", 1)
+    assert done.exit_code == 3
+    assert f"{path.name} at byte" in done.stderr
+
+
 def test_each_change_is_a_line_of_text_or_json(log: logweir.Log) -> None:
     """All, behind a position, the first ones; the space by its name or id."""
     text = run(log.path, "things", 1)

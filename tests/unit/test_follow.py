@@ -204,6 +204,34 @@ def test_damage_is_an_error_and_not_the_end(tmp_path: Path) -> None:
         poll(follower)
 
 
+def test_a_wrong_bit_in_the_newest_file_is_not_its_end(tmp_path: Path) -> None:
+    """What stands behind it proves that it was written whole, and so does a sync; the last block
+    of another process may be under way."""
+    log = Log(tmp_path)
+    log.write(3)
+    log.writer.abandon()
+    (path,) = tmp_path.glob("*.xlog")
+    whole = path.read_bytes()
+    with Follower(tmp_path, VClock()) as follower:
+        assert poll(follower) == [1, 2, 3]
+        last = follower.offset - 10
+    for offset in (last, last - len(b"".join(encode_block(rows(3))))):
+        data = bytearray(whole)
+        data[offset] ^= 1
+        path.write_bytes(data)
+        with Follower(tmp_path, VClock()) as follower:
+            if offset == last:
+                assert poll(follower) == [1, 2]
+            else:
+                with pytest.raises(CorruptBlock, match="checksum"):
+                    poll(follower)
+        with (
+            Follower(tmp_path, VClock(), durable=lambda: (path, len(whole))) as follower,
+            pytest.raises(CorruptBlock, match="checksum"),
+        ):
+            poll(follower)
+
+
 def test_a_position_is_compared_by_replica(tmp_path: Path) -> None:
     """One that is far ahead of a log in one component may lack rows of another before it."""
     log = Log(tmp_path)

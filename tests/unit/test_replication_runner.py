@@ -72,6 +72,16 @@ def test_backoff_doubles_and_begins_anew_after_following() -> None:
     assert (status.attempts, status.rows, status.position) == (6, 3, "{1: 3}")
 
 
+def refuse(progress: Progress) -> None:
+    raise SourceStopped(f"{Script.url}: no such topic")
+
+
+def test_an_error_is_told_without_the_address_beside_it() -> None:
+    """Each place that tells it has the address, too."""
+    runner = Runner(Script(refuse), metrics=Metrics(), timing=Clock().timing())
+    assert asyncio.run(runner.run()).last_error == "no such topic"
+
+
 def follow_for_ever(progress: Progress) -> None:
     progress.applied(3, "{1: 3}", 0.5)
     progress.state(SourceState.FOLLOWING)

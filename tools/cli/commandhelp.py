@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 from typer.core import TyperCommand
+from typer.models import TyperPath
+
+from logweir.errors import ConfigError
 
 __all__ = ["HelpfulCommand", "Topic", "value_name"]
 
@@ -48,9 +51,21 @@ class HelpfulCommand(TyperCommand):
     _topic = ""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Note the first word, which help is shown before it is read."""
+        """Note the first word, which help is shown before it is read. Raises `ConfigError` for an
+        address in the place of a file or folder: it would be made here under that name."""
         self._topic = next((one for one in args if one in self.topics), "")
-        return super().parse_args(ctx, args)
+        left = super().parse_args(ctx, args)
+        for one in self.params:
+            given = ctx.params.get(one.name or "") if isinstance(one.type, TyperPath) else None
+            for path in given if isinstance(given, list | tuple) else [given]:
+                if "://" in str(path):
+                    option = one.opts[0].startswith("-")
+                    raise ConfigError(
+                        one.opts[0] if option else (one.metavar or one.opts[0]).strip("[]."),
+                        f"{path} is an address, not a file or folder of this machine",
+                        hint=f"`{ctx.command_path} --help` tells what else it takes",
+                    )
+        return left
 
     def params_of(self, topic: str) -> list[Any]:
         """The parameters that a topic takes."""

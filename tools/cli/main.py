@@ -134,7 +134,9 @@ def exit_code(error: BaseException) -> int:
     return EXIT_PROBLEM
 
 
-_WRONG_PATH: Final = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ELOOP}
+_WRONG_PATH: Final = {
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EINVAL, errno.ELOOP),
+}
 
 
 @contextlib.contextmanager
