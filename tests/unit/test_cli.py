@@ -273,6 +273,13 @@ def test_an_address_is_no_folder(
     assert [one.name for one in tmp_path.iterdir()] == ["s"]
 
 
+@pytest.mark.parametrize("name", main.COMMANDS)
+def test_rights_are_not_looked_at_beforehand(name: str) -> None:
+    """Else a folder of somebody else would be wrong usage (2), and not out of reach (4)."""
+    for one in main.load_command(name).params:
+        assert not getattr(one.type, "readable", False), one.name
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_file_without_rights_cannot_be_reached(tmp_path: Path) -> None:
     """A file that this user may not read is exit code 4."""

@@ -76,8 +76,12 @@ class HelpfulCommand(TyperCommand):
         return [one for one in self.params if one.name in wanted]
 
     def name_values(self, signature: inspect.Signature) -> None:
-        """Name the values that the options' own declarations do not. `signature`: of the work."""
+        """Name the values that the options' own declarations do not. `signature`: of the work.
+
+        Whether a path may be read the work finds out and tells, as exit code 4."""
         for one in self.params:
+            if isinstance(one.type, TyperPath):
+                one.type.readable = False
             declared = signature.parameters.get(one.name or "")
             if declared is not None and one.param_type_name == "option":
                 one.metavar = one.metavar or value_name(one.opts[0], declared.annotation)
