@@ -79,7 +79,8 @@ class Checkpoints(OfProcess):
     def __init__(self, log: Inner, options: CheckpointOptions, report: RecoveryReport) -> None:
         self._log = log
         self.options = options
-        self._damaged = {one.path for one in report.files if one.kind == "snap" and one.damage}
+        self._is_whole = {one.path: not one.damage for one in report.files if one.kind == "snap"}
+        """Of the snapshots that somebody has read, or written."""
         self._busy = threading.Lock()  # one checkpoint at a time
         self._removing = threading.Lock()  # one removal at a time, which waits for commits
         self._guard = threading.Lock()  # of what follows
@@ -128,7 +129,7 @@ class Checkpoints(OfProcess):
                 for space in view.snapshot_spaces():
                     writer.write(space.id, view.tuples(space), local=space.is_local)
                 path = writer.finish()
-                self._damaged.discard(path)
+                self._is_whole[path] = True
             except BaseException:
                 writer.abort()
                 raise
@@ -180,8 +181,15 @@ class Checkpoints(OfProcess):
             return self._collect()
 
     def _collect(self) -> list[Path]:
-        with self._guard:
-            superfluous = self._superfluous()
+        while True:
+            with self._guard:
+                superfluous = self._superfluous()
+                newest = self._newest_whole(self._index())[-1:]
+            # Where opening had a state nobody has read the one that is to take their place.
+            unread = [snap for snap in newest if snap.path not in self._is_whole]
+            if not unread or all(file.suffix == "xlog" for file in superfluous):
+                break
+            self._look_at(unread[0])
         # Not under the guard: who has it never waits for a commit.
         if superfluous and self._newest is not None:
             anchor(self._log, *self._newest, {file.path.name for file in superfluous})
@@ -239,7 +247,7 @@ class Checkpoints(OfProcess):
 
     def _newest_whole(self, index: DirectoryIndex) -> list[LogFile]:
         """The snapshots that stay, the oldest first: none that is known to be damaged."""
-        whole = [snap for snap in index.snaps if snap.path not in self._damaged]
+        whole = [snap for snap in index.snaps if self._is_whole.get(snap.path, True)]
         return whole[-self.options.count :]
 
     def _is_pinned(self, file: LogFile) -> bool:
@@ -322,8 +330,7 @@ class Checkpoints(OfProcess):
         where it has a state, has not looked at them."""
         while True:
             with self._pinned() as (snap, *logs):
-                if not _is_whole(snap, self._log.filesystem):
-                    self._damaged.add(snap.path)
+                if not self._look_at(snap):
                     continue
                 self._check_logs(snap.vclock, logs)
                 yield [snap.path, *(log.path for log in logs)]
@@ -348,6 +355,12 @@ class Checkpoints(OfProcess):
         finally:
             with self._guard:
                 del self._pins[pin]
+
+    def _look_at(self, snap: LogFile) -> bool:
+        """Read a snapshot: whether it is whole, from now on known."""
+        scan = scan_snapshot(snap, self._log.filesystem, lambda count: None)
+        self._is_whole[snap.path] = not scan.located
+        return not scan.located
 
     def _check_logs(self, start: VClock, logs: Sequence[LogFile]) -> None:
         """Raise what is wrong behind `start` with logs that follow one another, as far as they are
@@ -474,10 +487,6 @@ def logs_before(
             break
         removable.append(log)
     return removable
-
-
-def _is_whole(snap: LogFile, filesystem: FileSystem) -> bool:
-    return not scan_snapshot(snap, filesystem, lambda count: None).located
 
 
 def _age_seconds(path: Path) -> float | None:

@@ -32,7 +32,7 @@ from logweir.store.schema.definition import SYSTEM_ID_MAX, SystemSpace
 from logweir.store.schema.schema import Schema
 from logweir.store.state.layers import put_into
 from logweir.store.state.stackkernel import LayeredTxn
-from logweir.store.state.state import MapFull, State
+from logweir.store.state.state import MapFull, State, StateError
 from logweir.store.state.statetxn import Position, Txn
 from logweir.wal.columns import RowColumns
 from logweir.wal.failpoint import failpoint
@@ -83,7 +83,7 @@ def load(
 
     `position`: what the state, which is open, has applied already; None for an empty one that is
     not open. Where the map becomes full it is doubled, and what was not committed is done again.
-    Raises `CorruptBlock`.
+    Raises `CorruptBlock`, `WriteFailed` where the disk is full.
     """
     undone: list[Span] = []
     while True:
@@ -111,6 +111,9 @@ def load(
                 undone += loader.waiting.undone
                 loader.abort()
             position = _grown(state)
+        except StateError:
+            state.check_disk(2 * _BYTES_PER_COMMIT)  # a disk that is full is a broken one to LMDB
+            raise
 
 
 def _grown(state: State) -> Position | None:
@@ -383,7 +386,6 @@ class Loader:
 
     def _commit(self) -> None:
         if self._txn is not None:
-            self._state.check_disk(2 * self._bytes)
             self._settle()
             self._txn.commit()
             self._txn = None

@@ -89,6 +89,28 @@ def test_a_full_disk_leaves_a_store_that_says_what_is_wrong(small_disk: Path) ->
         assert log.count("kv") == 300
 
 
+@pytest.mark.parametrize("left", [0, 80_000])
+def test_a_full_disk_does_not_cost_the_state(
+    left: int, small_disk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Opening is refused where there are rows to be applied, though LMDB takes the disk for broken
+    when it gets a part of what it writes; with room again the state goes on."""
+    folder, ballast = small_disk / "store", small_disk / "ballast"
+    with logweir.open(folder) as log:
+        log.create_space("kv", [("id", "unsigned"), ("value", "any")])
+    log = logweir.open(folder, write_ahead=0)
+    log.append("kv", [(number, os.urandom(1000)) for number in range(300)])
+    log.inner.abandon()
+    fill_up(ballast)
+    os.truncate(ballast, ballast.stat().st_size - left)
+    with pytest.raises(WalError, match="no space left"):
+        logweir.open(folder)
+    ballast.unlink()
+    with logweir.open(folder) as log:
+        assert log.count("kv") == 300
+    assert "state.rebuilt" not in caplog.text
+
+
 def test_a_store_on_a_read_only_disk_is_refused_by_name(small_disk: Path) -> None:
     """It can be examined, not opened; the error names a path and says what to do."""
     folder = small_disk / "store"

@@ -366,6 +366,23 @@ def test_a_backup_has_no_snapshot_that_went_bad(tmp_path: Path) -> None:
         assert log.count("kv") == 60
 
 
+def test_a_snapshot_does_not_go_for_one_that_went_bad(tmp_path: Path) -> None:
+    """Fewer are to be kept than were; opening with a state has not read the newest."""
+    with opened(tmp_path, checkpoint_count=2) as log:
+        first = log.snapshot()
+        fill(log, 0)
+        newest = log.snapshot()
+        fill(log, 100)
+    damage(newest, -100)
+    with opened(tmp_path, checkpoint_count=1) as log:
+        assert first not in log.inner.collect()
+    shutil.rmtree(tmp_path / "state")
+    with opened(tmp_path, checkpoint_count=1) as log:
+        assert log.count("kv") == 60
+        log.snapshot()
+    assert len(names(tmp_path, "snap")) == 1
+
+
 def test_a_backup_without_a_whole_snapshot_is_refused_until_there_is_one(tmp_path: Path) -> None:
     """The only one went bad; a new one takes its place though nothing was changed."""
     with opened(tmp_path, checkpoint_count=1) as log:

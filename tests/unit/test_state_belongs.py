@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import logweir
-from logweir.errors import RecoveryRefused, WalError, WriteFailed
+from logweir.errors import RecoveryRefused, WalError
 from logweir.recovery.restore import restore
 from logweir.store.log import Durability, Log
 from logweir.store.state import epoch
@@ -228,19 +228,15 @@ def epoch_of(folder: Path) -> dict[str, Any]:
 
 
 class Refusing(OsFileSystem):
-    """A disk that refuses to sync folders named `state`, where there is a `number` of an error,
-    and that `is_full`."""
+    """A disk that refuses to sync folders named `state`, where there is a `number` of an error."""
 
-    def __init__(self, number: int = 0, *, is_full: bool = False) -> None:
-        self.number, self.is_full = number, is_full
+    def __init__(self, number: int) -> None:
+        self.number = number
 
     def sync_directory(self, path: Path) -> None:
         if path.name == "state" and self.number:
             raise OSError(self.number, os.strerror(self.number), str(path))
         super().sync_directory(path)
-
-    def free_bytes(self, path: Path) -> int | None:
-        return 0 if self.is_full else super().free_bytes(path)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.EACCES])
@@ -258,21 +254,6 @@ def test_a_state_stays_where_the_system_refuses_to_open_it(
     disk.number = 0
     with logweir.open(tmp_path, filesystem=disk) as log:
         assert ids(log) == list(range(20))
-    assert rebuilt() == []
-
-
-def test_a_state_stays_where_it_has_no_room_for_more(tmp_path: Path, rebuilt: Reasons) -> None:
-    """LMDB, which takes a disk that is full for a broken one, is not asked."""
-    filled(tmp_path, 0, 20).close()
-    log = logweir.open(tmp_path)
-    log.insert("t", (20,))
-    log.inner.abandon()
-    disk = Refusing(is_full=True)
-    with pytest.raises(WriteFailed, match="no space left"):
-        logweir.open(tmp_path, filesystem=disk)
-    disk.is_full = False
-    with logweir.open(tmp_path, filesystem=disk) as log:
-        assert ids(log) == list(range(21))
     assert rebuilt() == []
 
 
