@@ -32,6 +32,7 @@ from typing import Any, Final, Protocol
 from logweir.errors import ConfigError
 from logweir.limits import (
     LAYER_BYTES,
+    MALLOC_KEPT_BYTES,
     MEMORY_BYTES,
     MEMORY_FREE_BYTES,
     MEMORY_LEAST_BYTES,
@@ -74,7 +75,8 @@ class Holder(Protocol):
 
 class Budget:
     """See the module's text. `memory_bytes`: for everything, what the state has not taken yet
-    included; `on_closed`: told of each connection that is closed for it.
+    included; `on_closed`: told of each connection that is closed for it; `on_freed`: called when
+    connections that held `limits.MALLOC_KEPT_BYTES`, each at most, have ended.
 
     Raises `ConfigError` for less than `limits.MEMORY_LEAST_BYTES`.
     """
@@ -84,6 +86,7 @@ class Budget:
         memory_bytes: int = MEMORY_BYTES,
         *,
         on_closed: Callable[[Holder], None] = lambda holder: None,
+        on_freed: Callable[[], None] = lambda: None,
     ) -> None:
         if memory_bytes < MEMORY_LEAST_BYTES:
             raise ConfigError(
@@ -101,8 +104,10 @@ class Budget:
         self.closed = 0
         self._answers_bytes = 0
         self._looked_at = float("-inf")
-        self._holders: dict[Holder, None] = {}
+        self._holders: dict[Holder, int] = {}  # and how much it had unsent at most
+        self._freed_bytes = 0
         self._on_closed = on_closed
+        self._on_freed = on_freed
 
     @property
     def used_bytes(self) -> int:
@@ -127,13 +132,17 @@ class Budget:
 
     def join(self, holder: Holder) -> None:
         """A connection begins."""
-        self._holders[holder] = None
+        self._holders[holder] = 0
 
     def leave(self, holder: Holder) -> None:
         """It has ended."""
         if holder in self._holders:
+            self._freed_bytes += holder.kept_bytes + self._holders[holder]
             self.keep(holder, 0)
             del self._holders[holder]
+            if self._freed_bytes >= MALLOC_KEPT_BYTES:
+                self._freed_bytes = 0
+                self._on_freed()
 
     def know(self, holder: Holder) -> None:
         """It says who it is."""
@@ -165,7 +174,10 @@ class Budget:
             self._looked_at = now
             self._count_answers()
         self._relieve()
-        return holder.unsent_bytes > self.left_bytes
+        unsent_bytes = holder.unsent_bytes
+        if unsent_bytes > self._holders.get(holder, unsent_bytes):
+            self._holders[holder] = unsent_bytes
+        return unsent_bytes > self.left_bytes
 
     def _count_answers(self) -> None:
         self._answers_bytes = sum([one.unsent_bytes for one in tuple(self._holders)])

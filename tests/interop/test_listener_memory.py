@@ -3,6 +3,7 @@ them, told, and free again when they have gone; others are served meanwhile."""
 
 from __future__ import annotations
 
+import resource
 import select
 import socket
 from contextlib import ExitStack
@@ -71,3 +72,28 @@ def test_unfinished_frames_of_strangers_on_all_ports_are_bounded(tmp_path: Path)
         metrics = server.server.metrics.render().decode()
         assert 'logweir_link_refused_total{reason="memory",scheme="tank"}' in metrics
     assert budget.status()["answers_bytes"] == budget.used_bytes == 0
+
+
+def test_the_system_gets_back_what_a_flood_needed(tmp_path: Path) -> None:
+    """The memory of answers that 24 clients did not take, once these have gone."""
+    listen = [parse_listen_url("memcached://:0")]
+    with Serving(tmp_path / "s", listen=listen, guest="all") as server:
+        budget = server.server.listener.budget
+        with socket.create_connection(("127.0.0.1", server.port), 10) as one:
+            one.sendall(b"set big 0 0 900000\r\n" + bytes(900_000) + b"\r\n")
+            assert one.recv(100) == b"STORED\r\n"
+        before = resident_bytes()
+        with ExitStack() as stack:
+            for _ in range(24):
+                one = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 10))
+                one.sendall(b"get" + b" big" * 100 + b"\r\n")
+            server.wait(lambda: budget.status()["answers_bytes"] > 100 << 20)
+            most = resident_bytes()
+            assert most > before + (100 << 20)
+        server.wait(lambda: resident_bytes() < before + (most - before) // 2)
+
+
+def resident_bytes() -> int:
+    """The memory that this process has."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()

@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from logweir.errors import ConfigError
-from logweir.limits import LAYER_BYTES, MEMORY_BYTES, MEMORY_FREE_BYTES, MEMORY_LEAST_BYTES
+from logweir.limits import (
+    LAYER_BYTES,
+    MALLOC_KEPT_BYTES,
+    MEMORY_BYTES,
+    MEMORY_FREE_BYTES,
+    MEMORY_LEAST_BYTES,
+)
 from logweir.replication.budget import Budget, Unanswered
 
 LIMIT_BYTES = MEMORY_LEAST_BYTES - 2 * LAYER_BYTES
@@ -187,3 +193,21 @@ def test_too_little_memory_is_a_config_error() -> None:
         Budget(MEMORY_LEAST_BYTES - 1)
     assert str(MEMORY_LEAST_BYTES) in caught.value.hint
     assert Budget().memory_bytes == MEMORY_BYTES
+
+
+@in_a_loop
+async def test_what_ended_connections_held_is_told_to_be_free() -> None:
+    """When it is much together: frames, and the most that each had unsent."""
+    freed: list[int] = []
+    budget = Budget(MEMORY_LEAST_BYTES, on_freed=lambda: freed.append(1))
+    part = MALLOC_KEPT_BYTES // 4
+    for number in range(8):
+        peer = Peer(budget, is_known=True)
+        if number % 2:
+            budget.keep(peer, part)
+        else:
+            peer.write(part)
+            peer.write(-part)  # it has taken it, and has held it all the same
+        assert len(freed) == number // 4
+        budget.leave(peer)
+    assert len(freed) == 2
