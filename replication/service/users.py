@@ -26,6 +26,7 @@ from logweir.replication.service.access import (
     User,
 )
 from logweir.store.schema.definition import LOGIN_METHOD
+from logweir.store.schema.row import check_identifier
 from logweir.wal.mp import unpack
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ def _find(directory: Directory, name: str) -> User:
 
 
 def add_user(log: Log, name: str, *, password: str | None = None, role: bool = False) -> int:
-    """Make a user, or a role. Returns its id. Raises USER_EXISTS."""
+    """Make a user, or a role. Returns its id. Raises USER_EXISTS, IDENTIFIER."""
+    check_identifier(name)
     directory = read_directory(log)
     if any(user.name == name for user in directory.users()):
         raise RequestError(ErrorCode.USER_EXISTS, f"User '{name}' already exists")

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import logweir
+from logweir.errors import RequestError
 from logweir.replication.service import users
 from logweir.replication.service.verifiers import (
     CRAM,
@@ -61,6 +62,17 @@ def test_another_password_ends_the_old_verifiers(tmp_path: Path, mechanism: str)
         assert find_cram(log, "ada", verifier("other")) is None
         users.drop_user(log, "ada")
         assert log.get("logweir_verifier", ("ada", CRAM)) is None
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "a\u2028"])
+def test_a_name_that_no_tarantool_takes_makes_no_user(tmp_path: Path, name: str) -> None:
+    """Nor a role: replicas would stop at it."""
+    with logweir.open(tmp_path / "s") as log:
+        before = log.vclock
+        for role in (False, True):
+            with pytest.raises(RequestError, match="Invalid identifier"):
+                users.add_user(log, name, role=role)
+        assert log.vclock == before
 
 
 def test_no_password_stands_in_the_log(tmp_path: Path) -> None:
