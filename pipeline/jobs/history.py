@@ -339,8 +339,7 @@ class History:
         is_insert = row.type == RowType.INSERT
         ddl.apply(engine, space.id, old, new, is_insert=is_insert, trusted=True)
         self.schema = engine.schema
-        changed = {one.id for one in self.schema if before.get(one.id) is not one}
-        changed |= {one.id for one in before if self.schema.get(one.id) is None}
+        changed = self.schema.changed_since(before)
         if space.id == SystemSpace.SEQUENCE:
             changed |= {one.id for one in self.schema if one.sequence is not None}
         for space_id in changed:

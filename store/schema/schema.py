@@ -35,6 +35,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import compress, filterfalse
+from operator import is_not
 from typing import Any, Final, Literal
 
 from logweir.errors import ErrorCode, RequestError
@@ -145,6 +147,12 @@ class Schema:
         other.version = self.version
         other.tuple_bytes = self.tuple_bytes
         return other
+
+    def changed_since(self, before: Schema) -> set[int]:
+        """The ids of spaces that are not as they were in the schema that this was a copy of."""
+        mine, theirs = self._spaces, before._spaces
+        other = compress(mine, map(is_not, mine.values(), map(theirs.get, mine)))
+        return {*other, *filterfalse(mine.__contains__, theirs)}
 
     def limit_tuples(self, tuple_bytes: int) -> None:
         """From now on a tuple may take so much; those that are there stay."""

@@ -183,9 +183,14 @@ def test_names_are_found_and_given_up(schema: Schema) -> None:
 
 
 def test_a_copy_changes_apart(schema: Schema) -> None:
-    """What is done to a copy is not seen in the original."""
+    """What is done to a copy is not seen in the original; it tells which spaces that was."""
     other = schema.copy()
+    assert other.changed_since(schema) == set()
     apply(other, 288, SECONDARY, None)
+    assert other.changed_since(schema) == schema.changed_since(other) == {512}
+    more = other.copy()
+    apply(more, 280, None, [600, 1, "new", *SPACE[3:]])
+    assert more.changed_since(schema) == schema.changed_since(more) == {512, 600}
     assert len(other.space("t").indexes) == 1
     assert len(schema.space("t").indexes) == 2
     assert schema.version != other.version
