@@ -26,6 +26,7 @@ from logweir.tools.cli.output import Output
         (["cdc", ".", "--to", "x"], "--checkpoint"),
         (["state", ".", "--at-time", "2026-01-01", "--at-vclock", "{1: 5}"], "--at-time"),
         (["fly", "."], "JOB"),
+        (["verify", "no/such/folder"], "no such file or directory"),
         (["stats", ".", "--conf", "executor.memory=4g"], "begin with spark."),
         (["stats", ".", "--option", "types"], "KEY=VALUE"),
         (["import", ".", "--to", "x", "--space", "t", "--field", "m"], "KEY:VALUE"),

@@ -176,7 +176,7 @@ async def _follow(
     if len(missing) > _SHOWN_GAPS:
         out.warning(f"and {len(missing) - _SHOWN_GAPS} more: `logweir gaps` lists them")
     if status.state == SourceState.STOPPED and status.last_error:
-        out.warning(status.last_error)
+        out.warning(f"{status.url}: {status.last_error}")
         return 1
     return 1 if missing or status.stopped_parts else 0
 

@@ -14,7 +14,13 @@ import typer
 from logweir.errors import ConfigError
 from logweir.recovery.report import RecoveryReport, vclock_json, words
 from logweir.tools.cli.chart import Bar, draw
-from logweir.tools.cli.common import DecimalsOption, given_vclock, show_damage, utc_text
+from logweir.tools.cli.common import (
+    DecimalsOption,
+    existing,
+    given_vclock,
+    show_damage,
+    utc_text,
+)
 from logweir.tools.cli.jobbar import (
     Batch,
     asked_to_stop,
@@ -227,6 +233,9 @@ def _check(job: Job, call: _Call) -> None:
     if call.scan:
         _check_scan(job, call)
     check_decimals("--decimals", call.options["numbers"]["decimals"])
+    for path in () if job == "import" else call.paths:  # those of import may be patterns
+        if "://" not in path:
+            existing(Path(path))
     if call.options["plot"] is not None:
         from logweir.tools.bench.report import check_plot
 
