@@ -18,6 +18,7 @@ __all__ = ["RecentErrors"]
 _WHERE: Final = ("url", "source", "follower", "peer", "bucket", "topic", "stream", "name", "user")
 _WHY: Final = ("reason", "error", "exception")
 _HINTS: Final = {
+    "commit.failed": "look at the disk of the store's folder, and how full it is",
     "config.refused": "mend the file that is named, then send SIGHUP again",
     "link.failed": "a fault of logweir's: report it with the log's lines around it",
     "listener.refused": "nothing, if the client is a stranger; its reason names what to change",

@@ -15,7 +15,8 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from logweir.errors import LogweirError
+from logweir.errors import LogweirError, RequestError
+from logweir.replication.logs import SparingLog, get_logger
 from logweir.replication.metrics import Metrics
 from logweir.replication.turns import Turn
 from logweir.store.commit.group import Group
@@ -42,6 +43,7 @@ class Line:
         self.log = log
         self.metrics = metrics
         self.open_views = 0
+        self._sparing = SparingLog(get_logger("logweir.replication"))
         self._loop = asyncio.get_running_loop()
         self._committer = log.inner.committer
         self._finished: deque[tuple[Job, Callable[[Job], None]]] = deque()
@@ -138,7 +140,13 @@ class Line:
             job.error = error  # the change's own: who asked for it is told
         self.metrics.committed(self._judge(began))
         for job, done in fresh:
+            self._tell(job)
             done(job)
+
+    def _tell(self, job: Job) -> None:
+        """Have it in the log that a change could not be written: who asked is told less."""
+        if job.error is not None and not isinstance(job.error, RequestError):
+            self._sparing.warning("commit.failed", reason=str(job.error))
 
     def _timed(self, done: Callable[[Job], None], began: float) -> Callable[[Job], None]:
         """`done`, which also tells how long the changes of one turn took."""
@@ -170,6 +178,7 @@ class Line:
                 return
             job, done = self._finished.popleft()
             self._in_line -= 1
+            self._tell(job)
             done(job)
 
     async def run(self, job: Job) -> object:

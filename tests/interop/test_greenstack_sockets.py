@@ -99,9 +99,11 @@ def test_a_change_is_answered_when_it_is_on_disk(
         assert {answer.status for answer in answers} == {Status.SUCCESS}
 
 
-def test_a_full_disk_is_a_temporary_failure(tmp_path: Path) -> None:
-    """TmpFailure to a change, a quiet one, a run and a transaction; then nothing of them is there,
-    and it goes on."""
+def test_a_full_disk_is_a_temporary_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """TmpFailure to a change, a quiet one, a run and a transaction, each with a line in the log;
+    then nothing of them is there, and it goes on."""
     disk = FaultyFileSystem(OS)
     with (
         serve(tmp_path / "s", open_options={"filesystem": disk}) as server,
@@ -116,6 +118,7 @@ def test_a_full_disk_is_a_temporary_failure(tmp_path: Path) -> None:
         client.send(mutation(b"k", flags=Flag.MORE), mutation(b"k"))
         assert [one.status for one in client.barrier()] == [Status.TMP_FAILURE] * 2
         disk.fault = None
+        assert caplog.text.count("commit.failed") == 4
         assert client.ask(get(b"k")).status == Status.NOT_FOUND
         assert client.ask(mutation(b"k")).status == Status.SUCCESS
     with logweir.open(tmp_path / "s") as log:

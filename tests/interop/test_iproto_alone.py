@@ -153,9 +153,9 @@ def test_changes_of_two_connections_that_came_together_are_one_group(
 
 
 def test_a_failed_write_is_told_and_the_next_change_made(
-    tmp_path: Path, made_now: list[bool]
+    tmp_path: Path, made_now: list[bool], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Error 40, nothing in the space, and the connection stays."""
+    """Error 40 and a line in the log, nothing in the space, and the connection stays."""
     faulty = FaultyFileSystem(OS)
     with logweir.open(tmp_path / "s") as log:
         log.create_space("t", [("id", "unsigned"), ("n", "unsigned")], primary=["id"])
@@ -167,6 +167,7 @@ def test_a_failed_write_is_told_and_the_next_change_made(
             faulty.fault = Fault(faulty._counted + 1, {"write"}, errno.ENOSPC)
             answer = replace(client, space, 2, 2)
             assert answer.error().code == ErrorCode.WAL_IO
+            assert "no space left on device" in caplog.text
             assert serving.log.get("t", 2) is None
             assert replace(client, space, 2, 3).body == {0x30: [[2, 3]]}
             assert serving.log.get("t", 2) == (2, 3)

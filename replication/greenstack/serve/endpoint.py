@@ -391,7 +391,6 @@ class Conversation:
     def finish(self, work: Work, error: BaseException | None) -> None:
         """What was asked for is durable, or failed."""
         if error is not None:
-            _log.warning("greenstack.commit_failed", peer=self.link.peer, error=str(error))
             work.fail(Status.TMP_FAILURE)
         self._say(work)
         self._pump()
