@@ -24,6 +24,7 @@ from support.archives import (
     run,
     with_snapshots,
 )
+from support.icu import needs_icu
 
 import logweir
 from logweir.archive.archiver import Archiver
@@ -254,7 +255,10 @@ def test_a_time_behind_the_newest_row_is_restored_with_a_warning(tmp_path: Path)
     assert "is not known" in told[0]
 
 
-@pytest.mark.parametrize("name", ["02-spaces", "03-replicaset/instance-1", "04-crashed"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("02-spaces", marks=needs_icu), "03-replicaset/instance-1", "04-crashed"],
+)
 def test_the_folder_of_a_tarantool_is_archived(name: str, tmp_path: Path) -> None:
     """What Tarantool 2.6 wrote is restored tuple by tuple; its folder is only read."""
     folder = SAMPLES / name
