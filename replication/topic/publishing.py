@@ -122,34 +122,34 @@ class Publication:
 
 
 class Writing:
-    """What the committing thread knows: last numbers, and how many rows of a commit are ours."""
+    """What the committing thread knows: the last numbers of partitions, as of a position of the
+    log, in groups that are not durable yet, too; and how many rows of a group are ours."""
 
     def __init__(self, log: Log) -> None:
-        self._signature = log.vclock.signature
+        self._told = self._at = log.vclock.signature
         self._known: dict[tuple[int, int], int] = {}
-        self._pending: dict[tuple[int, int], int] = {}
-        self._group: Group | None = None
-        self._rows = 0
+        self._group: Group | None = None  # with jobs of ours, until it is durable
+        self._rows = 0  # of ours in it
 
-    def begin(self, group: Group) -> tuple[dict[tuple[int, int], int], int]:
+    def begin(self, group: Group) -> tuple[dict[tuple[int, int], int], int, int]:
         """A job of ours runs in `group`. Returns what `rollback` takes."""
-        if group is not self._group:
-            self._group, self._pending, self._rows = group, {}, 0
-        return dict(self._pending), self._rows
+        signature = group.vclock.signature
+        is_same = group is self._group
+        # A group that was not told to be durable was dropped.
+        if signature != self._at or not (is_same or self._group is None):
+            self._known.clear()  # others wrote what it is made on
+        if not is_same:
+            self._group, self._rows = group, 0
+        self._at = signature
+        return dict(self._known), signature, self._rows
 
-    def known(self, space_id: int, partition: int) -> int | None:
-        """The last number of a partition; None: the state has to be asked."""
-        key = (space_id, partition)
-        found = self._pending.get(key)
-        return self._known.get(key) if found is None else found
-
-    def rollback(self, mark: tuple[dict[tuple[int, int], int], int]) -> None:
+    def rollback(self, mark: tuple[dict[tuple[int, int], int], int, int]) -> None:
         """The job failed and leaves nothing in its group."""
-        self._pending, self._rows = mark
+        self._known, self._at, self._rows = mark
 
     def last(self, group: Group, space_id: int, partition: int) -> int:
         """The last number of a partition as `group` sees it."""
-        found = self.known(space_id, partition)
+        found = self._known.get((space_id, partition))
         if found is None:
             bundle = last_bundle(group.engine, space_id, partition)
             found = bundle.last if bundle else 0
@@ -157,27 +157,25 @@ class Writing:
 
     def wrote(self, space_id: int, partition: int, last: int, rows: int) -> None:
         """So many rows of ours went into the group."""
-        self._pending[space_id, partition] = last
+        self._known[space_id, partition] = last
+        self._at += rows
         self._rows += rows
 
     def forget(self, space_id: int, rows: int) -> None:
         """Rows of a space that were counted did not go into the group."""
+        self._at -= rows
         self._rows -= rows
-        for known in (self._pending, self._known):
-            for key in [key for key in known if key[0] == space_id]:
-                del known[key]
+        for key in [key for key in self._known if key[0] == space_id]:
+            del self._known[key]
 
     def committed(self, vclock: VClock) -> bool:
-        """A group is durable. Returns whether all of its rows were ours."""
-        signature = vclock.signature
-        ours = signature - self._signature == self._rows
-        self._signature = signature
-        if ours:
-            self._known.update(self._pending)
-        else:
-            self._known.clear()
-        self._group, self._pending, self._rows = None, {}, 0
-        return ours
+        """A group is durable, also one of others, while the next is made. Returns whether all rows
+        since the last one were ours."""
+        group, rows = self._group, 0
+        if group is not None and group.done:
+            self._group, rows = None, self._rows
+        before, self._told = self._told, vclock.signature
+        return self._told - before == rows
 
 
 def framed_bytes(size: int) -> int:

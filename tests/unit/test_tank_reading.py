@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.loops import run
-from support.tankserving import ordinary, served, somebody_waits
+from support.tankserving import contents, ordinary, served, somebody_waits
 
 import logweir
+from logweir.replication.metrics import Metrics
+from logweir.replication.service.line import Line
 from logweir.replication.tank.client import Client
 from logweir.replication.tank.wire.messages import (
     Fetch,
     FetchPart,
     FetchStatus,
     PublishPart,
+    PublishResult,
 )
-from logweir.replication.topic.bundle import split_chunk
+from logweir.replication.topic.bundle import check_bundle, split_chunk
+from logweir.replication.topic.partition import Append
 from logweir.replication.topic.readahead import ReadAhead
 from logweir.replication.topic.spaces import create_topic, topics_of
+from logweir.replication.topic.store import StoredTopics
+from logweir.store.commit.queue import Job
+from logweir.store.engine.request import Request
+from logweir.wal.failpoint import arm, disarm
+from logweir.wal.mp import pack
+from logweir.wal.xrow import RowType
 
 
 @pytest.fixture
@@ -95,5 +106,61 @@ def test_each_bundle_is_a_transaction(log: logweir.Log) -> None:
             before = log.vclock
             await client.publish([PublishPart("t", 0, ordinary(b"x")) for _ in range(5)])
             assert [len(one.rows) for one in log.rows(before)] == [1] * 5
+
+    run(test)
+
+
+async def publishing(topics: StoredTopics, number: int = 1) -> None:
+    """So many bundles of one message, stored together."""
+    answered: asyncio.Future[list[PublishResult]] = asyncio.get_running_loop().create_future()
+    data = ordinary(b"x")
+    head, time_ms = check_bundle(data)
+    append = Append(1, 0, "t", 0, data, head, time_ms, None)
+    topics.append([append] * number, answered.set_result)
+    assert await answered == [PublishResult.STORED] * number
+
+
+def other(number: int) -> tuple[int, int, int, int, bytes]:
+    """A bundle of one message as another client writes it."""
+    return 0, number, number, 0, ordinary(b"y")
+
+
+def insert_by_transaction(log: logweir.Log, number: int) -> None:
+    """One of `other`: a transaction lets the next group be made before it is durable."""
+    with log.transaction() as tx:
+        tx.insert("t", other(number))
+
+
+def test_numbers_go_on_behind_what_others_write_at_the_same_time(log: logweir.Log) -> None:
+    """In one group; and before it, in a transaction that is not durable yet."""
+
+    async def test() -> None:
+        topics = StoredTopics(log, line=(line := Line(log, Metrics())))
+        try:
+            await publishing(topics)
+            space_id = log.schema.space("t").id
+            request = Request(RowType.INSERT, space_id, tuple=pack(other(100)))
+            line.submit(Job(lambda group: group.execute(request)), lambda job: None)
+            await publishing(topics, 2)
+            assert contents(log, "t") == [1, 100, 101, 102]
+
+            await publishing(topics)
+            is_made = threading.Event()
+
+            def until_the_next_group_is_begun() -> None:
+                disarm()
+                is_made.set()
+                while topics._writing._group is None:
+                    pass
+
+            arm("wal.before_write", until_the_next_group_is_begun)
+            writing = asyncio.create_task(asyncio.to_thread(insert_by_transaction, log, 200))
+            await asyncio.to_thread(is_made.wait)
+            await publishing(topics)
+            await writing
+            assert contents(log, "t") == [1, 100, 101, 102, 103, 200, 201]
+        finally:
+            disarm()
+            await topics.close()
 
     run(test)
