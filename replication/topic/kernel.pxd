@@ -83,7 +83,7 @@ cdef int fields(
     raw="const unsigned char*", begin=Py_ssize_t, length=Py_ssize_t, framed=Py_ssize_t,
     rest=cython.ulonglong, is_viewed=bint)
 cpdef tuple chunk(
-    object tuples, unsigned long long partition, Py_ssize_t size, Py_ssize_t limit, list out)
+    list tuples, unsigned long long partition, Py_ssize_t size, Py_ssize_t limit, list out)
 
 cdef Py_ssize_t _chunked(
     list out, object view, Py_ssize_t start, Py_ssize_t at, Py_ssize_t size) except -1

@@ -14,7 +14,6 @@ wrong, to the ordinary way. `chunk` makes an answer of stored bundles. It takes 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from typing import Any
 
 __all__ = [
@@ -360,7 +359,7 @@ def fields(raw: bytes, end: int, out: Any) -> int:
 
 
 def chunk(
-    tuples: Sequence[bytes], partition: int, size: int, limit: int, out: list[Any]
+    tuples: list[bytes], partition: int, size: int, limit: int, out: list[Any]
 ) -> tuple[int, int, bool]:
     """Put the bundles of stored tuples of one partition into `out`, each behind its length, as
     long as all are `limit` bytes at most; the first of all in any case. `size`: of what is there.

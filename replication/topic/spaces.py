@@ -24,7 +24,7 @@ with primary key (group, topic, partition); `number` is the next one to be read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -220,17 +220,17 @@ def oldest_bundle(engine: Engine, space_id: int, partition: int) -> StoredBundle
 
 def tuples_from(
     engine: Engine, space_id: int, partition: int, number: int
-) -> Iterator[Sequence[bytes]]:
+) -> Iterator[list[bytes]]:
     """Stored tuples, several at a time, from the bundle on that holds `number`, or the next one
     after it; behind a partition's follow those of the next."""
     key = [partition, number]
     for data in select(engine, Select.of(engine.schema, space_id, key, iterator="LE", limit=1)):
         place, _, last, _ = kernel.stored(data)
         if place == partition and last >= number:
-            yield (data,)
+            yield [data]
             key = [partition, last + 1]
     for piece in pieces(engine, Select.of(engine.schema, space_id, key, iterator="GE")):
-        yield piece.tuples()
+        yield list(piece.tuples())
 
 
 def bundles_from(
