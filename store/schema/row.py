@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import unicodedata
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
 from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError
 from logweir.store.schema.fieldtype import MP_TYPE_NAMES, MpType
 from logweir.store.schema.values import invalid_msgpack
+from logweir.wal.meta import parse_uuid
 from logweir.wal.mp import MapPairs, unpack
 
 __all__ = [
@@ -20,15 +22,18 @@ __all__ = [
     "field",
     "i64",
     "kind_of",
+    "need_uuid",
     "pairs",
     "read_row",
     "row_numbers",
     "u32",
+    "uuid_of",
 ]
 
 Fail = Callable[[str], NoReturn]
 """Raises the error of the thing at hand with a reason."""
 
+_VARIANTS: Final = 0xE0  # the ninth byte of an UUID is below it, for a Tarantool
 _KIND_OF: Final = (
     (bool, MpType.BOOL),
     (str, MpType.STR),
@@ -171,3 +176,18 @@ def choose(value: str, known: tuple[str, ...]) -> str | None:
     """One of the known words, in whatever case it came."""
     low = value.lower()
     return low if low in known else None
+
+
+def need_uuid(data: bytes) -> uuid.UUID:
+    """That of a row of `_cluster` or `_schema`. Raises 64 for one that no Tarantool would read."""
+    found = uuid_of(data)
+    if found is None or not found.int or found.bytes[8] >= _VARIANTS:
+        shown = read_row(data)[1:2]
+        raise RequestError(ErrorCode.INVALID_UUID, f"Invalid UUID: {''.join(map(str, shown))}")
+    return found
+
+
+def uuid_of(data: bytes) -> uuid.UUID | None:
+    """The second field of a row, None if it is no UUID."""
+    row = read_row(data)
+    return parse_uuid(row[1]) if len(row) > 1 and isinstance(row[1], str) else None

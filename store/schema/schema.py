@@ -60,8 +60,7 @@ from logweir.store.schema.definition import (
 from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.firstspaces import first_spaces
 from logweir.store.schema.jsonpath import PathError
-from logweir.store.schema.row import i64, read_row, row_numbers
-from logweir.wal.meta import parse_uuid
+from logweir.store.schema.row import i64, need_uuid, read_row, row_numbers, uuid_of
 from logweir.wal.vclock import VClock
 
 __all__ = ["Change", "ChangeKind", "Definitions", "HasRows", "Schema", "alter_error"]
@@ -100,9 +99,6 @@ _REMEMBERED: Final[
     dict[tuple[int, bytes, int, int, bool], tuple[SpaceDef | None, Change | None]]
 ] = {}
 _EMPTY: Final = b"\x90"
-_VARIANTS: Final = 0xE0
-"""The ninth byte of an UUID is below it, for a Tarantool."""
-
 _REMEMBERED_MOST: Final = 1024
 _REMEMBERED_BYTES: Final = 4096
 """Of a row. Those of a new folder have 546 at most."""
@@ -469,25 +465,11 @@ def check_cluster_row(old: bytes | None, new: bytes | None, own_replica_id: int)
         )
     if new is None:
         return
-    instance = _need_uuid(new)
-    if old is not None and _uuid_of(old) != instance:
+    instance = need_uuid(new)
+    if old is not None and uuid_of(old) != instance:
         raise RequestError(
             ErrorCode.UNSUPPORTED, "Space _cluster does not support updates of instance uuid"
         )
-
-
-def _need_uuid(data: bytes) -> uuid.UUID:
-    """That of a row of `_cluster` or `_schema`. Raises 64 for one that no Tarantool would read."""
-    found = _uuid_of(data)
-    if found is None or not found.int or found.bytes[8] >= _VARIANTS:
-        shown = read_row(data)[1:2]
-        raise RequestError(ErrorCode.INVALID_UUID, f"Invalid UUID: {''.join(map(str, shown))}")
-    return found
-
-
-def _uuid_of(data: bytes) -> uuid.UUID | None:
-    row = read_row(data)
-    return parse_uuid(row[1]) if len(row) > 1 and isinstance(row[1], str) else None
 
 
 # --- checks ---------------------------------------------------------------------------------------
@@ -578,7 +560,7 @@ def _check_schema_row(old: bytes | None, new: bytes | None, trusted: bool) -> No
     if read_row(new or old or _EMPTY)[:1] != ["cluster"]:
         return
     if new is not None and not trusted:
-        _need_uuid(new)
+        need_uuid(new)
     elif new is None:
         raise RequestError(
             ErrorCode.REPLICASET_UUID_IS_RO,

@@ -23,22 +23,8 @@ from logweir.wal.mp import pack, unpack
 PLAIN = interpreted(kernel)
 
 
-def plain_line_kernel() -> Any:
-    """`linekernel.py` as plain Python; it lies beside `kernel.py`."""
-    import importlib.util
-    from pathlib import Path
-
-    source = Path(str(linekernel.__file__)).with_name("linekernel.py")
-    spec = importlib.util.spec_from_file_location("linekernel_interpreted", source)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    vars(module)["packed_rows"] = interpreted(rows_kernel)
-    return module
-
-
-PLAIN_LINES = plain_line_kernel()
+PLAIN_LINES: Any = interpreted(linekernel)
+PLAIN_LINES.packed_rows = interpreted(rows_kernel)
 
 
 def encoded(text: str, module: Any = kernel) -> bytes | None:

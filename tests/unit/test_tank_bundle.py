@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import cramjam
 import pytest
+from support.kernels import PLAIN_TOPIC
 from support.tankserving import decode_chunk
 
 from interop.tankmodel import DATA, captures, frames
@@ -345,18 +344,9 @@ def test_raw_size_above_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         decode_bundle(data)
 
 
-def interpreted() -> dict[str, Any]:
-    """The source file of the kernel, run as it stands."""
-    source = kernel.__file__.rpartition("/")[0] + "/kernel.py"
-    plain: dict[str, Any] = {"__name__": "plain", "__file__": source}
-    with open(source) as file:
-        exec(compile(file.read(), source, "exec"), plain)
-    return plain
-
-
 def test_interpreted_walk_agrees_with_the_one_in_use() -> None:
     """It gives the same on golden and on broken bytes."""
-    walk = interpreted()["walk"]
+    walk = PLAIN_TOPIC.walk
     contents = (b"", b"a" * 127, b"b" * 128, b"c" * 17_000)
     long = [Message(n * 300 + 1, 7, b"k", content) for n, content in enumerate(contents)]
     made = [encode_bundle(long, sparse=sparse, compress=False)[:700] for sparse in (True, False)]
@@ -389,7 +379,7 @@ def ordinary_way(data: bytes) -> object:
 
 def test_short_way_of_checking_agrees_with_the_ordinary_one() -> None:
     """On golden bytes, each cut and each changed in every place, and on the highest numbers."""
-    sound = interpreted()["sound"]
+    sound = PLAIN_TOPIC.sound
     ends = [
         b"\x44" + number.to_bytes(8, "little") + bytes(10)
         for number in (0, 1, NUMBER_MAX, NUMBER_MAX + 1)
@@ -420,7 +410,7 @@ def test_short_way_of_checking_agrees_with_the_ordinary_one() -> None:
 
 def test_head_of_a_tuple_is_its_msgpack() -> None:
     """At all lengths of numbers and of the bundle."""
-    tuple_head = interpreted()["tuple_head"]
+    tuple_head = PLAIN_TOPIC.tuple_head
     for edge in EDGES:
         for numbers in ((edge, 1, 2, 3), (0, edge, edge, 0), (1, 2, 3, edge)):
             for size in (0, 1, 0xFF, 0x100, 0xFFFF, 0x10000):
