@@ -97,8 +97,10 @@ class Kernels:
         self.broken = ""
 
     def install(self) -> None:
-        """Be asked before files are looked at, and after whoever wants to be the first."""
-        sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
+        """Be asked before files are looked at, and after whoever wants to be the first. Once."""
+        asked = sys.meta_path
+        if self not in asked:
+            asked.insert(asked.index(PathFinder) if PathFinder in asked else 0, self)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

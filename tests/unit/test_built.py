@@ -116,6 +116,21 @@ def test_an_extension_that_cannot_be_loaded_is_told(
         assert bool(finder.broken) is there
 
 
+def test_kernels_are_looked_for_once_whoever_else_finds_modules(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program may have its own finder in the place of that of files; modules are loaded again."""
+    finder, other = Kernels(), object()
+    for before, then in (
+        ([other, PathFinder], [other, finder, PathFinder]),
+        ([other], [finder, other]),
+    ):
+        monkeypatch.setattr(sys, "meta_path", before)
+        for _ in range(2):
+            finder.install()
+        assert sys.meta_path == then
+
+
 @pytest.mark.parametrize("of", ["these", "other"])
 def test_an_added_extra_builds_nothing_anew(of: str, tmp_path: Path) -> None:
     """Where the sources are those that are installed, what the extra needs is all that is."""
