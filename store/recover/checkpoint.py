@@ -357,8 +357,12 @@ class Checkpoints(OfProcess):
                 del self._pins[pin]
 
     def _look_at(self, snap: LogFile) -> bool:
-        """Read a snapshot: whether it is whole, from now on known."""
+        """Read a snapshot: whether it is whole, from now on known. Raises `CorruptBlock` where it
+        cannot be opened, which says nothing about it."""
         scan = scan_snapshot(snap, self._log.filesystem, lambda count: None)
+        for damage in scan.report.damage:
+            if damage.kind is DamageKind.UNREADABLE and not damage.offset:
+                raise damage.to_error()
         self._is_whole[snap.path] = not scan.located
         return not scan.located
 
