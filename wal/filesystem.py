@@ -36,6 +36,7 @@ from logweir.wal.process import OfProcess
 
 __all__ = [
     "FILE_MODE",
+    "NOT_NOW",
     "OS",
     "AppendFile",
     "FileSystem",
@@ -54,6 +55,11 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 FILE_MODE: Final = 0o640
+NOT_NOW: Final = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+)
+"""What the system says of itself or of this process, not of the file."""
 _FOLDER_MODE: Final = 0o750
 _PARTS_MAX: Final = 512  # of one writev call; the system allows 1024
 

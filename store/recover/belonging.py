@@ -20,7 +20,6 @@ block that is damaged in the log is none.
 
 from __future__ import annotations
 
-import errno
 import struct
 from collections.abc import Callable, Container
 from pathlib import Path
@@ -31,7 +30,7 @@ from logweir.recovery import LogPosition, RecoveryPlan, RecoveryReport
 from logweir.store.state import base
 from logweir.store.state.state import State
 from logweir.store.state.statetxn import Position, Txn
-from logweir.wal.filesystem import FileSystem, explain
+from logweir.wal.filesystem import NOT_NOW, FileSystem, explain
 from logweir.wal.place import Found, Place, find
 from logweir.wal.vclock import VClock
 
@@ -50,17 +49,13 @@ _REFUSED: Final = (
     base.ReadonlyError,
     base.LockError,
 )
-_NOT_NOW: Final = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
-    *(errno.EACCES, errno.EPERM, errno.EROFS),
-)
 
 
 def is_refusal(error: BaseException | None) -> bool:
     """Whether one of `BROKEN` says nothing about the state: that the disk is full, or that this
     process may not have what it asks for. It stays then."""
     if isinstance(error, OSError):
-        return error.errno in _NOT_NOW
+        return error.errno in NOT_NOW
     return isinstance(error, _REFUSED) or (
         isinstance(error, WalError) and is_refusal(error.__cause__)
     )

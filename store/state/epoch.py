@@ -30,7 +30,7 @@ from logweir.store.schema import collation
 from logweir.store.schema.keys import KEY_VERSION
 from logweir.store.state import lmdbfile
 from logweir.wal.crc32c import checksum
-from logweir.wal.filesystem import FileSystem
+from logweir.wal.filesystem import NOT_NOW, FileSystem
 from logweir.wal.newfile import replace_file
 
 __all__ = [
@@ -56,10 +56,11 @@ def state_format() -> str:
 
 
 def boot_id() -> str:
-    """What changes with every start of the machine; "" if the system does not tell."""
+    """What changes with every start of the machine; "" if the system does not tell. Raises
+    `OSError` where this process may not have it now."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return ""
 
 
@@ -113,7 +114,7 @@ def read_epoch(directory: Path, place: Path, filesystem: FileSystem) -> tuple[Se
     """What there is, and why it cannot be used: "" if it can. A seal, with orderly closed ones.
 
     `place`: the same folder as LMDB is told it. The seal is not compared. Raises `OSError` if
-    there is no folder.
+    there is no folder, and one of `NOT_NOW`.
     """
     filesystem.list_directory(directory)
     try:
@@ -135,6 +136,8 @@ def read_epoch(directory: Path, place: Path, filesystem: FileSystem) -> tuple[Se
     except FileNotFoundError as error:
         return None, f"{Path(error.filename).name} is not there"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, OSError) and error.errno in NOT_NOW:
+            raise
         return None, f"its file {_EPOCH_NAME!r} cannot be read: {type(error).__name__}: {error}"
 
 

@@ -42,7 +42,15 @@ from logweir.store.state.epoch import (
 )
 from logweir.store.state.references import LogFiles
 from logweir.store.state.statetxn import Txn
-from logweir.wal.filesystem import FILE_MODE, OS, FileSystem, FolderGone, explain, make_folders
+from logweir.wal.filesystem import (
+    FILE_MODE,
+    NOT_NOW,
+    OS,
+    FileSystem,
+    FolderGone,
+    explain,
+    make_folders,
+)
 from logweir.wal.process import OfProcess, keep_for_ever
 
 __all__ = ["MapFull", "State", "StateError", "explained", "typed"]
@@ -122,7 +130,9 @@ class State(OfProcess):
 
     def doubt(self, *, fully: bool = False) -> str:
         """Before `open`: why what is on disk cannot be used; "" if it can, and where there is
-        nothing. `fully`: nothing is left to be looked at later. See `store.state.epoch`."""
+        nothing. `fully`: nothing is left to be looked at later. See `store.state.epoch`.
+
+        Raises `WalError` where the system refuses to tell: that says nothing about it."""
         try:
             self._seal, reason = read_epoch(self.directory, self._place, self._filesystem)
             self._is_noted = self._seal is None and not reason
@@ -137,6 +147,8 @@ class State(OfProcess):
         except FileNotFoundError:
             return ""
         except OSError as error:
+            if error.errno in NOT_NOW:
+                raise explain(error, str(self.directory)) from error
             reason = f"it cannot be read: {error.strerror or error}"
         return reason
 

@@ -18,7 +18,7 @@ from logweir.errors import RecoveryRefused, WalError
 from logweir.recovery.restore import restore
 from logweir.store.log import Durability, Log
 from logweir.store.state import epoch
-from logweir.wal.filesystem import OsFileSystem
+from logweir.wal.filesystem import OsFileSystem, ReadFile
 from logweir.wal.vclock import VClock
 
 Reasons = Callable[[], list[str]]
@@ -228,31 +228,76 @@ def epoch_of(folder: Path) -> dict[str, Any]:
 
 
 class Refusing(OsFileSystem):
-    """A disk that refuses to sync folders named `state`, where there is a `number` of an error."""
+    """A disk that refuses to sync, list or read what has a name, where there is a `number` of an
+    error."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self, number: int, name: str, call: str) -> None:
+        self.number, self.name, self.call = number, name, call
+
+    def _refuse(self, call: str, path: Path) -> None:
+        if self.number and (path.name, call) == (self.name, self.call):
+            raise OSError(self.number, os.strerror(self.number), str(path))
 
     def sync_directory(self, path: Path) -> None:
-        if path.name == "state" and self.number:
-            raise OSError(self.number, os.strerror(self.number), str(path))
+        self._refuse("sync", path)
         super().sync_directory(path)
 
+    def list_directory(self, path: Path) -> list[str]:
+        self._refuse("list", path)
+        return super().list_directory(path)
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EMFILE, errno.EACCES])
+    def open_read(self, path: Path) -> ReadFile:
+        self._refuse("read", path)
+        return super().open_read(path)
+
+
+@pytest.mark.parametrize(
+    ("number", "name", "call"),
+    [
+        (errno.ENOSPC, "state", "sync"),
+        (errno.EMFILE, "state", "sync"),
+        (errno.EACCES, "state", "sync"),
+        (errno.EMFILE, "state", "list"),
+        (errno.EMFILE, "epoch", "read"),
+        (errno.EACCES, "epoch", "read"),
+    ],
+)
 def test_a_state_stays_where_the_system_refuses_to_open_it(
-    number: int, tmp_path: Path, rebuilt: Reasons
+    number: int, name: str, call: str, tmp_path: Path, rebuilt: Reasons
 ) -> None:
     """What it says is about the disk, or this process: the state may be the only one that knows
     that the newest rows are gone, and takes long to make anew."""
     log = filled(tmp_path, 0, durability="none")
     take(log)
     log.inner.abandon()
-    disk = Refusing(number)
+    disk = Refusing(number, name, call)
     with pytest.raises(WalError, match=os.strerror(number).lower()):
         logweir.open(tmp_path, filesystem=disk)
     disk.number = 0
     with logweir.open(tmp_path, filesystem=disk) as log:
+        assert ids(log) == list(range(20))
+    assert rebuilt() == []
+
+
+def test_a_state_stays_where_the_boot_cannot_be_asked_for(
+    tmp_path: Path, rebuilt: Reasons, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file can be opened: that is no other start of the machine."""
+    log = filled(tmp_path, 0, durability="none")
+    take(log)
+    log.inner.abandon()
+    read = Path.read_text
+
+    def refused(path: Path, *options: Any) -> str:
+        if path.name == "boot_id":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+        return read(path, *options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", refused)
+        with pytest.raises(WalError, match="too many open files"):
+            logweir.open(tmp_path)
+    with logweir.open(tmp_path) as log:
         assert ids(log) == list(range(20))
     assert rebuilt() == []
 
