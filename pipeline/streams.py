@@ -62,9 +62,10 @@ def of_store(offset: Mapping[str, Any], named: str, store: str, where: str) -> V
     its address. Raises `ConfigError`."""
     known = offset.get(named, "")
     if known and known != store:
+        found = f"is the store {store}" if store else "has no store yet, or no longer"
         raise ConfigError(
             "checkpointLocation",
-            f"{shown(where)} is the store {store}; the checkpoint was made with {known}.",
+            f"{shown(where)} {found}; the checkpoint was made with {known}.",
             origin=ORIGIN,
             hint="name the place of then, or begin with a new checkpoint",
         )

@@ -17,9 +17,9 @@ import errno
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from logweir.errors import PositionUnavailable, WalError
 from logweir.pipeline.options import ScanOptions, shown
@@ -145,6 +145,7 @@ class Tail:
         self._options = options
         self._location = options.paths[0]
         self._filesystem, self._directory = open_storage(self._location)
+        self._instance: UUID | None = None
         self._cursor: _Cursor | None = None
         self._end: _Cursor | None = None
         self._begun = VClock()  # what is settled is known from here on
@@ -158,10 +159,12 @@ class Tail:
                 one.close()
         self._cursor = self._end = self._settling = None
 
-    @cached_property
+    @property
     def instance(self) -> str:
-        """Whose folder it is, "" if nothing in it says so."""
-        return str(scan_directory(self._directory, self._filesystem).instance or "")
+        """Whose folder it is, "" as long as nothing in it says so."""
+        if self._instance is None:
+            self._instance = scan_directory(self._directory, self._filesystem).instance
+        return str(self._instance or "")
 
     def oldest(self) -> VClock:
         """The first position that the folder has. Raises `WalError` where it has none."""

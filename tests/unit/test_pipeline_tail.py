@@ -245,6 +245,20 @@ def test_a_store_in_the_place_of_another_is_refused(tmp_path: Path) -> None:
     again.stop()
 
 
+def test_a_stream_that_begins_before_its_store_is_of_that_store(tmp_path: Path) -> None:
+    """Its checkpoint names it as soon as there is one; until then one of a store is refused."""
+    reader = TailReader(ScanOptions.parse({"path": str(tmp_path), "from": "{}"}))
+    start = reader.initialOffset()
+    assert start == {"instance": "", "vclock": {}}
+    with pytest.raises(ConfigError, match=r"has no store.*was made with a"):
+        reader.latestOffset({**start, "instance": "a"}, ReadAllAvailable())
+    with logweir.open(tmp_path) as log:
+        log.create_space("t", format=[("id", "unsigned")])
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert end == {"instance": str(log.instance), **to_offset(log.vclock)}
+    reader.stop()
+
+
 @pytest.mark.parametrize("name", ["on_error", "vclock_to", "recursive", "kinds", "live"])
 def test_batch_options_are_refused_in_streams(name: str) -> None:
     """What a stream cannot do is refused by name."""
