@@ -116,23 +116,31 @@ def replicaset(url: Url) -> uuid.UUID:
     return asyncio.run(_replicaset(url))
 
 
-def rows(url: Url, start: VClock, end: VClock) -> Iterator[RowColumns]:
+def rows(url: Url, start: VClock, end: VClock, of: uuid.UUID | None) -> Iterator[RowColumns]:
     """The rows after `start`, as far as they come until all up to `end` are there, in pieces.
 
-    A piece may hold rows outside of the two. Raises `PositionUnavailable` if the server has
-    removed some, `Unreachable`, `SourceStopped`.
+    `of`: the replica set that has these positions; None: the server's. A piece may hold rows
+    outside of the two. Raises `PositionUnavailable` if the server has removed some,
+    `Unreachable`, `SourceStopped`.
     """
-    return _in_thread(lambda: _rows(url, start.without_local(), end.without_local()))
+    return _in_thread(lambda: _rows(url, start.without_local(), end.without_local(), of))
 
 
-async def _rows(url: Url, start: VClock, end: VClock) -> AsyncIterator[RowColumns]:
-    of = await _replicaset(url)
+async def _rows(
+    url: Url, start: VClock, end: VClock, of: uuid.UUID | None
+) -> AsyncIterator[RowColumns]:
+    of = of or await _replicaset(url)
     async with connect(url) as (upstream, _, ballot):
         if not start.covers(ballot.gc_vclock.without_local()):
             raise _gone(url, start, ballot)
         upstream.session.subscribe(uuid.uuid4(), of, start, anonymous=True)
         upstream.link.flush()
-        await upstream.expect(Subscribed)
+        subscribed = await upstream.expect(Subscribed)
+        if subscribed.replicaset not in (None, of):
+            raise SourceStopped(
+                f"{url} belongs to replica set {subscribed.replicaset}, the positions to {of}",
+                hint="bring the server of then back, or begin with a new checkpoint",
+            )
         reached = start
         acknowledging = asyncio.create_task(_acknowledge(upstream, lambda: reached))
         try:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -58,13 +59,15 @@ def peer_url(options: ScanOptions) -> Url:
 
 @dataclass
 class PeerPartition(InputPartition):
-    """The rows between two positions of a server."""
+    """The rows between two positions of a server. `replicaset`: of which they are, None: of the
+    one that the server is of when it is asked."""
 
     start: VClock
     end: VClock
+    replicaset: UUID | None = None
 
 
-def read_peer(options: ScanOptions, start: VClock, end: VClock) -> Iterator[pa.RecordBatch]:
+def read_peer(options: ScanOptions, part: PeerPartition) -> Iterator[pa.RecordBatch]:
     """The wanted rows between two positions, as batches."""
     import numpy as np
 
@@ -73,9 +76,9 @@ def read_peer(options: ScanOptions, start: VClock, end: VClock) -> Iterator[pa.R
 
     url = peer_url(options)
     spaces = frozenset(space for space in options.spaces if isinstance(space, int))
-    builder = BatchBuilder(replace(options, vclock_from=start, vclock_to=end), spaces)
+    builder = BatchBuilder(replace(options, vclock_from=part.start, vclock_to=part.end), spaces)
     place = Place(str(url), str(url), 0, is_log=True, has_blocks=False)
-    for columns in rows(url, start, end):
+    for columns in rows(url, part.start, part.end, part.replicaset):
         yield from builder.build(
             Group(place, columns, np.zeros(1, np.uint64), np.zeros(1, np.int64))
         )
@@ -100,7 +103,7 @@ class PeerReader(DataSourceReader):
     def read(self, partition: Any) -> Iterator[Any]:
         """The Arrow batches."""
         if isinstance(partition, PeerPartition):
-            yield from read_peer(self._options, partition.start, partition.end)
+            yield from read_peer(self._options, partition)
 
 
 class PeerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -144,17 +147,17 @@ class PeerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset(self._target or self._newest())
 
     def _offset(self, vclock: VClock) -> dict[str, Any]:
-        return {"replicaset": self._replicaset, **to_offset(vclock)}
+        return {"replicaset": str(self._replicaset), **to_offset(vclock)}
 
     def _position(self, offset: dict[str, Any]) -> VClock:
-        return of_store(offset, "replicaset", self._replicaset, self._options.url)
+        return of_store(offset, "replicaset", str(self._replicaset), self._options.url)
 
     @cached_property
-    def _replicaset(self) -> str:
+    def _replicaset(self) -> UUID:
         """Whose positions are alike."""
         from logweir.pipeline.peers import replicaset
 
-        return str(replicaset(peer_url(self._options)))
+        return replicaset(peer_url(self._options))
 
     def _newest(self) -> VClock:
         """The server's vclock; asked a few times a second at most."""
@@ -169,12 +172,12 @@ class PeerStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[PeerPartition]:
         """One task."""
         first, last = self._position(start), from_offset(end)
-        return [] if first == last else [PeerPartition(first, last)]
+        return [] if first == last else [PeerPartition(first, last, self._replicaset)]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """The Arrow batches."""
         if isinstance(partition, PeerPartition):
-            yield from read_peer(self._options, partition.start, partition.end)
+            yield from read_peer(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: an anonymous follower holds nothing there."""

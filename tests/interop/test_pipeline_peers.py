@@ -15,7 +15,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
-from logweir.errors import ConfigError, PositionUnavailable, RequestError, Unreachable
+from logweir.errors import (
+    ConfigError,
+    PositionUnavailable,
+    RequestError,
+    SourceStopped,
+    Unreachable,
+)
 from logweir.pipeline.landing import land
 from logweir.pipeline.options import ScanOptions, SinkOptions
 from logweir.pipeline.parts import Part, PartWriter, SinkLayout
@@ -84,8 +90,9 @@ def test_a_position_that_the_server_removed_is_named(tmp_path: Path) -> None:
 
 
 def test_a_server_of_another_replica_set_is_refused(tmp_path: Path) -> None:
-    """Its first rows have the positions that the checkpoint says were read."""
-    starts = []
+    """Its first rows have the positions that the checkpoint says were read; also where it came to
+    the other's address behind the plan of a batch."""
+    starts, planned = [], []
     for name in ("first", "second"):
         with Serving(tmp_path / name, guest="replicate") as server:
             server.log.create_space("t", format=[("id", "unsigned")])
@@ -94,11 +101,15 @@ def test_a_server_of_another_replica_set_is_refused(tmp_path: Path) -> None:
             starts.append(stream.initialOffset())
             end = stream.latestOffset(starts[-1], ReadAllAvailable())
             assert end["vclock"] == {"1": server.log.vclock.signature}
+            planned += stream.partitions(starts[-1], end)
             if name == "second":
                 with pytest.raises(ConfigError, match="the checkpoint was made with"):
                     stream.latestOffset(starts[0], ReadAllAvailable())
                 with pytest.raises(ConfigError, match="the checkpoint was made with"):
                     stream.partitions(starts[0], end)
+                with pytest.raises(SourceStopped, match="the positions to"):
+                    read_all(stream, planned[:1])
+                assert lsns(read_all(stream, planned[1:]))
 
 
 def test_a_server_that_is_not_there_is_named() -> None:
