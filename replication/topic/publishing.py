@@ -131,7 +131,7 @@ class Writing:
         self._group: Group | None = None  # with jobs of ours, until it is durable
         self._rows = 0  # of ours in it
 
-    def begin(self, group: Group) -> tuple[dict[tuple[int, int], int], int, int]:
+    def begin(self, group: Group) -> tuple[int, int]:
         """A job of ours runs in `group`. Returns what `rollback` takes."""
         signature = group.vclock.signature
         is_same = group is self._group
@@ -141,11 +141,12 @@ class Writing:
         if not is_same:
             self._group, self._rows = group, 0
         self._at = signature
-        return dict(self._known), signature, self._rows
+        return signature, self._rows
 
-    def rollback(self, mark: tuple[dict[tuple[int, int], int], int, int]) -> None:
+    def rollback(self, mark: tuple[int, int]) -> None:
         """The job failed and leaves nothing in its group."""
-        self._known, self._at, self._rows = mark
+        self._known.clear()
+        self._at, self._rows = mark
 
     def last(self, group: Group, space_id: int, partition: int) -> int:
         """The last number of a partition as `group` sees it."""

@@ -408,8 +408,7 @@ class StoredTopics:
         at = len(outcomes)
         name, partition = appends[at].topic, appends[at].partition
         if name.startswith(KEPT_PREFIXES):
-            store = self._consumers.store
-            outcomes += [store(group, append, self._writing) for append in appends[at:end]]
+            outcomes += [self._keep(group, append) for append in appends[at:end]]
             return
         if topic is None or group.schema.get(topic.space_id) is None:
             outcomes += [FAILED] * (end - at)
@@ -420,6 +419,16 @@ class StoredTopics:
         last = self._writing.last(group, space_id, partition)
         last = run.add(name, appends, end, last, outcomes)
         self._writing.wrote(space_id, partition, last, len(run.tuples) - before)
+
+    def _keep(self, group: Group, append: Append) -> Outcome:
+        """Set a place, or hear a member; what the space refuses fails no other."""
+        mark = group.mark()
+        try:
+            return self._consumers.store(group, append, self._writing)
+        except RequestError as error:
+            group.rollback(mark)
+            _log.error("publish.refused", topic=append.topic, error=str(error))
+            return FAILED
 
     def create_from(self, request: Create, owner: int | None = None) -> Awaitable[CreateError]:
         def make() -> CreateError:
@@ -468,8 +477,6 @@ class StoredTopics:
 
     def _stored(self, publishes: Sequence[Publication], error: BaseException | None) -> None:
         """Bundles are durable, or refused: tell those that published them, then those that wait."""
-        if error is not None:
-            _log.error("publish.failed", publishes=len(publishes), error=str(error))
         grown: set[PartitionKey] = set()
         for publish in publishes:
             appends = publish.appends

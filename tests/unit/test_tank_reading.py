@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from support.loops import run
 from support.tankserving import contents, ordinary, served, somebody_waits
 
 import logweir
+from logweir.limits import LOG_BURST_LINES
+from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.replication.metrics import Metrics
 from logweir.replication.service.line import Line
 from logweir.replication.tank.client import Client
@@ -23,13 +26,17 @@ from logweir.replication.tank.wire.messages import (
     PublishResult,
 )
 from logweir.replication.topic.bundle import check_bundle, split_chunk
+from logweir.replication.topic.consumers import CONSUMER_SPACE
 from logweir.replication.topic.partition import Append
+from logweir.replication.topic.publishing import Writing
 from logweir.replication.topic.readahead import ReadAhead
 from logweir.replication.topic.spaces import create_topic, topics_of
 from logweir.replication.topic.store import StoredTopics
+from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.store.engine.request import Request
 from logweir.wal.failpoint import arm, disarm
+from logweir.wal.filesystem import OS
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 
@@ -110,14 +117,21 @@ def test_each_bundle_is_a_transaction(log: logweir.Log) -> None:
     run(test)
 
 
-async def publishing(topics: StoredTopics, number: int = 1) -> None:
-    """So many bundles of one message, stored together."""
+def published(
+    topics: StoredTopics, number: int, topic: str = "t", first: int | None = None
+) -> asyncio.Future[list[PublishResult]]:
+    """What becomes of so many bundles of one message."""
     answered: asyncio.Future[list[PublishResult]] = asyncio.get_running_loop().create_future()
     data = ordinary(b"x")
     head, time_ms = check_bundle(data)
-    append = Append(1, 0, "t", 0, data, head, time_ms, None)
+    append = Append(1, 0, topic, 0, data, head, time_ms, first)
     topics.append([append] * number, answered.set_result)
-    assert await answered == [PublishResult.STORED] * number
+    return answered
+
+
+async def publishing(topics: StoredTopics, number: int = 1) -> None:
+    """So many bundles of one message, stored together."""
+    assert await published(topics, number) == [PublishResult.STORED] * number
 
 
 def other(number: int) -> tuple[int, int, int, int, bytes]:
@@ -162,5 +176,65 @@ def test_numbers_go_on_behind_what_others_write_at_the_same_time(log: logweir.Lo
         finally:
             disarm()
             await topics.close()
+
+    run(test)
+
+
+def test_numbers_of_a_job_that_failed_are_given_again(log: logweir.Log) -> None:
+    """Nothing of it is in its group: what stands there is asked again."""
+    space_id, writing = log.schema.space("t").id, Writing(log)
+    log.insert("t", other(1))
+
+    def numbers(group: Group) -> list[int]:
+        mark = writing.begin(group)
+        before = writing.last(group, space_id, 0)
+        writing.wrote(space_id, 0, 9, 8)
+        found = [before, writing.last(group, space_id, 0)]
+        writing.rollback(mark)
+        return [*found, writing.last(group, space_id, 0)]
+
+    assert log.inner.run(numbers) == [1, 9, 1]
+
+
+def test_a_place_that_its_space_refuses_fails_no_other(
+    log: logweir.Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bundles that came with it are stored, without a gap in their numbers."""
+    kinds = {"group": "string", "topic": "string", "partition": "unsigned", "number": "string"}
+    log.create_space(CONSUMER_SPACE, list(kinds.items()), primary=["group", "topic", "partition"])
+
+    async def test() -> None:
+        topics = StoredTopics(log)
+        try:
+            asked = published(topics, 1), published(topics, 1, "consumer:g/t", 3)
+            await publishing(topics)
+            assert [await one for one in asked] == [[PublishResult.STORED], [PublishResult.FAILED]]
+            assert contents(log, "t") == [1, 2]
+            assert "publish.refused" in caplog.text
+        finally:
+            await topics.close()
+
+    run(test)
+
+
+def test_a_full_disk_is_told_sparingly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """However many publishes fail for it; when there is room the numbers go on."""
+    disk = FaultyFileSystem(OS)
+
+    async def test() -> None:
+        with logweir.open(tmp_path / "s", filesystem=disk) as log:
+            create_topic(log, "t", 1, now_seconds=log.inner.now())
+            topics = StoredTopics(log)
+            try:
+                await publishing(topics)
+                disk.fault = Fault(1, {"write"}, errno.ENOSPC, part=0.5, lasts=True)
+                for _ in range(2 * LOG_BURST_LINES):
+                    assert await published(topics, 2) == [PublishResult.FAILED] * 2
+                disk.fault = None
+                assert 0 < len(caplog.records) < 2 * LOG_BURST_LINES
+                await publishing(topics)
+                assert contents(log, "t") == [1, 2]
+            finally:
+                await topics.close()
 
     run(test)
