@@ -26,7 +26,7 @@ from logweir.replication.service.access import (
     User,
 )
 from logweir.store.schema.definition import LOGIN_METHOD
-from logweir.store.schema.row import check_identifier
+from logweir.store.schema.row import NAME_SHOWN, check_identifier, is_too_long
 from logweir.wal.mp import unpack
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ __all__ = [
     "Target",
     "add_user",
     "change_password",
+    "check_length",
     "drop_user",
     "grant",
     "read_directory",
@@ -91,8 +92,17 @@ def _find(directory: Directory, name: str) -> User:
     )
 
 
+def check_length(name: str) -> None:
+    """Check the name of a user or a role. Raises CREATE_USER."""
+    if is_too_long(name):
+        text = f"Failed to create user '{name[:NAME_SHOWN]}': user name is too long"
+        raise RequestError(ErrorCode.CREATE_USER, text)
+
+
 def add_user(log: Log, name: str, *, password: str | None = None, role: bool = False) -> int:
-    """Make a user, or a role. Returns its id. Raises USER_EXISTS, IDENTIFIER."""
+    """Make a user, or a role. Returns its id. Raises USER_EXISTS, IDENTIFIER,
+    CREATE_USER."""
+    check_length(name)
     check_identifier(name)
     directory = read_directory(log)
     if any(user.name == name for user in directory.users()):

@@ -33,7 +33,7 @@ from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 from logweir.errors import ErrorCode, RequestError
-from logweir.limits import IDENTIFIER_BYTES, INDEX_ID_MAX, SPACE_ID_MAX
+from logweir.limits import INDEX_ID_MAX, SPACE_ID_MAX
 from logweir.store.schema import jsonpath
 from logweir.store.schema.collation import OPTION_VALUES
 from logweir.store.schema.definition import (
@@ -49,6 +49,7 @@ from logweir.store.schema.definition import (
 )
 from logweir.store.schema.fieldtype import MP_TYPE_NAMES, FieldType, MpType, mp_type
 from logweir.store.schema.row import (
+    NAME_SHOWN,
     Fail,
     Options,
     check_identifier,
@@ -56,6 +57,7 @@ from logweir.store.schema.row import (
     encoded,
     field,
     i64,
+    is_too_long,
     kind_of,
     pairs,
     read_row,
@@ -79,7 +81,6 @@ ENGINE_NAME_BYTES: Final = 16
 LOCALE_BYTES: Final = 30
 PARTS_MAX: Final = 255
 FIELD_NO_MAX: Final = 2**15 - 1
-_NAME_SHOWN: Final = 64
 _ACTIONS: Final = ("none", "rollback", "abort", "fail", "ignore", "replace", "default")
 _SORT_ORDERS: Final = ("asc", "desc", "undef")
 
@@ -118,8 +119,8 @@ def decode_space(data: bytes, *, is_new: bool) -> SpaceDef:
     def fail(reason: str, shown: str = name) -> NoReturn:
         raise RequestError(code, f"{verb} '{shown}': {reason}", details={"space": name})
 
-    if len(encoded(name)) > IDENTIFIER_BYTES:
-        fail("space name is too long", name[:_NAME_SHOWN])
+    if is_too_long(name):
+        fail("space name is too long", name[:NAME_SHOWN])
     check_identifier(name)
     space_id = u32(row, 0)
     if space_id > SPACE_ID_MAX:
@@ -197,7 +198,7 @@ def _decode_field(given: Any, number: int, fail: Fail) -> FieldDef:
     name = options.get("name")
     if name is None:
         fail(f"field {at} name is not specified")
-    if len(encoded(name)) > IDENTIFIER_BYTES:
+    if is_too_long(name):
         fail(f"field {at} name is too long")
     check_identifier(name)
     kind = FieldType.parse(options.get("type", "any"))
@@ -258,8 +259,8 @@ def decode_index(data: bytes, space: SpaceDef, collations: Collations) -> IndexD
         )
 
     options = _index_options(row[4])
-    if len(encoded(name)) > IDENTIFIER_BYTES:
-        fail("index name is too long", name[:_NAME_SHOWN])
+    if is_too_long(name):
+        fail("index name is too long", name[:NAME_SHOWN])
     check_identifier(name)
     parts = _join_parts(_decode_parts(row[5], space), collations)
     if options.get("func", 0):
@@ -529,8 +530,8 @@ def decode_sequence(data: bytes, *, is_new: bool) -> SequenceDef:
     def fail(reason: str, shown: str = name) -> NoReturn:
         raise RequestError(code, f"{verb} '{shown}': {reason}")
 
-    if len(encoded(name)) > IDENTIFIER_BYTES:
-        fail("sequence name is too long", name[:_NAME_SHOWN])
+    if is_too_long(name):
+        fail("sequence name is too long", name[:NAME_SHOWN])
     check_identifier(name)
     sequence = SequenceDef(
         id=u32(row, 0),
@@ -579,7 +580,7 @@ def decode_collation(data: bytes) -> CollationDef:
             ErrorCode.WRONG_COLLATION_OPTIONS, f"Wrong collation options (field 5): {reason}"
         )
 
-    if len(encoded(name)) > IDENTIFIER_BYTES:
+    if is_too_long(name):
         fail("collation name is too long")
     check_identifier(name)
     owner = u32(row, 2)

@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn
 
 from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError
+from logweir.limits import IDENTIFIER_BYTES
 from logweir.store.schema.fieldtype import MP_TYPE_NAMES, MpType
 from logweir.store.schema.values import invalid_msgpack
 from logweir.wal.meta import parse_uuid
 from logweir.wal.mp import MapPairs, unpack
 
 __all__ = [
+    "NAME_SHOWN",
     "Fail",
     "Options",
     "check_identifier",
@@ -21,6 +23,7 @@ __all__ = [
     "encoded",
     "field",
     "i64",
+    "is_too_long",
     "kind_of",
     "need_uuid",
     "pairs",
@@ -32,6 +35,9 @@ __all__ = [
 
 Fail = Callable[[str], NoReturn]
 """Raises the error of the thing at hand with a reason."""
+
+NAME_SHOWN: Final = 64
+"""Of a name that is too long, in what is told of it."""
 
 _VARIANTS: Final = 0xE0  # the ninth byte of an UUID is below it, for a Tarantool
 _KIND_OF: Final = (
@@ -111,6 +117,11 @@ def i64(row: list[Any], number: int) -> int:
 def encoded(text: str) -> bytes:
     """The bytes of a text, as they came."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def is_too_long(name: str) -> bool:
+    """Whether the name of a space, index, field, sequence, user or other thing is."""
+    return len(encoded(name)) > IDENTIFIER_BYTES
 
 
 def check_identifier(name: str) -> None:

@@ -258,3 +258,17 @@ def test_functions_that_are_wrong_twice_get_the_same_error(both: Both) -> None:
         assert ours[0] == real[0], (changed, real, ours)
         assert real[0] == 100 or reasons[0] == reasons[1], (changed, real, ours)
         assert real[0] in (23, 50, 70, 100)
+
+
+def test_names_of_any_length_are_taken_alike(both: Both) -> None:
+    """Of up to 65,000 bytes; a longer one is refused as that, whatever else is wrong."""
+    names = ["x" * 65_000, "\u00e9" * 32_501, "x" * 65_001, "\n" * 65_001]
+    for kind, name in product(("function", "user", "role", "what"), names):
+        space, row = USER, [950, 1, name, kind, {}]
+        if kind == "function":
+            space, row = FUNC, [950, 1, name, 1, *FUNCTION_TAIL]
+        answers = both.ask("guest", 2, {0x10: space, 0x21: row})
+        # A real one cuts its messages.
+        real, ours = ((code, code and said.endswith("too long")) for code, said in answers)
+        assert ours == real, (kind, len(name))
+        assert both.ask("guest", 5, {0x10: space, 0x20: [950]})[1][0] == 0

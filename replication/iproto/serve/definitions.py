@@ -43,6 +43,7 @@ from logweir.replication.service.access import (
     Privilege,
     denied,
 )
+from logweir.replication.service.users import check_length
 from logweir.store.commit.group import Group
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
@@ -50,7 +51,7 @@ from logweir.store.engine.select import Select, select
 from logweir.store.engine.update import apply_update
 from logweir.store.schema.definition import LOGIN_METHOD, SystemSpace
 from logweir.store.schema.fieldtype import FieldType
-from logweir.store.schema.row import check_identifier
+from logweir.store.schema.row import NAME_SHOWN, check_identifier, is_too_long
 from logweir.store.view import get
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
@@ -355,8 +356,10 @@ def _function(row: Row) -> Row:
 
 def _check_function(row: Row) -> None:
     """What a row of `_func` holds, as far as a real one looks at it. Raises 23, 50, 70, 100."""
-    check_identifier(row[2])
     name, language = row[2], str(row[4]).upper() if len(row) > 4 else "LUA"
+    if is_too_long(name):
+        raise _no_function(name[:NAME_SHOWN], "function name is too long")
+    check_identifier(name)
     for field_no, (known, reason) in _FUNCTION_VALUES.items():
         if field_no == _LANGUAGE_BEFORE and row[0] > _FUNCTION_MOST:
             raise _no_function(name, "function id is too big")
@@ -387,6 +390,7 @@ def _no_function(name: object, reason: str) -> RequestError:
 def _check_user(row: Row) -> None:
     """What a row of `_user` holds. Raises 43, 70, 84."""
     kind, name = row[3], row[2]
+    check_length(name)
     if kind not in ("user", "role"):
         raise _no_user(name, "unknown user type")
     check_identifier(name)
