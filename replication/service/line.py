@@ -139,9 +139,9 @@ class Line:
                     one.error = error
             job.error = error  # the change's own: who asked for it is told
         self.metrics.committed(self._judge(began))
-        for job, done in fresh:
-            self._tell(job)
-            done(job)
+        self._finished.extend(fresh)
+        self._in_line += len(fresh)
+        self._deliver()
 
     def _tell(self, job: Job) -> None:
         """Have it in the log that a change could not be written: who asked is told less."""
@@ -168,18 +168,19 @@ class Line:
         return finished
 
     def _deliver(self) -> None:
-        """Answer what is done, as far as a turn goes."""
+        """Answer what is done, as far as a turn goes; an answer that fails holds up no other."""
         self._scheduled = False
         turn = Turn()
-        while self._finished:
-            if turn.is_over(0):
+        try:
+            while self._finished and not turn.is_over(0):
+                job, done = self._finished.popleft()
+                self._in_line -= 1
+                self._tell(job)
+                done(job)
+        finally:
+            if self._finished and not self._scheduled:
                 self._scheduled = True
                 self._loop.call_soon(self._deliver)
-                return
-            job, done = self._finished.popleft()
-            self._in_line -= 1
-            self._tell(job)
-            done(job)
 
     async def run(self, job: Job) -> object:
         """`submit`, and wait for the result. Raises what the job raised."""

@@ -21,7 +21,7 @@ from logweir.wal.built import RECORD, TRANSLATED, digests
 
 ROOT = Path(__file__).resolve().parents[2]
 FLAGS = (
-    "-O1",
+    "-O0",
     "-g1",
     "-shared",
     "-fPIC",

@@ -176,3 +176,26 @@ def test_an_interrupt_answers_the_group_and_leaves_the_lead(tmp_path: Path) -> N
 
 def broken() -> None:
     raise OSError(errno.EIO, "broken")
+
+
+@pytest.mark.parametrize("quick_bytes", [QUICK_BYTES, 0])
+def test_an_answer_that_fails_holds_up_no_other(quick_bytes: int, tmp_path: Path) -> None:
+    """Made in the loop's thread or left to the log's: the error is the loop's to tell."""
+    failures: list[object] = []
+
+    async def main(log: Log) -> None:
+        loop, answered = asyncio.get_running_loop(), asyncio.Event()
+        loop.set_exception_handler(lambda loop, context: failures.append(context["exception"]))
+        line = Line(log, Metrics())
+
+        def fail(job: Job) -> None:
+            raise ValueError("an answer")
+
+        line.submit(insert(log, 1, quick_bytes=quick_bytes), fail)
+        line.submit(insert(log, 2, quick_bytes=quick_bytes), lambda job: answered.set())
+        await asyncio.wait_for(answered.wait(), 20)
+
+    with opened(tmp_path) as log:
+        asyncio.run(main(log))
+        assert log.count("t") == 3
+    assert [str(one) for one in failures] == ["an answer"]
