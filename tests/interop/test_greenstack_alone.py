@@ -21,7 +21,7 @@ from logweir.replication.greenstack.wire.messages import (
     encode_remove,
 )
 from logweir.replication.protocols import parse_listen_url
-from logweir.replication.service import shared as service
+from logweir.replication.service import line
 from logweir.replication.service.shared import Shared
 from logweir.store.commit.queue import Job
 from logweir.wal.filesystem import OS
@@ -31,7 +31,7 @@ from logweir.wal.mp import pack
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes each group had that was made in the loop's thread. No disk is slow for it."""
-    monkeypatch.setattr(service, "_QUICK_SECONDS", 1000.0)
+    monkeypatch.setattr(line, "_QUICK_SECONDS", 1000.0)
     found: list[int] = []
     whole = Shared._make_at_once
 

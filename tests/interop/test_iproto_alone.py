@@ -16,7 +16,7 @@ from interop.serving import Serving
 from logweir.errors import ErrorCode
 from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.replication.iproto.wire import codec
-from logweir.replication.service import shared as service
+from logweir.replication.service import line
 from logweir.replication.service.shared import Shared
 from logweir.store.commit.queue import CommitQueue
 from logweir.wal.filesystem import OS
@@ -29,7 +29,7 @@ REPLACE = 3
 def made_now(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """One entry for each group of changes that were put in line together: whether it was made at
     once, in the loop's thread. No disk is slow for it."""
-    monkeypatch.setattr(service, "_QUICK_SECONDS", 1000.0)
+    monkeypatch.setattr(line, "_QUICK_SECONDS", 1000.0)
     found: list[bool] = []
     at_once, in_line = Shared._make_at_once, Shared._put_in_line
 
@@ -191,16 +191,16 @@ def test_a_slow_disk_is_left_to_another_thread_until_it_is_quick_again(
     served: Serving, made_now: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One slow change tells nothing, two do, and some quick ones make up for it."""
-    monkeypatch.setattr(service, "_ASIDE_SECONDS", 1000.0)
+    monkeypatch.setattr(line, "_ASIDE_SECONDS", 1000.0)
     space = served.log.schema.space("t").id
     with RawClient(served.port) as client:
         alone(client, space, made_now)
         made_now.clear()
-        monkeypatch.setattr(service, "_QUICK_SECONDS", -1.0)
+        monkeypatch.setattr(line, "_QUICK_SECONDS", -1.0)
         for number in range(20):
             assert replace(client, space, 1, number).body == {0x30: [[1, number]]}
         assert made_now == [True] * 2 + [False] * 18
-        monkeypatch.setattr(service, "_QUICK_SECONDS", 1000.0)
+        monkeypatch.setattr(line, "_QUICK_SECONDS", 1000.0)
         made_now.clear()
         alone(client, space, made_now)
         assert len(made_now) > 16

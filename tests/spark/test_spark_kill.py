@@ -145,8 +145,9 @@ def test_a_stream_into_an_object_store_survives_a_killed_driver_at_every_step(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Killed one time after the other, each time with what the one before has left: in a task's
-    file, in front of the sweep, in front of the manifest, behind it. After each kill a reader by
-    the manifests has whole batches in order; in the end every row once, and no other file."""
+    file, in front of the sweep, in front of the manifest, behind it (the first and the last alone,
+    unless `LOGWEIR_SPOOLS=all`). After each kill a reader by the manifests has whole batches in
+    order; in the end every row once, and no other file."""
     pytest.importorskip("moto.server")
     folder, checkpoint = tmp_path / "from", tmp_path / "checkpoint"
     fill(folder, 0, 40)
@@ -155,14 +156,14 @@ def test_a_stream_into_an_object_store_survives_a_killed_driver_at_every_step(
         words = ["-c", "from logweir.tools.cli.main import run; run()", "pipeline", "cdc"]
         words += [str(folder), "--to", place.location, "--checkpoint", str(checkpoint)]
         words += ["--space", "t", "--format", "json", "--option", "max_rows_per_batch=15"]
-        seen = []
-        for step in ("in_part", "before_sweep", "before_manifest", "after_manifest"):
+        seen, steps = [], ("in_part", "before_sweep", "before_manifest", "after_manifest")
+        for step in steps if os.environ.get("LOGWEIR_SPOOLS") == "all" else steps[::3]:
             killed([*words, "--master", "local[1]"], tmp_path, f"place.{step}")
             found = ids_in(place)
             assert found == list(range(len(found)))
             seen.append(len(found))
-        assert seen[:3] == [0, 0, 0]
-        assert 0 < seen[3] < 40
+        assert seen[:-1] == [0] * (len(seen) - 1)
+        assert 0 < seen[-1] < 40
         query = pipeline.cdc(
             spark,
             folder,

@@ -17,6 +17,7 @@ import logweir
 from logweir.errors import ConfigError, LogweirError, SourceStopped, Unreachable
 from logweir.limits import SYNAPSE_JSON_BYTES
 from logweir.replication.protocols import parse_url
+from logweir.replication.server import ServerOptions
 from logweir.replication.synapse.follow.contents import (
     PORTION_EVENTS,
     Contents,
@@ -287,6 +288,17 @@ def homeserver(folder: Path, database: Any) -> Database | None:
     }
     (folder / "hs.yaml").write_text(json.dumps(settings))
     return read_homeserver(parse_url(f"synapse+file://{folder}/hs.yaml?enrich=database")).database
+
+
+def test_a_new_homeservers_database_need_not_be_there_yet(tmp_path: Path) -> None:
+    """It waits for its Redis, which may be this server, before it makes that; another file is
+    refused."""
+    homeserver(tmp_path, {"name": "sqlite3", "args": {"database": str(tmp_path / "hs.db")}})
+    address = parse_url(f"synapse+file://{tmp_path}/hs.yaml?enrich=database")
+    ServerOptions(follow=[address])
+    (tmp_path / "hs.db").write_text("another")
+    with pytest.raises(ConfigError, match="no database of SQLite"):
+        ServerOptions(follow=[address])
 
 
 def test_database_of_a_homeservers_file_is_taken_with_its_password(tmp_path: Path) -> None:

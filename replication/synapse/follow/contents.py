@@ -124,14 +124,17 @@ def read_database(url: Url) -> Database | None:
     return Database(text, found, file)
 
 
-def check_database(database: Database) -> None:
-    """Look at a file of SQLite: that it is one. Raises `ConfigError`."""
+def check_database(database: Database, *, may_come: bool) -> None:
+    """Look at a file of SQLite: that it is one. `may_come`: it need not be there yet, as where a
+    new homeserver waits for the server that follows it. Raises `ConfigError`."""
     if not database.file:
         return
     try:
         with open(database.file, "rb") as opened:
             head = opened.read(len(_FILE_HEAD))
     except OSError as error:
+        if may_come and isinstance(error, FileNotFoundError):
+            return
         raise ConfigError("enrich", f"{database.file}: {error.strerror}") from error
     if head and head != _FILE_HEAD:
         raise ConfigError("enrich", f"{database.file}: it is no database of SQLite")

@@ -76,7 +76,7 @@ class SynapseProtocol(WireProtocol):
             read_dbid(url)
         asked = read_follow_options(url, secret, database).database
         if asked is not None:
-            check_database(asked)
+            check_database(asked, may_come=asked is database)
 
     def source(self, url: Url) -> Source:
         """See `WireProtocol`."""
