@@ -40,8 +40,13 @@ def check_kernels(root: Path) -> None:
         now = digests(root, {name: source for name, (source, _) in told.items()})
     except (OSError, ValueError):
         return
-    stale = [name for name in told if now[name] != told[name]]
-    if stale and [*root.glob("kernels.*.so")]:
+    stale = [
+        name
+        for name, (source, _) in told.items()
+        if now[name] != told[name]
+        and [*root.glob("kernels.*.so"), *root.glob(f"{source.partition('.')[0]}.*.so")]
+    ]
+    if stale:
         raise ImportError(
             f"compiled from other sources than those that are here: {', '.join(stale)}; "
             "`pip install -e .` compiles them again, and so do tools/run and tools/test"

@@ -53,6 +53,9 @@ def test_a_kernel_of_another_source_is_named(checkout: Path) -> None:
     assert "logweir.wal.kernel" not in str(found.value)
     (checkout / "kernels.cpython-311.so").unlink()
     check_kernels(checkout)
+    (checkout / "store/a/bkernel.cpython-311.so").touch()  # one of its own, as of an older build
+    with pytest.raises(ImportError, match=r"logweir\.store\.a\.bkernel; `pip install"):
+        check_kernels(checkout)
 
 
 def test_other_types_make_all_kernels_old(checkout: Path) -> None:
