@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+import uuid
 from pathlib import Path
 
 import pytest
 
 from interop.realtarantool import RealTarantool
-from logweir.errors import ConfigError, SourceStopped, Unreachable
+from interop.test_iproto_hostile import FakeMaster, row
+from logweir.errors import ConfigError, RemoteProtocolError, SourceStopped, Unreachable
+from logweir.limits import UPSTREAM_STEP_BYTES
 from logweir.replication.iproto.follow.join import join
+from logweir.replication.iproto.wire import codec
 from logweir.replication.protocols import parse_url
+from logweir.wal.damage import Damage
+from logweir.wal.mp import pack
+from logweir.wal.reader import WalReader
 from logweir.wal.vclock import VClock
 
-pytestmark = pytest.mark.tarantool
+real = pytest.mark.tarantool
 
 FILL = """
 box.schema.user.create('rep', {password = 'secret'})
@@ -27,6 +34,7 @@ box.space.l:insert{1}
 COUNT = "return box.space.t:count(), box.space._cluster:count(), box.info.id"
 
 
+@real
 def test_join_makes_a_folder_that_a_real_one_boots(tmp_path: Path) -> None:
     """All rows, the place in `_cluster`, the vclock and the replica set are there."""
     with RealTarantool(tmp_path / "master") as master:
@@ -49,6 +57,7 @@ def test_join_makes_a_folder_that_a_real_one_boots(tmp_path: Path) -> None:
     assert not (tmp_path / "copy.joining").exists()
 
 
+@real
 def test_anonymous_copy_changes_nothing_on_the_master(tmp_path: Path) -> None:
     """FETCH_SNAPSHOT: the same rows, no registration."""
     with RealTarantool(tmp_path / "master") as master:
@@ -61,6 +70,7 @@ def test_anonymous_copy_changes_nothing_on_the_master(tmp_path: Path) -> None:
     assert sorted(path.suffix for path in (tmp_path / "copy").iterdir()) == [".snap"]
 
 
+@real
 def test_refusals_say_what_is_wrong_and_leave_nothing(tmp_path: Path) -> None:
     """No grant and a wrong password may pass; a folder with files is never touched."""
     (tmp_path / "full").mkdir()
@@ -81,3 +91,48 @@ def test_refusals_say_what_is_wrong_and_leave_nothing(tmp_path: Path) -> None:
         with pytest.raises(Unreachable):
             asyncio.run(join(closed, tmp_path / "copy"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "master"]
+
+
+OURS = uuid.UUID("dddddddd-0000-4000-8000-000000000001")
+
+
+def stages(last: bytes, end: int) -> FakeMaster:
+    """A master of a replica set, in which we are number 2, that is changed while it is copied."""
+    begin = codec.encode_vclock_answer(VClock({5: 7}))
+    first = b"".join(
+        codec.frame(pack({0: 2, 4: 1.5}) + pack({0x10: space_id, 0x21: values}))
+        for space_id, values in (
+            (272, ["cluster", "cccccccc-0000-4000-8000-000000000001"]),
+            (320, [2, str(OURS)]),
+        )
+    )
+    done = codec.encode_vclock_answer(VClock({5: end}))
+    return FakeMaster(b"", replicaset=None, answer=begin + first + begin + last + done)
+
+
+def test_rows_of_the_last_stage_are_written_as_they_come(tmp_path: Path) -> None:
+    """None waits for the last one; no block of the log is larger than a step and a transaction.
+    In one block more than `limits.BLOCK_RAW_BYTES` of them could not be read again."""
+    large = "x" * (UPSTREAM_STEP_BYTES // 2)
+    last = b"".join(
+        codec.frame(pack({0: 2, 2: 5, 3: lsn, 4: 1.5}) + pack({0x10: 512, 0x21: [lsn, large]}))
+        for lsn in range(8, 24)
+    )
+    with stages(last, 23) as master:
+        joined = asyncio.run(join(parse_url(master.url), tmp_path / "copy", instance=OURS))
+    assert (joined.vclock, joined.rows) == (VClock({5: 23}), 18)
+    (log,) = (tmp_path / "copy").glob("*.xlog")
+    with WalReader(log) as reader:
+        blocks = [block for block in reader.blocks() if not isinstance(block, Damage)]
+        assert reader.vclock == joined.vclock
+    sizes = [len(block.columns.data) for block in blocks]
+    assert sum(sizes) >= len(last) - 16 * 10
+    assert max(sizes) <= 2 * UPSTREAM_STEP_BYTES
+
+
+def test_transaction_without_its_end_in_the_last_stage_is_refused(tmp_path: Path) -> None:
+    """Nothing is left."""
+    last = row(8, 1) + row(9, 2, tsn=9, last=False)
+    with stages(last, 9) as master, pytest.raises(RemoteProtocolError, match="without its end"):
+        asyncio.run(join(parse_url(master.url), tmp_path / "copy", instance=OURS))
+    assert not list(tmp_path.iterdir())

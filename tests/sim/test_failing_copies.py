@@ -20,6 +20,7 @@ from logweir.recovery.faults.faulty import KINDS, Run
 from logweir.recovery.trim import trim
 from logweir.recovery.unfinished import UNFINISHED_NAME
 from logweir.replication.iproto.follow.join import _Copy
+from logweir.wal.columns import RowColumns
 from logweir.wal.vclock import VClock
 
 Copy = Callable[..., Any]
@@ -97,7 +98,7 @@ def test_no_failing_call_of_a_join_leaves_a_file_open(fault: dict[str, Any]) -> 
         copy = _Copy(FOLDER, INSTANCE, disk)
         try:
             copy.begin(VClock({1: 5}), 1.0)
-            copy.add_final(transaction(6, [insert(512, [1])]))
+            copy.add_final(RowColumns.scan(transaction(6, [insert(512, [1])])))
             copy.finish(VClock({1: 6}))
         finally:
             copy.let_go()

@@ -1,11 +1,11 @@
 """Copying a whole master into a new folder: JOIN or FETCH_SNAPSHOT.
 
 The rows of the first stage become a snapshot of the start vclock, those of the last stage a log
-after it; nothing is applied here. Both are written into `<folder>.joining`, the log first, and
-that is renamed to the folder when everything is durable: a join that is killed leaves nothing but
-that folder, which the next one removes. The copy belongs to the master's replica set; with JOIN it
-has a place of its own in `_cluster`, with FETCH_SNAPSHOT it has none: then it can be followed and
-served, but not changed.
+after it, both as they come; nothing is applied here. They are written into `<folder>.joining`; the
+snapshot, which makes that a store, gets its name last, and the folder its own when everything is
+durable: a join that is killed leaves nothing but that folder, which the next one removes. The copy
+belongs to the master's replica set; with JOIN it has a place of its own in `_cluster`, with
+FETCH_SNAPSHOT it has none: then it can be followed and served, but not changed.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class _Copy:
         self.instance = instance
         self.filesystem = filesystem
         self.snapshot: SnapshotWriter | None = None
+        self.log: WalWriter | None = None  # from the first row of the last stage on
         self.start = VClock()
         self.replicaset: uuid.UUID | None = None
         self.replica_id = 0
         self.rows = 0
-        self.final: list[bytes] = []
         self.unkept: dict[tuple[int, int], str] = {}
 
     def begin(self, vclock: VClock, timestamp: float) -> None:
@@ -91,17 +91,23 @@ class _Copy:
             self._look(space_id, tuples)
         self.rows += len(columns)
 
-    def add_final(self, data: bytes) -> None:
-        columns = RowColumns.scan(data)
+    def add_final(self, columns: RowColumns) -> None:
+        """Whole transactions."""
         for i in range(len(columns)):
             stored = columns.tuple_bytes(i)
             if stored is not None:
                 self._look(columns.space_id[i], [stored])
         self.rows += len(columns)
-        self.final.append(data)
+        if self.log is None:
+            self.log = WalWriter(
+                self.folder, self.instance, AppendPoint(self.start), filesystem=self.filesystem
+            )
+        self.log.write([columns.data], self.log.vclock.merge(columns.last_lsns()))
 
     def let_go(self) -> None:
         """Close what is open, where it did not come to its end."""
+        if self.log is not None:
+            self.log.abandon()
         if self.snapshot is not None:
             with contextlib.suppress(
                 WalError
@@ -134,20 +140,9 @@ class _Copy:
     def finish(self, end: VClock) -> None:
         """Make both files complete: the log first, since the snapshot makes the folder a store."""
         assert self.snapshot is not None
-        data = b"".join(self.final)
-        if data:
-            columns = RowColumns.scan(data)
-            columns.transaction_ends()
-            reached = self.start.merge(columns.last_lsns())
-            writer = WalWriter(
-                self.folder, self.instance, AppendPoint(self.start), filesystem=self.filesystem
-            )
-            try:
-                writer.write([data], reached)
-                writer.sync()
-                writer.close()
-            finally:
-                writer.abandon()
+        if self.log is not None:
+            self.log.sync()
+            self.log.close()
         elif self.start != end:
             raise RemoteProtocolError(f"the join ends at {end} but no row leads there")
         self.snapshot.finish()
@@ -242,10 +237,11 @@ async def _receive(upstream: Upstream, copy: _Copy) -> VClock:
         if isinstance(event, Rows):
             if event.is_initial:
                 copy.add_initial(event.data)
-            else:
-                copy.add_final(event.data)
+            elif (columns := await upstream.whole(event)) is not None:
+                copy.add_final(columns)
         elif isinstance(event, StreamEnded):
             if event.is_last:
+                upstream.check_whole()
                 return event.vclock
         elif isinstance(event, Refused):
             raise upstream.refusal(event)

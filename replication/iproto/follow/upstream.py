@@ -87,6 +87,11 @@ class Upstream(Inbox[Event]):
             ) from error
         return columns
 
+    def check_whole(self) -> None:
+        """Raise `RemoteProtocolError` if the end of a transaction has not come."""
+        if self._rest:
+            raise RemoteProtocolError(f"{self.url} sent a transaction without its end")
+
     async def expect(self, kind: type[EventT]) -> EventT:
         """The next event, which must be of that kind. A refusal raises: see `refusal`."""
         event = await self.next()
