@@ -69,7 +69,8 @@ class Past(ABC):
         limit: int | None = None,
     ) -> Iterator[Change]:
         """All changes of one key of the primary index that the logs still hold, oldest first, each
-        with its position, its time and the tuple after it, None if that was removed.
+        with its position, its time and the tuple after it, None if that was removed. It ends with
+        the newest change of this moment, whatever is written meanwhile.
 
         `after`: a vclock, only changes behind it; None for all: the first entry is then of kind
         SNAPSHOT, and tells the tuple that the oldest snapshot has. `limit`: end with the

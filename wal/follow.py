@@ -114,8 +114,11 @@ class Follower:
     def poll(self) -> Iterator[Block]:
         """All rows above `vclock` that are there now, each once, as blocks of whole transactions.
 
-        Ends when there is no more yet. Raises `CorruptBlock`, `ChainGap`, `PositionUnavailable`.
+        Ends when there is no more yet, and at the end of what was the newest file when the first
+        one was read, however fast others come. Raises `CorruptBlock`, `ChainGap`,
+        `PositionUnavailable`.
         """
+        last = ""  # that file
         while True:
             if self._reader is None and not self._open_first():
                 return
@@ -150,8 +153,12 @@ class Follower:
                 if not is_whole:
                     return
             self._safe_end = self._offset  # what is behind is no block, or not yet
-            if not self._open_next(reader):
+            if last and reader.path.name >= last:
                 return
+            newest = self._open_next(reader)
+            if not newest:
+                return
+            last = last or newest
 
     @property
     def is_ahead(self) -> bool:
@@ -255,21 +262,22 @@ class Follower:
         self._safe_end = 0
         return True
 
-    def _open_next(self, reader: WalReader) -> bool:
-        """Open the file after `reader`'s, if it is there and `reader`'s is finished."""
+    def _open_next(self, reader: WalReader) -> str:
+        """Open the file after `reader`'s, if it is there and `reader`'s is finished. Returns the
+        name of the newest file, "" if there is nothing to go on with."""
         if not self._has_newer(reader.path.name):
-            return False
+            return ""
         index = self._index()
         index.check_logs(reader.meta.vclock.signature)
         files = index.xlogs
         later = [file for file in files if file.vclock.compare(reader.meta.vclock) == ">"]
         if not later:
-            return False
-        following = later[0]
+            return ""
+        following, newest = later[0], later[-1].path.name
         reader.refresh()
         ending = next(iter(reader.blocks(self._offset)), None)
         if isinstance(ending, Block):
-            return True  # it came between the last look and the rotation
+            return newest  # it came between the last look and the rotation
         if isinstance(ending, Damage) and ending.kind not in TAIL_KINDS:
             raise ending.to_error()
         if not self.vclock.covers(following.vclock):
@@ -284,11 +292,11 @@ class Follower:
                 hint="rows are missing: `logweir verify` shows where",
             )
         if not self._open(following):
-            return self._open_first()
+            return newest if self._open_first() else ""
         for replica_id, lsn in following.vclock.items():
             self._read[replica_id] = max(lsn, self._read[replica_id])
         self._level()
-        return True
+        return newest
 
     def _open(self, file: LogFile) -> bool:
         """Go on in `file`; False if it was removed since the folder was listed."""

@@ -97,10 +97,12 @@ def history(
     `key`: the MsgPack array of its parts; `blocks`: gives those of the log behind a position;
     `after`: None for all, which begin with what the oldest snapshot holds; `limit`: it ends with
     the transaction in which so many changes were given, that begin not counted; `end`: the
-    position of the log, where it is known. Raises `PositionUnavailable` if no snapshot at or
-    before `after` is left, `after` is behind the end, or the key was made of other fields there;
-    `RequestError` if there was no such space, or the key fits no tuple of it; and what reading
-    raises. Until it ends no log that stands now is removed.
+    position of the log, where it is known: nothing behind it is told.
+
+    Raises `PositionUnavailable` if no snapshot at or before `after` is left, `after` is behind the
+    end, or the key was made of other fields there; `RequestError` if there was no such space, or
+    the key fits no tuple of it; and what reading raises. Until it ends no log that stands now is
+    removed.
     """
     with leased(path):
         snap = _begin(scan_directory(path, filesystem), after, end)
@@ -127,7 +129,8 @@ def folder_history(
     limit: int | None,
     filesystem: FileSystem = OS,
 ) -> Iterator[Change]:
-    """`history` of a folder, which may be in use: what its writer has not synced yet is told, too.
+    """`history` of a folder, which may be in use: what its writer has not synced yet is told, too,
+    but of what is written meanwhile only what stands in the newest file that there was.
 
     `space`: an id, or the name that it had last. Raises `WalError` if there is no store."""
     with leased(path):
@@ -208,10 +211,12 @@ def _changes(
                 lsns[columns.replica_id[each]] = columns.lsn[each]
             reached = max(reached, ended)
             replica_id, lsn = columns.replica_id[row], columns.lsn[row]
-            if lsn > known.lsn(replica_id):
+            if lsn > known.lsn(replica_id) and (end is None or lsn <= end.lsn(replica_id)):
                 time = columns.timestamp[row]
                 yield Change(kind, story.row, VClock.of_lsns(lsns), replica_id, lsn, time)
         columns.raise_lsns(lsns)
+        if end is not None and VClock.of_lsns(lsns).covers(end):
+            return
 
 
 class _Story:

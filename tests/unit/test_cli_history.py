@@ -12,7 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import logweir
+from logweir.store.recover.history import folder_history
 from logweir.tools.cli.main import app
+from logweir.wal.mp import pack
 
 
 def run(*arguments: object, command: str = "history") -> Result:
@@ -101,3 +103,24 @@ def test_tuples_as_they_were_are_printed(log: logweir.Log) -> None:
         assert text in refused.stderr
     server = run("tarantool://127.0.0.1:1", "things", "--as-of", now, command="select")
     assert (server.exit_code, "name a folder" in server.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("max_bytes", [400, 2**20])
+def test_history_ends_though_each_change_brings_another(tmp_path: Path, max_bytes: int) -> None:
+    """With the newest of the moment when it began, in one log file and in many."""
+    with logweir.open(tmp_path, "write", wal_max_size=max_bytes) as log:
+        log.create_space("t")
+        for number in range(20):
+            log.replace("t", (1, number))
+        told = []
+        for change in log.history("t", 1):
+            told.append(change)
+            log.replace("t", (1, "since"))
+            assert len(told) < 100
+        assert [one.tuple for one in told[1:]] == [(1, number) for number in range(20)]
+        count = 0
+        for _ in folder_history(tmp_path, "t", pack([1]), after=None, limit=None):
+            log.replace("t", (1, "since"))
+            count += 1
+            assert count < 400
+        assert count > 40

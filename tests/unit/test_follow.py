@@ -304,3 +304,25 @@ def test_a_log_that_cannot_be_opened_is_not_passed_over(tmp_path: Path, read_bef
             poll(follower)
         assert poll(follower) == ([4, 5] if read_before else [1, 2, 3])
     log.writer.close()
+
+
+@pytest.mark.parametrize("max_bytes", [2, 400])
+def test_poll_ends_though_each_block_that_is_taken_brings_another(
+    tmp_path: Path, max_bytes: int
+) -> None:
+    """With the newest file that was there; the next poll goes on, and nothing is left out."""
+    log = Log(tmp_path, max_bytes=max_bytes)
+    log.write(20)
+    with Follower(tmp_path, VClock()) as follower:
+        seen: list[int] = []
+        polls = 0
+        while polls < 3:
+            for block in follower.poll():
+                seen += block.columns.lsn
+                assert len(seen) < 100 * (polls + 1)
+                log.write()
+            polls += 1
+            assert len(seen) >= 20
+        seen += poll(follower)
+    log.writer.close()
+    assert seen == list(range(1, log.lsn + 1))
