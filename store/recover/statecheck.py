@@ -24,11 +24,13 @@ from logweir.recovery import (
 from logweir.store.engine.engine import Plans
 from logweir.store.recover.belonging import BROKEN, opened_to_read
 from logweir.store.recover.loading import Source, load
+from logweir.store.schema.definition import SystemSpace
 from logweir.store.schema.schema import Schema
 from logweir.store.state.references import LogFiles
 from logweir.store.state.state import State
 from logweir.store.state.statetxn import Txn
 from logweir.wal.filesystem import OS, FileSystem
+from logweir.wal.mp import unpack
 from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
 
@@ -168,7 +170,7 @@ def _source(decided: RecoveryPlan, end: VClock, progress: Callable[[int], None])
 
 def _compare(found: StateReport, schema: Schema, wanted: Txn, state: Txn) -> None:
     """Note what is different in all indexes that either has. Rows of temporary spaces, which are in
-    no log, are passed over."""
+    no log, are passed over, and so are the numbers that they took of a sequence."""
     names = sorted({*wanted.indexes(), *state.indexes()})
     for space_id, index_id in names:
         space = schema.get(space_id)
@@ -179,7 +181,9 @@ def _compare(found: StateReport, schema: Schema, wanted: Txn, state: Txn) -> Non
         ours, theirs = wanted.items(space_id, index_id), state.items(space_id, index_id)
         for one, other in _pairs(ours, theirs):
             found.entries += 1
-            if one == other:
+            if one == other or (
+                space_id == SystemSpace.SEQUENCE_DATA and _is_taken(schema, one, other)
+            ):
                 continue
             found.add(
                 StateDifference(
@@ -192,6 +196,22 @@ def _compare(found: StateReport, schema: Schema, wanted: Txn, state: Txn) -> Non
                     _tuple(state, space_id, index_id, other),
                 )
             )
+
+
+def _is_taken(schema: Schema, wanted: bytes | None, found: bytes | None) -> bool:
+    """Whether a sequence may be where the state has it: rows of a temporary space, which may be
+    dropped by now, have taken numbers behind those of the log."""
+    if found is None:
+        return False
+    sequence_id, number = unpack(found)
+    known = schema.sequences.get(sequence_id)
+    if known is None:
+        return False
+    uses = (space.sequence for space in schema if space.is_temporary)
+    if any(use is not None and use.sequence_id == sequence_id for use in uses):
+        return True  # it may also have begun anew
+    last = None if wanted is None else unpack(wanted)[1]
+    return last is None or (number > last if known.step > 0 else number < last)
 
 
 def _pairs(ours: Pairs, theirs: Pairs) -> Iterator[tuple[bytes | None, bytes | None]]:

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 import logweir
 from logweir.errors import RecoveryRefused
 from logweir.store.log import Log
+from logweir.store.schema.definition import SystemSpace
 from logweir.store.state import base
 from logweir.tools.cli.main import app
 
@@ -199,6 +200,32 @@ def test_what_cannot_be_compared_is_said(small: Path, tmp_path: Path) -> None:
     damaged[-30] ^= 1
     path.write_bytes(damaged)
     assert as_json(small)["unknown"] == "the log is damaged"
+
+
+def test_numbers_that_temporary_rows_took_are_in_no_log(tmp_path: Path) -> None:
+    """Whether their space is still there, has no other, or shares the sequence; and what the log
+    does know of a sequence is compared."""
+    folder = tmp_path / "s"
+    names = ("alone", "shared", "gone")
+    with logweir.open(folder) as log:
+        for name in names:
+            log.create_sequence(name)
+            log.create_space(f"t_{name}", [("id", "unsigned")], temporary=True)
+            log.use_sequence(f"t_{name}", name)
+            for _ in range(5):
+                log.insert(f"t_{name}", (None,))
+        log.create_space("kept", [("id", "unsigned")])
+        log.use_sequence("kept", "shared")
+        log.insert("kept", (None,))
+        log.drop_space("t_gone")
+        (number,) = log.select("kept")
+    assert number == (6,)
+    assert as_json(folder)["differences"] == 0
+    entries = stored(folder, f"{SystemSpace.SEQUENCE_DATA:d}/0".encode())
+    assert len(entries) == 3
+    changed(folder, f"{SystemSpace.SEQUENCE_DATA:d}/0".encode(), {}, [sorted(entries)[1]])
+    (one,) = as_json(folder)["first"]
+    assert (one["kind"], one["space"], one["log"]) == ("missing", "_sequence_data", [2, 6])
 
 
 def test_an_open_folder_is_refused(small: Path) -> None:
