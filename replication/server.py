@@ -292,6 +292,8 @@ class Server:
             reasons.append("the store is closed")
         elif self.log.failure is not None:
             reasons.append(f"the log has failed: {self.log.failure}")
+        elif (refusal := self.log.inner.refusal()) is not None:
+            reasons.append(f"changes are refused: {refusal}")
         if len(self.runners) < len(self.options.follow):
             reasons.append("it starts")
         told = [

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from logweir.errors import LogweirError, PositionUnavailable
+from logweir.errors import LogweirError, PositionUnavailable, WriteFailed
 from logweir.store.choosing import Chooser
 from logweir.store.commit.append import append_job
 from logweir.store.commit.committer import Committer, Durability, Opened, TakesJobs
@@ -30,6 +30,7 @@ from logweir.store.expiring import Sweeper
 from logweir.store.recover.checkpoint import CheckpointOptions, Checkpoints
 from logweir.store.recover.upkeep import position_of
 from logweir.store.schema.schema import Schema
+from logweir.store.state.diskroom import DiskRoom
 from logweir.store.state.state import StateError, explained, typed
 from logweir.store.state.statetxn import Txn
 from logweir.store.view import ReadView
@@ -404,6 +405,21 @@ class Inner(TakesJobs, _Groups, _Views):
         with self.committer.lock:
             if not self.committer.is_closed:
                 self.committer.layers.reserve(room_bytes)
+
+    def refusal(self) -> LogweirError | None:
+        """Why a change would be refused now, None if none would that has room: what stopped
+        writing, a disk without room, or what it said to the last one and still says to a file."""
+        committer = self.committer
+        if committer.failure is not None:
+            return committer.failure
+        room = DiskRoom(committer.state.directory, self.filesystem)
+        try:
+            room.check(committer.layers.size_bytes)
+            if committer.refused is not None:
+                room.check_file()
+        except WriteFailed as error:
+            return error
+        return None
 
     def append_packed(
         self, space: int | str, packed: bytes, *, one_transaction: bool = True

@@ -16,7 +16,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 
-from logweir.errors import LogweirError
+from logweir.errors import LogweirError, WriteFailed
 from logweir.limits import GROUP_BYTES
 from logweir.store.commit.failing import Fails
 from logweir.store.commit.group import Group
@@ -168,6 +168,8 @@ class Ahead:
         )
         if isinstance(error, LogweirError):
             lighten(error)
+        if isinstance(error, WriteFailed):
+            self._committer.refused = error
         with self._guard:
             above = self.groups[len(groups) :] if self.groups[:1] == groups[:1] else self.groups
             dropped = groups + above

@@ -381,7 +381,7 @@ class Committer(Fails):
             if blocks:
                 if self.durability == "fsync":
                     self.writer.sync()
-                vclock = made
+                vclock, self.refused = made, None
                 # A group is not kept for it.
                 block = self.writer.last_block
                 position = partial(self._position, vclock, last.waiting, block, not is_logged)

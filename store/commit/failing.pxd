@@ -1,7 +1,7 @@
 # The types of failing.py, for Cython. Nothing here is needed to run it as plain Python.
 
 cdef class Fails:
-    cdef public object path, failure, state, unsynced, writer
+    cdef public object path, failure, refused, state, unsynced, writer
 
     cpdef object publish(self, tuple groups)
     cpdef object wake_followers(self)

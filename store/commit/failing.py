@@ -31,7 +31,8 @@ __all__ = ["Fails"]
 class Fails:
     """The part of `Committer` that is told of errors: see `store.commit.queue.OnError`.
 
-    `failure`: what stopped it; `unsynced`: what a sync that nobody waits for raised.
+    `failure`: what stopped it; `unsynced`: what a sync that nobody waits for raised; `refused`: why
+    the last groups were not written, None once others were.
     """
 
     def __init__(self, path: Path, state: State, writer: WalWriter) -> None:
@@ -40,6 +41,7 @@ class Fails:
         self.writer = writer
         self.failure: LogweirError | None = None
         self.unsynced: WriterPoisoned | None = None
+        self.refused: WriteFailed | None = None
 
     def publish(self, groups: tuple[Group, ...]) -> None:
         """The one way to durability: write, sync and publish groups that have ended.

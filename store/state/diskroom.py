@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -10,10 +11,12 @@ from typing import Final
 
 from logweir.errors import WriteFailed
 from logweir.wal.filesystem import FileSystem, explain
+from logweir.wal.newfile import create_file
 
 __all__ = ["DiskRoom"]
 
 _KEPT_BYTES: Final = 128 * 1024
+_PROBE_BYTES: Final = 64 * 1024
 _SECONDS: Final = 0.1
 _OTHERS_BYTES: Final = 4 * 1024 * 1024 * 1024  # more than others can write in that time
 
@@ -47,10 +50,24 @@ class DiskRoom:
         self._left = left - _OTHERS_BYTES
         self._until = now + _SECONDS
         if left < 0:
-            known = explain(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "")
-            raise WriteFailed(
-                f"cannot store the change: {known.reason}",
-                path=str(self._directory),
-                errno=errno.ENOSPC,
-                hint=known.hint,
-            )
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise self._failed("cannot store the change", full)
+
+    def check_file(self) -> None:
+        """Raise `WriteFailed` if no file can be written there, as where a quota is used up."""
+        path = self._directory / "probe.new"
+        try:
+            with contextlib.closing(create_file(self._filesystem, path)) as file:
+                file.write([bytes(_PROBE_BYTES)])
+            self._filesystem.remove(path)
+        except OSError as error:
+            raise self._failed("cannot write a file", error) from error
+
+    def _failed(self, what: str, error: OSError) -> WriteFailed:
+        known = explain(error, "")
+        return WriteFailed(
+            f"{what}: {known.reason}",
+            path=str(self._directory),
+            errno=error.errno or 0,
+            hint=known.hint,
+        )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import http.client
+import os
 import sys
 from pathlib import Path
 
 import pytest
+from support.places import mounted
 from support.ports import free_port
 
 import logweir
 from interop.serving import Serving
-from logweir.errors import WriterPoisoned
+from logweir.errors import WriteFailed, WriterPoisoned
 from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.replication.iproto.follow.join import join
 from logweir.replication.protocols import parse_listen_url, parse_url
@@ -77,3 +80,47 @@ def test_server_is_ready_while_its_upstreams_are_caught_up_with(tmp_path: Path) 
         with Serving(tmp_path / "one", guest="all", listen=listen):
             copy.wait(lambda: asked(copy, "/readyz") == (200, "ready\n"))
         copy.wait(lambda: asked(copy, "/readyz")[0] == 503)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_server_that_cannot_write_changes_is_not_ready(tmp_path: Path, error: int) -> None:
+    """Why it refuses them, until it would take them again, though nobody tries."""
+    disk = FaultyFileSystem(OS)
+    with Serving(tmp_path, metrics=METRICS, open_options={"filesystem": disk}) as server:
+        server.log.create_space("t")
+        disk.fault = Fault(1, {"write"}, error, lasts=True)
+        with pytest.raises(WriteFailed):
+            server.log.insert("t", (1,))
+        status, reason = asked(server, "/readyz")
+        assert (status, reason.count("\n")) == (503, 1)
+        assert reason.startswith("changes are refused: ")
+        assert os.strerror(error).lower() in reason
+        disk.fault = None
+        assert asked(server, "/readyz") == (200, "ready\n")
+        disk.fault = Fault(1, {"write"}, error)
+        with pytest.raises(WriteFailed):
+            server.log.insert("t", (1,))
+        server.log.insert("t", (1,))
+        disk.fault = Fault(1, {"create", "write"}, error, lasts=True)  # nobody needs to look
+        assert asked(server, "/readyz") == (200, "ready\n")
+        disk.fault = None
+        assert not list(tmp_path.rglob("probe.new"))
+
+
+def test_server_on_a_full_disk_is_not_ready_before_it_refuses(tmp_path: Path) -> None:
+    """Clients go elsewhere, and come back when there is room."""
+    with (
+        mounted(tmp_path / "small", 24 * 1024 * 1024) as folder,
+        Serving(folder / "store", metrics=METRICS) as server,
+    ):
+        assert asked(server, "/readyz") == (200, "ready\n")
+        filler = folder / "filler"
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(64 * 1024)):
+                pass
+        status, reason = asked(server, "/readyz")
+        assert (status, reason.count("\n")) == (503, 1)
+        assert "no space left on device" in reason
+        assert asked(server, "/healthz")[0] == 200
+        filler.unlink()
+        assert asked(server, "/readyz") == (200, "ready\n")
