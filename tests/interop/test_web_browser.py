@@ -26,6 +26,7 @@ from logweir.replication.iproto.follow.join import join
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.service import users
 from logweir.replication.service.access import Privilege
+from logweir.replication.tank.client.sync import Client as TankClient
 from logweir.replication.urls import Url
 from logweir.tools.cli import main
 
@@ -222,6 +223,42 @@ def test_errors_are_told(browser: Browser, tmp_path: Path) -> None:
         )
         shown = browser.ask("text('a\\u202eb\\u0007')")
         assert shown == "a\\u202eb\\u0007"
+        assert faults(browser) == []
+
+
+def test_many_upstreams_on_a_phone(browser: Browser, tmp_path: Path) -> None:
+    """Some rows of each table are shown, the worst first, and all when they are asked for."""
+    first = [parse_listen_url("tank://127.0.0.1:0")]
+    with Serving(tmp_path / "tank", listen=first) as source:
+        topics = [f"topic{number:02}" for number in range(29)]
+        with TankClient(str(source.url)) as client:
+            for name in topics:
+                client.create_topic(name)
+        follow = [parse_url(f"{source.url}/{name}") for name in topics]
+        gone = parse_url(f"tank://127.0.0.1:{free_port()}/last")
+        with Serving(tmp_path / "hub", web=WEB, guest="all", follow=[*follow, gone]) as server:
+            browser.look(390, 844, touch=True)
+            browser.open(server.server.page_url)
+            following = "filter((row) => row[1] === 'following').length"
+            browser.until(f"{ROW % 'upstreams'}.{following} === 29")
+            browser.until(f"{ROW % 'upstreams'}[0][1] === 'waiting'")
+            table = "document.querySelector('[data-table=upstreams] tbody')"
+            visible = f"[...{table}.rows].filter((row) => row.checkVisibility()).length"
+            button = "document.querySelector('[data-table=upstreams] button')"
+            for dark in (False, True):
+                browser.look(390, 844, dark=dark, touch=True)
+                assert browser.ask(visible) == 6
+                assert browser.ask("document.documentElement.scrollHeight") < 8_000
+                assert browser.ask(f"{button}.textContent") == "Show all 30"
+                assert browser.ask(CONTRAST) == []
+                assert fits(browser)
+                browser.ask(f"{button}.click()")
+                assert browser.ask(visible) == 30
+                assert browser.ask(f"{button}.textContent") == "Show fewer"
+                browser.ask(f"{button}.click()")
+            browser.look(1200, 900)
+            assert browser.ask(visible) == 30
+            assert not browser.ask(f"{button}.checkVisibility()")
         assert faults(browser) == []
 
 

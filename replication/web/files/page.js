@@ -8,6 +8,7 @@ const LEAST = 60;             // and at least, as far as there are so many
 const SILENT_SECONDS = 15;    // after so long without an event the page says that it is old
 const SHOWN_NODES = 8;        // of one side of the map
 const SHOWN_LINES = 6;        // of one chart
+const SHOWN_ROWS = 6;         // of one table where a row is a list, until all are asked for
 const NARROW = 700;           // pixels; below the map stands upright
 const ODD = /[\u0000-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
 
@@ -60,6 +61,20 @@ function setText(node, value) {
 
 // --- tables --------------------------------------------------------------------------------------
 
+function allButton(place) {
+  const made = element("button", { type: "button", "aria-expanded": "false" });
+  made.addEventListener("click", () => {
+    made.setAttribute("aria-expanded", place.classList.toggle("all"));
+    nameAll(made);
+  });
+  return made;
+}
+
+function nameAll(button) {
+  const isAll = button.getAttribute("aria-expanded") === "true";
+  setText(button, isAll ? "Show fewer" : `Show all ${button.dataset.rows}`);
+}
+
 // A cell is a text, or [text, class]. Only what has changed is touched, so that a marked text stays
 // marked.
 function fill(place, columns, rows, empty, more = 0) {
@@ -67,6 +82,10 @@ function fill(place, columns, rows, empty, more = 0) {
   const note = place.querySelector("p") ?? place.appendChild(element("p", { class: "soft" }));
   setText(note, rows.length ? (more > 0 ? `${number(more)} more are not shown` : "") : empty);
   note.hidden = rows.length > 0 && more <= 0;
+  const all = place.querySelector("button") ?? place.appendChild(allButton(place));
+  all.hidden = rows.length <= SHOWN_ROWS;
+  all.dataset.rows = number(rows.length);
+  nameAll(all);
   if (!rows.length) { table?.remove(); return; }
   if (!table) {
     // The roles stay where a narrow screen shows rows as blocks.
@@ -79,7 +98,8 @@ function fill(place, columns, rows, empty, more = 0) {
   const body = table.tBodies[0];
   while (body.rows.length > rows.length) body.deleteRow(-1);
   rows.forEach((cells, at) => {
-    const row = body.rows[at] ?? body.appendChild(element("tr", { role: "row" }));
+    const row = body.rows[at] ?? body.appendChild(element("tr",
+      { role: "row", class: at < SHOWN_ROWS ? "" : "more" }));
     cells.forEach((cell, index) => {
       const [value, kind] = Array.isArray(cell) ? cell : [cell, ""];
       const shown = row.cells[index]
@@ -93,6 +113,11 @@ function fill(place, columns, rows, empty, more = 0) {
 
 const stateClass = (one) => one.state === "following" ? "good"
   : (one.state === "waiting" || one.state === "stopped") && one.last_error ? "bad" : "warn";
+
+// What needs a look comes first: the others may not be shown at once.
+const BY_CLASS = ["bad", "warn", "good"];
+const upstreamsOf = (status) => [...(status.sources ?? [])].sort((one, other) =>
+  BY_CLASS.indexOf(stateClass(one)) - BY_CLASS.indexOf(stateClass(other)));
 
 function followersOf(status) {
   const replicas = (status.replicas ?? []).map((one) => ({
@@ -108,7 +133,7 @@ function tables(status, sample) {
   const at = (name) => document.querySelector(`[data-table="${name}"]`);
   const per = (name) => sample[name] === undefined ? "" : rate(sample[name]);
   fill(at("upstreams"), [["upstream"], ["state"], ["lag", "number"], ["rows/s", "number"],
-    ["rows", "number"], ["position"], ["last error"]], (status.sources ?? []).map((one) => [
+    ["rows", "number"], ["position"], ["last error"]], upstreamsOf(status).map((one) => [
     one.url, [one.state, stateClass(one)], seconds(one.lag_seconds), per(`rate ${one.url}`),
     number(one.rows), one.position,
     [Object.entries(one.stopped_parts ?? {}).map((part) => part.join(": ")).join("; ")
@@ -170,7 +195,7 @@ function header(status, time) {
 // --- topology ------------------------------------------------------------------------------------
 
 function sides(status) {
-  const upstreams = (status.sources ?? []).map((one) => {
+  const upstreams = upstreamsOf(status).map((one) => {
     const [scheme, where] = one.url.split("://");
     const lag = one.lag_seconds === null ? "" : ` · ${seconds(one.lag_seconds)}`;
     return { name: where, note: scheme, edge: one.state + lag, kind: stateClass(one),
