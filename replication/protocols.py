@@ -33,14 +33,11 @@ __all__ = [
 PROTOCOLS: Final = ("iproto", "tank", "memcached", "greenstack", "synapse", "redis")
 
 
-def _schemes() -> Schemes:
-    found: dict[str, object] = {}
-    for name in PROTOCOLS:
-        found |= import_module(f"logweir.replication.{name}.wire.address").SCHEMES
-    return found  # type: ignore[return-value]
+_OF_EACH: Final[dict[str, Schemes]] = {
+    name: import_module(f"logweir.replication.{name}.wire.address").SCHEMES for name in PROTOCOLS
+}
 
-
-SCHEMES: Final = _schemes()
+SCHEMES: Final[Schemes] = {name: one for each in _OF_EACH.values() for name, one in each.items()}
 """Of every protocol, by name."""
 
 
@@ -51,13 +48,13 @@ async def fetch_status(url: Url) -> dict[str, Any]:
     `RemoteProtocolError` if it speaks something else, what the server refuses with, `ConfigError`
     for an address of which nobody can be asked.
     """
-    for name in PROTOCOLS:
-        if url.scheme in import_module(f"logweir.replication.{name}.wire.address").SCHEMES:
-            break
-    found: dict[str, Any] = await import_module(
-        f"logweir.replication.{name}.client.status"
-    ).fetch_status(url)
+    module = import_module(f"logweir.replication.{_protocol_of(url)}.client.status")
+    found: dict[str, Any] = await module.fetch_status(url)
     return found
+
+
+def _protocol_of(url: Url) -> str:
+    return next(name for name, schemes in _OF_EACH.items() if url.scheme in schemes)
 
 
 def check_addresses(
@@ -67,14 +64,13 @@ def check_addresses(
     this machine. `once`: of every upstream only what it has is wanted. Raises `ConfigError`."""
     from logweir.replication.dialer import check_tls
 
-    by_scheme = {name: one for one in wire_protocols() for name in one.schemes}
     for url in listen:
         check_place(url)
-        by_scheme[url.scheme].check_listener(url)
+        _wire_protocol(_protocol_of(url)).check_listener(url)
     for url in follow:
         stall_seconds(url)
         check_tls(url)
-        by_scheme[url.scheme].check_upstream(url, once=once)
+        _wire_protocol(_protocol_of(url)).check_upstream(url, once=once)
 
 
 def check_place(url: Url) -> None:
@@ -90,9 +86,12 @@ def stall_seconds(url: Url) -> float:
 
 def wire_protocols() -> tuple[type[WireProtocol], ...]:
     """What serves and follows in each protocol. Imports all of it."""
-    return tuple(
-        import_module(f"logweir.replication.{name}.serve.protocol").PROTOCOL for name in PROTOCOLS
-    )
+    return tuple(map(_wire_protocol, PROTOCOLS))
+
+
+def _wire_protocol(name: str) -> type[WireProtocol]:
+    found: type[WireProtocol] = import_module(f"logweir.replication.{name}.serve.protocol").PROTOCOL
+    return found
 
 
 def parse_url(text: str, *, origin: str = "argument") -> Url:

@@ -56,6 +56,12 @@ NETWORK = {"asyncio", "ssl", "uvloop", "logweir.replication"}
 STORE = {"logweir.store.log", "logweir.store.commit"}
 LIBRARIES = {"lmdb", "msgpack", "backports.zstd", "rich", "pyarrow", "crcmod", "crc32c"}
 SERVER = {"prometheus_client", "cramjam", "logweir.replication.server"}
+SOCKETS = NETWORK - {"logweir.replication"}
+OPERATING = [
+    *(["user", "list", "store"], ["snapshot", "store"], ["topic", "list", "store"]),
+    *(["retain", "store"], ["user", "add", "store", "r", "--role"]),
+]
+"""Commands for a folder or a server, on a folder."""
 
 
 @pytest.mark.parametrize(
@@ -73,6 +79,11 @@ SERVER = {"prometheus_client", "cramjam", "logweir.replication.server"}
         (["diff", "store", "store"], SERVER | {"rich", "uvloop"}),
         (["play", "store", "tarantool://127.0.0.1:1"], SERVER | STORE | {"rich"}),
         (["status", "nothing"], SERVER | STORE | {"rich", "lmdb"}),
+        *((words, SOCKETS | SERVER | {"rich"}) for words in OPERATING),
+        (
+            ["doctor", "store"],
+            {"rich", "cramjam", "pyarrow", "logweir.replication.greenstack.wire.codec"},
+        ),
     ],
 )
 def test_a_command_imports_what_it_needs(

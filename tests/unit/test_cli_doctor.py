@@ -6,7 +6,6 @@ import json
 import os
 import resource
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -113,7 +112,7 @@ def test_clock_that_went_back(tmp_path: Path) -> None:
 
 def test_kernels_that_are_missing_or_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """One without a compiled file is a note, a library that is missing a problem."""
-    monkeypatch.setitem(sys.modules, "logweir.wal.crckernel", None)
+    monkeypatch.setattr(FINDER, "_has", FINDER._has - {"logweir.wal.crckernel"})
     found = {one.check: one for one in surroundings.machine_findings(10)}["kernels"]
     assert (found.state, "wal.crckernel" in found.found) == ("note", True)
     monkeypatch.setattr(FINDER, "broken", "libnone.so.1: cannot open shared object file")
@@ -125,8 +124,8 @@ def test_kernels_of_a_wheel_are_told_though_it_has_no_sources(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Those that are Cython alone are left out where a header is missing, without a word."""
-    monkeypatch.setattr(logweir, "__file__", str(tmp_path / "__init__.py"))
-    monkeypatch.setitem(sys.modules, "logweir.store.state.lmdbkernel", None)
+    monkeypatch.setattr(logweir, "__path__", [str(tmp_path)])
+    monkeypatch.setattr(FINDER, "_has", FINDER._has - {"logweir.store.state.lmdbkernel"})
     found = {one.check: one for one in surroundings.machine_findings(10)}["kernels"]
     assert (found.state, "store.state.lmdbkernel" in found.found) == ("note", True)
 

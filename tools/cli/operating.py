@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import logweir
 from logweir.errors import ConfigError, ErrorCode, RemoteProtocolError, RequestError
-from logweir.replication import loop
-from logweir.replication.iproto.client.status import call_function
 from logweir.replication.service.protocol import PREFIX
-from logweir.replication.urls import Url
-from logweir.tools.cli.peers import peer_url
 from logweir.wal.mp import Value
+
+if TYPE_CHECKING:  # a folder is looked at without a network
+    from logweir.replication.urls import Url
 
 __all__ = ["Ask", "StoreArgument", "operate", "server_at"]
 
@@ -35,6 +34,8 @@ def server_at(where: str) -> Url | None:
     """The server, if that is an address. Raises `ConfigError` for one of another protocol."""
     if "://" not in where:
         return None
+    from logweir.tools.cli.peers import peer_url
+
     url = peer_url(where)
     if url.scheme != "tarantool":
         raise ConfigError(
@@ -72,6 +73,9 @@ def operate(where: str, *, says_password: bool = False) -> Iterator[Ask]:
 
 
 def _ask(url: Url, name: str, arguments: tuple[Value, ...]) -> Any:
+    from logweir.replication import loop
+    from logweir.replication.iproto.client.status import call_function
+
     try:
         return loop.run(call_function(url, PREFIX + name, *arguments))
     except RequestError as error:

@@ -8,11 +8,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from logweir.errors import ConfigError
-from logweir.replication import loop
 from logweir.replication.topic.config import check_setting, check_topic
 from logweir.tools.cli.operating import Ask, operate
 from logweir.tools.cli.output import Output
-from logweir.tools.cli.peers import peer_url
 from logweir.tools.cli.topicimport import import_topics
 
 Action = Literal["list", "create", "config", "delete", "import"]
@@ -61,6 +59,8 @@ def command(
     if action == "create":
         check_topic(name, partitions)
     if where.startswith("tank://"):
+        from logweir.replication import loop
+
         return loop.run(_remote(out, action, where, name, partitions, lines))
     with operate(where) as ask:
         if action == "list":
@@ -123,6 +123,7 @@ async def _remote(
     out: Output, action: Action, where: str, name: str, partitions: int, lines: dict[str, str]
 ) -> int:
     from logweir.replication.tank.client import Client
+    from logweir.tools.cli.peers import peer_url
 
     async with Client(peer_url(where)) as client:
         if action == "list":
