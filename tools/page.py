@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -23,18 +25,36 @@ def _marks(command: str) -> tuple[str, str]:
 
 
 def check_page(path: Path, command: str) -> None:
-    """Raises `ConfigError` if `path` is no page with a place for what `command` writes."""
+    """Raises `ConfigError` if `path` is no page with a place for what `command` writes, and cannot
+    be made as one."""
     begin, end = _marks(command)
     try:
-        text = path.read_text("utf-8")
+        text = _text(path, command)
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("--page", f"{path} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(
+            "--page",
+            f"{path} cannot be written: {reason}",
+            hint="name a page, or a new file in a folder that is there",
+        ) from error
     if not -1 < text.find(begin) < text.find(end):
         raise ConfigError(
             "--page",
             f"{path} has no place for what was measured",
             hint=f"put the lines `{begin}` and `{end}` where it belongs",
         )
+
+
+def _text(path: Path, command: str) -> str:
+    """The page, or one that has nothing but the place. Raises `OSError`, `UnicodeDecodeError`."""
+    try:
+        return path.read_text("utf-8")
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise
+        return "\n".join((f"# {command}", "", *_marks(command), ""))
 
 
 def read_section(path: Path, command: str) -> str:
@@ -44,9 +64,10 @@ def read_section(path: Path, command: str) -> str:
 
 
 def write_page(path: Path, command: str, section: Iterable[str]) -> None:
-    """Write that part of a page that `check_page` took, in lines, and nothing else of it."""
+    """Write that part of a page that `check_page` took, in lines, and nothing else of it; one that
+    is not there is made."""
     begin, end = _marks(command)
-    text = path.read_text("utf-8")
+    text = _text(path, command)
     before, _, rest = text.partition(begin)
     after = rest.partition(end)[2]
     lines = "\n".join(section)

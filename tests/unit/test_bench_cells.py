@@ -154,6 +154,21 @@ def test_the_page_is_written_between_its_marks_only(tmp_path: Path) -> None:
     assert "embedded/b" not in page.read_text("utf-8")
 
 
+def test_a_page_that_is_not_there_is_made(tmp_path: Path) -> None:
+    """And can be written again; one that cannot be is refused before anything is measured."""
+    page = tmp_path / "page.md"
+    report.check_page(page)
+    assert not page.exists()
+    report.write_page(page, [figure("server/a", 1, 2)])
+    assert "| `server/a` | 10.00 |" in page.read_text("utf-8")
+    report.check_page(page)
+    report.write_page(page, [figure("server/b", 1, 2)])
+    assert "server/a" not in page.read_text("utf-8")
+    for wrong in (tmp_path, tmp_path / "none" / "page.md", page / "page.md"):
+        with pytest.raises(ConfigError, match=f"{wrong} cannot be written: "):
+            report.check_page(wrong)
+
+
 def test_the_documented_cells_are_those_that_are_measured() -> None:
     """docs/benchmarks.md has been written by the present matrix, whole."""
     text = (ROOT / "docs" / "benchmarks.md").read_text("utf-8")
@@ -182,7 +197,7 @@ def test_the_json_of_a_cell_is_documented() -> None:
         (["fair", "--cells", "server/nothing"], "--cells (argument): no flood's name fits"),
         (["statements", "--plot", "ratios.txt"], "is no picture's name"),
         (["statements", "--plot", "no/such/folder/ratios.png"], "there is no folder"),
-        (["statements", "--page", "no-such-page.md"], "--page (argument): no-such-page.md cannot"),
+        (["statements", "--page", "no/such/page.md"], "--page (argument): no/such/page.md cannot"),
         (["statements", "--page", "README.md"], "has no place for what was measured"),
         (["append", "--cells", "*"], "`bench append` has no cells"),
         (["scan", "--plot", "ratios.png"], "`bench scan` has no cells"),

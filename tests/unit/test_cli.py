@@ -59,7 +59,7 @@ SERVER = {"prometheus_client", "cramjam", "logweir.replication.server"}
 SOCKETS = NETWORK - {"logweir.replication"}
 OPERATING = [
     *(["user", "list", "store"], ["snapshot", "store"], ["topic", "list", "store"]),
-    *(["retain", "store"], ["user", "add", "store", "r", "--role"]),
+    *(["retain", "list", "store"], ["user", "add", "store", "r", "--role"]),
 ]
 """Commands for a folder or a server, on a folder."""
 

@@ -45,6 +45,23 @@ def test_a_topic_that_no_broker_would_make_is_refused(
         assert list(topics_of(log)) == ["good"]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("topic config STORE bad", "NAME (argument): there is no topic 'bad'"),
+        ("topic config STORE bad --set log.retention.secs=9", "there is no topic 'bad'"),
+        ("user grant STORE guest raed", "'raed' is neither a right nor a role"),
+        ("user revoke STORE guest super,raed", "'super' is not a right"),
+        ("retain release STORE", "NAME (argument): is missing"),
+        ("history STORE topic 1 --limit 0", "0 is not in the range x>=1"),
+    ],
+)
+def test_what_an_order_names_and_is_not_there_is_told(words: str, said: str, store: Path) -> None:
+    """As wrong usage, with what would be right."""
+    done = run(*(store if word == "STORE" else word for word in words.split()))
+    assert (done.exit_code, said in done.stderr) == (2, True), done.stderr
+
+
 def test_a_setting_that_nobody_knows_is_refused_and_can_be_removed(store: Path) -> None:
     """`KEY=` takes away what an earlier version or a broker left."""
     done = run("topic", "config", store, "good", "--set", "foo=1")

@@ -135,7 +135,8 @@ def command(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write the measured section of docs/benchmarks.md, or of docs/fairness.md, anew.",
+            help="Write the measured section of docs/benchmarks.md, or of docs/fairness.md, anew; "
+            "or a new page.",
         ),
     ] = None,
 ) -> int:

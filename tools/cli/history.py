@@ -27,7 +27,7 @@ def command(
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="End with the transaction that has the Nth change."),
+        typer.Option(metavar="N", min=1, help="End with the transaction that has the Nth change."),
     ] = None,
 ) -> int:
     """Print all changes of a key that the logs still hold, each with the tuple after it.

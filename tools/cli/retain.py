@@ -29,6 +29,8 @@ def command(
     from logweir.recovery.report import vclock_of
     from logweir.replication.administration import followers_of
 
+    if action == "release" and not name:
+        raise ConfigError("NAME", "is missing", hint="`logweir retain list WHERE` shows them")
     if server_at(where) is None:
         found = followers_of(store_at(Path(where)))
     else:

@@ -102,7 +102,13 @@ def _show(out: Output, topics: list[dict[str, Any]]) -> None:
 
 
 def _config(out: Output, ask: Ask, name: str, lines: dict[str, str]) -> None:
-    text = next((one["config"] for one in ask("topics") if one["topic"] == name), "")
+    known = {one["topic"]: one["config"] for one in ask("topics")}
+    if name not in known:
+        text = f"there is no topic {name!r}"
+        raise ConfigError(
+            "NAME", text, hint="`logweir topic list WHERE` shows those that there are"
+        )
+    text = known[name]
     if lines:
         kept = [
             line

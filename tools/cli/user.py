@@ -85,12 +85,16 @@ def _change(ask: Ask, action: Action, name: str, rights: str, on: str) -> None:
         raise ConfigError("RIGHTS", "is missing", hint=f"one of {', '.join(users.PRIVILEGES)}")
     words = rights.split(",")
     known = [users.PRIVILEGES[word] for word in words if word in users.PRIVILEGES]
+    names = ", ".join(users.PRIVILEGES)
     if not known and len(words) == 1:
+        if rights not in {one["name"] for one in ask("users") if one["type"] == "role"}:
+            text = f"{rights!r} is neither a right nor a role"
+            hint = f"rights are {names}; `logweir user list WHERE` shows the roles"
+            raise ConfigError("RIGHTS", text, hint=hint)
         ask(action, name, int(Privilege.EXECUTE), "role", rights)
         return
     if len(known) != len(words):
         unknown = next(word for word in words if word not in users.PRIVILEGES)
-        names = ", ".join(users.PRIVILEGES)
         raise ConfigError("RIGHTS", f"{unknown!r} is not a right", hint=f"one of {names}")
     kind, _, object_name = on.partition(":")
     bits = Privilege(0)
