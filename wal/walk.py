@@ -13,6 +13,11 @@ from logweir.wal.block import FIXHEADER_BYTES
 from logweir.wal.crc32c import first_wrong
 from logweir.wal.filesystem import ReadFile
 
+try:
+    from logweir.wal.zstdkernel import holds, odd
+except ImportError:
+    odd = None  # type: ignore[assignment]
+
 __all__ = ["Walked", "walk_blocks"]
 
 _WALK_BLOCKS: Final = 16_384
@@ -39,6 +44,24 @@ class Walked(NamedTuple):
         """Which is the first block whose payload, which stands in the window, has not its checksum;
         `blocks` if none."""
         return first_wrong(self.window, self.table, self.stride, self.blocks, FIXHEADER_BYTES)
+
+    def holds(self, wanted: bytes) -> bool:
+        """Whether some bytes are in the window, as it is stored. Others may run meanwhile."""
+        return wanted in self.window if odd is None else holds(self.window, wanted)
+
+    def odd(self, last: int, wanted: bytes = b"") -> Iterator[int]:
+        """Of the first `last` blocks those that are compressed and have to be looked at: all that
+        may not be one whole frame, or may have `wanted` in it. Their payloads stand in the window;
+        others may run meanwhile."""
+        if odd is None:
+            yield from (number for number, packed in enumerate(self.column(3)[:last]) if packed)
+            return
+        first = 0
+        while first < last:
+            found = odd(self.window, self.table, self.stride, first, last, BLOCK_RAW_BYTES, wanted)
+            if found < last:
+                yield found
+            first = found + 1
 
     @property
     def end(self) -> int:

@@ -27,11 +27,48 @@ cdef extern from "<zstd_errors.h>" nogil:
         ZSTD_error_dstSize_tooSmall
     ZSTD_ErrorCode ZSTD_getErrorCode(size_t code)
 
+cdef extern from *:
+    """
+    #include <string.h>
+    static inline int logweir_holds(
+        const unsigned char *data, size_t size, const unsigned char *wanted, size_t count)
+    {
+        unsigned char first, last;
+        size_t at = 0, end;
+        if (count == 0 || count > size) return 0;
+        first = wanted[0];
+        last = wanted[count - 1];
+        end = size - count + 1;
+        while (at < end) {
+            size_t stop = at + 64 <= end ? at + 64 : end;
+            if (stop - at == 64) {
+                unsigned char any = 0;
+                for (int i = 0; i < 64; i++)
+                    any |= (data[at + i] == first) & (data[at + count - 1 + i] == last);
+                if (!any) {
+                    at = stop;
+                    continue;
+                }
+            }
+            for (; at < stop; at++)
+                if (data[at] == first && memcmp(data + at, wanted, count) == 0) return 1;
+        }
+        return 0;
+    }
+    """
+    bint holds_bytes "logweir_holds" (
+        const unsigned char *data, size_t size, const unsigned char *wanted, size_t count
+    ) noexcept nogil
+
 cdef enum:
+    HEADER = 19  # bytes in front of a payload: wal.block.FIXHEADER_BYTES
     ROOM = 1 << 18  # more than a block of Tarantool's, which it writes from 128 KiB on
     KEPT = 1 << 20  # of memory for what comes out
     MAGIC = 4
     WINDOW = 17  # 128 MiB, which libzstd's streams take at most, as a power above 1 KiB
+
+
+ctypedef unsigned long long u64
 
 
 @cython.final
@@ -55,6 +92,33 @@ cdef class _Unpacker:
         self.to = <unsigned char *> malloc(room)
         self.room = 0 if self.to is NULL else room
 
+    cdef bint unpack(
+        self, const unsigned char *source, size_t size, size_t limit, size_t *count
+    ) noexcept nogil:
+        """Whether one whole frame with at most `limit` bytes was unpacked, and how many it has."""
+        cdef bint done = False
+        if size < MAGIC + 2:
+            return False
+        if not source[MAGIC] & 0x20 and source[MAGIC + 1] >> 3 >= WINDOW:
+            return False
+        while self.room and ZSTD_findFrameCompressedSize(source, size) == size:
+            count[0] = ZSTD_decompressDCtx(self.context, self.to, self.room, source, size)
+            done = not ZSTD_isError(count[0])
+            if done or ZSTD_getErrorCode(count[0]) != ZSTD_error_dstSize_tooSmall:
+                break
+            if self.room > limit:
+                break
+            self.resize(min(4 * self.room, limit + 1))
+        return done and count[0] <= limit
+
+
+cdef void rest(_Unpacker one):
+    """Keep it for the next one."""
+    if one.room > KEPT or one.room == 0:
+        one.resize(ROOM)
+    if one.room:
+        _resting.append(one)
+
 
 cdef list _resting = []  # taken and put back under the interpreter's lock, one for each thread
 
@@ -68,26 +132,58 @@ def unpack(const unsigned char[::1] payload, size_t limit):
     cdef size_t count = 0
     cdef bint done = False
     cdef _Unpacker one
-    if size < MAGIC + 2:
+    if size == 0:
         return None
     source = &payload[0]
-    if not source[MAGIC] & 0x20 and source[MAGIC + 1] >> 3 >= WINDOW:
-        return None
     one = _resting.pop() if _resting else _Unpacker()
     with nogil:
-        while ZSTD_findFrameCompressedSize(source, size) == size:
-            count = ZSTD_decompressDCtx(one.context, one.to, one.room, source, size)
-            done = not ZSTD_isError(count)
-            if done or ZSTD_getErrorCode(count) != ZSTD_error_dstSize_tooSmall:
-                break
-            if one.room > limit:
-                break
-            one.resize(min(4 * one.room, limit + 1))
-            if one.room == 0:
-                break
-    found = PyBytes_FromStringAndSize(<char *> one.to, count) if done and count <= limit else None
-    if one.room > KEPT or one.room == 0:
-        one.resize(ROOM)
-    if one.room:
-        _resting.append(one)
+        done = one.unpack(source, size, limit, &count)
+    found = PyBytes_FromStringAndSize(<char *> one.to, count) if done else None
+    rest(one)
+    return found
+
+
+def odd(
+    const unsigned char[::1] window, const u64[::1] table, Py_ssize_t stride, Py_ssize_t first,
+    Py_ssize_t last, size_t limit, const unsigned char[::1] wanted
+):
+    """Which of the blocks first … last - 1 in `window` is the first that is compressed and is not
+    one whole frame that holds at most `limit` bytes, or has `wanted`, unless that is empty, among
+    these; `last` if none. `table`: columns of `stride` numbers, as `wal.kernel.walk` wrote them.
+    Raises `IndexError` for a block that ends behind the window, and a table that is too short."""
+    cdef Py_ssize_t number = first
+    cdef size_t size, start, count = 0, whole = window.shape[0], letters = wanted.shape[0]
+    cdef const unsigned char *data = &window[0] if whole else NULL
+    cdef const unsigned char *text = &wanted[0] if letters else NULL
+    cdef bint is_behind = False
+    cdef _Unpacker one
+    if not 0 <= first <= last <= stride or stride > table.shape[0] // 4:
+        raise IndexError("the table is shorter than it should be")
+    one = _resting.pop() if _resting else _Unpacker()
+    with nogil:
+        while number < last:
+            if table[3 * stride + number]:
+                start, size = table[number] + HEADER, table[stride + number]
+                if start > whole or size > whole - start:
+                    is_behind = True
+                    break
+                if not one.unpack(data + start, size, limit, &count):
+                    break
+                if letters and holds_bytes(one.to, count, text, letters):
+                    break
+            number += 1
+    rest(one)
+    if is_behind:
+        raise IndexError("a block ends behind the data")
+    return number
+
+
+def holds(const unsigned char[::1] data, const unsigned char[::1] wanted):
+    """Whether some bytes are among others; nothing is among none. Others may run meanwhile."""
+    cdef size_t size = data.shape[0], count = wanted.shape[0]
+    cdef bint found
+    if size == 0 or count == 0:
+        return False
+    with nogil:
+        found = holds_bytes(&data[0], size, &wanted[0], count)
     return found

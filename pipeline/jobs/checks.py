@@ -325,12 +325,10 @@ def check_blocks(one: Range, *, unpack: bool = False) -> tuple[int, int, int | N
 def _not_unpacked(walked: Walked, count: int) -> tuple[int, str] | None:
     """Which of the first `count` blocks cannot be unpacked, and why."""
     window = memoryview(walked.window)
-    starts, sizes, _, packed = (walked.column(number) for number in range(4))
-    for number in range(count):
-        if packed[number]:
-            start = starts[number] + FIXHEADER_BYTES
-            try:
-                decompress(window[start : start + sizes[number]])
-            except (DecodeError, LimitExceeded) as error:
-                return number, f"checksum matches but {error.message}"
+    for number in walked.odd(count):
+        start = walked.table[number] + FIXHEADER_BYTES
+        try:
+            decompress(window[start : start + walked.column(1)[number]])
+        except (DecodeError, LimitExceeded) as error:
+            return number, f"checksum matches but {error.message}"
     return None

@@ -221,14 +221,13 @@ def is_said(reader: WalReader) -> bool:
     at = reader.first_block
     try:
         for walked in reader.walked(at, SEARCH_BYTES):
-            window = memoryview(walked.window)
-            if SAYS in walked.window:
+            if walked.holds(SAYS):
                 return True
-            for number, packed in enumerate(walked.column(3)):
-                if packed:
-                    start = walked.table[number] + FIXHEADER_BYTES
-                    if SAYS in decompress(window[start : walked.table[number + 1]]):
-                        return True
+            window = memoryview(walked.window)
+            for number in walked.odd(walked.blocks, SAYS):
+                start = walked.table[number] + FIXHEADER_BYTES
+                if SAYS in decompress(window[start : walked.table[number + 1]]):
+                    return True
             at = walked.end
     except (DecodeError, LimitExceeded):
         pass  # the reader says which block it is, and goes on behind it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -11,10 +12,12 @@ from support.logs import insert, write_log
 
 from logweir.pipeline.storage import UrlFileSystem
 from logweir.store.engine.settling import SEARCH_BYTES, may_wait
+from logweir.wal import walk
 from logweir.wal.block import FIXHEADER_BYTES
 from logweir.wal.damage import Damage
 from logweir.wal.filesystem import OS, ReadFile
 from logweir.wal.reader import WalReader
+from logweir.wal.walk import Walked, walk_blocks
 
 SAYS = {"is_sync": True}
 PLAIN = [insert(600, [1, "x"])]
@@ -92,3 +95,50 @@ def test_many_searches_at_once_have_bounded_memory(tmp_path: Path) -> None:
     assert may_wait(tmp_path, Spying(fs.LocalFileSystem()))
     assert sum(asked) > 100 * 60_000
     assert max(asked) <= SEARCH_BYTES
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_bytes_are_found_at_every_place(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the begin, the end and between; not what only begins and ends alike, or is cut off."""
+    if not compiled:
+        monkeypatch.setattr(walk, "odd", None)
+    for size in range(7, 150):
+        for at in range(size - 6):
+            text = b"i" * at + b"is_sync" + b"c" * (size - at - 7)
+            window = Walked(0, text, array("Q", (0,)), 1, 0)
+            assert window.holds(b"is_sync")
+            assert not window.holds(b"is_zync")
+            assert not window._replace(window=text[: at + 6]).holds(b"is_sync")
+    assert not Walked(0, b"", array("Q", (0,)), 1, 0).holds(b"is_sync")
+
+
+def test_blocks_that_have_to_be_looked_at_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compressed ones that are damaged, or say what is wanted; interpreted, all compressed ones."""
+    said = [PLAIN, LARGE, definition(20000), LARGE, PLAIN, LARGE, definition(0)]
+    write_log(tmp_path, said)
+    (log,) = tmp_path.glob("*.xlog")
+    at = _offsets(log)
+    _flip(log, at[3] + FIXHEADER_BYTES)  # no zstd frame begins so
+
+    def told(wanted: bytes, last: int) -> list[int]:
+        file = OS.open_read(log)
+        try:
+            (walked,) = walk_blocks(file, at[0], log.stat().st_size, whole=True)
+            assert walked.blocks == len(said)
+            return list(walked.odd(last, wanted))
+        finally:
+            file.close()
+
+    if walk.odd is not None:
+        assert told(b"", 7) == [3]
+        assert told(b"is_sync", 7) == [2, 3]
+        assert told(b"is_sync", 3) == [2]
+        assert told(b"is_sync", 2) == []
+        with pytest.raises(IndexError):
+            walk.odd(b"short", array("Q", (0, 0, 9, 9, 0, 0, 1, 1)), 2, 0, 1, 99, b"")
+        with pytest.raises(IndexError):
+            walk.odd(b"short", array("Q", (0, 0)), 2, 0, 1, 99, b"")
+    monkeypatch.setattr(walk, "odd", None)
+    assert told(b"is_sync", 7) == [1, 2, 3, 5]
