@@ -582,7 +582,8 @@ PIPELINE_BATCH_ROWS: Final = 16_384
 """Most rows of one batch."""
 
 PIPELINE_NARROW_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of rows among which a compaction's task looks for those that a later one makes void."""
+"""Bytes of rows that a task of a state or compaction puts in order at a time, and among which it
+looks for those that a later one makes void."""
 
 PIPELINE_WINDOW_BYTES: Final = 4 * 1024 * 1024
 """A task asks the disk for this much at a time."""
@@ -591,7 +592,7 @@ PIPELINE_DEFINITION_BYTES: Final = 256 * 1024 * 1024
 """Rows of system spaces that a job gathers in the driver."""
 
 PIPELINE_PART_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of logs and snapshots per part of a job's output, about."""
+"""Bytes of rows of logs and snapshots, unpacked, per part of a job's output, about."""
 
 ARCHIVE_TAIL_BYTES: Final = 8 * 1024 * 1024
 """What one object of an open log's tail holds, unless one block is larger."""

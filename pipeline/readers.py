@@ -31,6 +31,7 @@ __all__ = [
     "LogweirReader",
     "SplitPartition",
     "batch_reader",
+    "counting_reader",
     "resumed",
     "schema_of",
     "stream_reader",
@@ -55,13 +56,18 @@ def schema_of(options: dict[str, str]) -> tuple[str, dict[str, str]]:
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     """The reader of a folder, a server, an upstream or a topic. Raises `ConfigError`."""
     if _is_counted(options):
-        return CountingReader(_reader(_counted(options)))
+        return counting_reader(options)
     parsed = ScanOptions.parse(options)
     if is_topic(parsed.url):
         from logweir.pipeline.peersources import TopicReader
 
         return TopicReader(parsed)
     return _reader(with_schema(parsed, schema))
+
+
+def counting_reader(options: Mapping[str, str]) -> CountingReader:
+    """The reader that counts what the options ask for. Raises `ConfigError`."""
+    return CountingReader(_reader(_counted(options)))
 
 
 def _reader(options: ScanOptions) -> DataSourceReader:

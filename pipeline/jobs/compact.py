@@ -26,11 +26,11 @@ import pyarrow as pa
 from logweir.errors import ConfigError, WalError
 from logweir.limits import READ_WINDOW_BYTES
 from logweir.pipeline.jobs.fold import Folder
-from logweir.pipeline.jobs.folding import Prepared, looking, prepare, sorted_rows
+from logweir.pipeline.jobs.folding import Prepared, by_part, looking, prepare
 from logweir.pipeline.jobs.keyed import keyer_of
 from logweir.pipeline.jobs.parts import encode_part, system_blocks
 from logweir.pipeline.jobs.survey import Until
-from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
+from logweir.pipeline.jobs.work import Told, typed_errors, watched
 from logweir.pipeline.storage import inside
 from logweir.pipeline.targets import open_target
 from logweir.wal.block import EOF_MARKER
@@ -164,36 +164,27 @@ def _sweep(filesystem: FileSystem, target: Path) -> None:
 def _staged(spark: SparkSession, prepared: Prepared, stage: str, timestamp: float) -> list[Part]:
     text = prepared.plan.to_text()
 
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def write(part: int, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         filesystem, folder = open_target("to", stage)
-        yield from stage_part(text, batches, folder, timestamp, filesystem)
+        yield from stage_part(text, part, rows, folder, timestamp, filesystem)
 
     with typed_errors():
-        rows = sorted_rows(spark, prepared).mapInArrow(carrying(write), _PARTS_DDL).collect()
+        rows = by_part(spark, prepared, write, _PARTS_DDL).collect()
     return sorted((Part(*row) for row in rows), key=lambda one: one.part)
 
 
 def stage_part(
     plan_text: str,
-    batches: Iterable[pa.RecordBatch],
+    number: int,
+    rows: Iterable[pa.RecordBatch],
     stage: Path,
     timestamp: float,
     filesystem: FileSystem = OS,
 ) -> Iterator[pa.RecordBatch]:
-    """Write one part from its sorted rows; yields a row that describes it, nothing for no rows."""
+    """Write part `number` from its keyed rows in order; yields a row that describes it."""
     keyer = keyer_of(plan_text)
-    incoming = (batch for batch in batches if batch.num_rows)
-    first = next(incoming, None)
-    if first is None:
-        return
-    number = first.column("part")[0].as_py()
-
-    def rows() -> Iterator[pa.RecordBatch]:
-        yield first
-        yield from incoming
-
     name = f"part-{number}-{uuid.uuid4().hex}"
-    folded = Folder(keyer.history, keyer.plan.files).fold(rows())
+    folded = Folder(keyer.history, keyer.plan.files).fold(rows)
     crc = count = 0
     try:
         with contextlib.closing(filesystem.create(stage / name)) as file:

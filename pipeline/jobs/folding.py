@@ -2,19 +2,21 @@
 
 1. *Look* (`survey`): one task per split; rows of system spaces, how far lsns go, sampled keys.
 2. *Key* (`keyed`): one task per split; every wanted row gets its memcomparable key, and the number
-   of the part that the key belongs to. Parts are ranges of keys, cut from the samples. Rows that a
-   later one of the same task makes void are left out (`narrow`).
-3. *Shuffle* once: by part, sorted by space, key and place in the log.
-4. *Fold* (`fold`): one task per part, in constant memory.
+   of the part that the key belongs to. Parts are ranges of keys, cut from the samples. Rows are put
+   in order, and those that a later one of the same task makes void are left out (`runs`).
+3. *Shuffle* once: ordered runs of rows, by part.
+4. *Fold* (`fold`): one task per part.
 
 Where the primary key of a space changed on the way, steps 3 and 4 are done once more for each
-change: what the rows before it leave is keyed anew and goes in front of the rows behind it.
+change: what the rows before it leave is keyed anew and goes in front of the rows behind it. Where
+there is one split and one part, one task does it all, and nothing is shuffled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -23,10 +25,18 @@ import pyarrow as pa
 
 from logweir.errors import CorruptFile, PositionUnavailable, WalError
 from logweir.limits import PIPELINE_PART_BYTES
-from logweir.pipeline.jobs.fold import STATE_DDL, Folder
+from logweir.pipeline.jobs.fold import Folder
 from logweir.pipeline.jobs.history import History
-from logweir.pipeline.jobs.keyed import KEYED_DDL, SCAN_COLUMNS, FoldPlan, Keyer, keyer_of
-from logweir.pipeline.jobs.narrow import keyed_rows
+from logweir.pipeline.jobs.keyed import SCAN_COLUMNS, FoldPlan, Keyer, keyer_of
+from logweir.pipeline.jobs.runs import (
+    RUN_DDL,
+    RUN_ORDER,
+    all_in_order,
+    in_order,
+    runs,
+    sliced,
+    stretches,
+)
 from logweir.pipeline.jobs.survey import (
     SURVEY_DDL,
     Found,
@@ -35,13 +45,15 @@ from logweir.pipeline.jobs.survey import (
     check_reached,
     cuts_of,
     judge,
+    looked,
     renumbered,
     survey,
     wanted_definitions,
 )
 from logweir.pipeline.jobs.work import carrying, per_item, typed_errors
 from logweir.pipeline.options import ScanOptions, absolute, shown
-from logweir.pipeline.plan import Source, Split, plan
+from logweir.pipeline.plan import Source, Split, plan, together
+from logweir.pipeline.reading import scan
 from logweir.pipeline.storage import inside, open_storage
 from logweir.store.schema.definition import SYSTEM_ID_MAX, SYSTEM_ID_MIN, SystemSpace
 from logweir.wal.directory import scan_directory
@@ -54,19 +66,19 @@ if TYPE_CHECKING:
 __all__ = [
     "Look",
     "Prepared",
+    "by_part",
     "by_store",
-    "folded",
+    "keyed_rows",
     "look_here",
     "looking",
     "prepare",
-    "sorted_rows",
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What is to be folded. `vclock`: the state that comes out; `rows`: rows to read, about;
-    `instance`: whose the snapshot is."""
+    """What is to be folded. `vclock`: the state that comes out; `rows`: rows to read, about, and
+    `size` their bytes; `instance`: whose the snapshot is."""
 
     plan: FoldPlan
     splits: tuple[Split, ...]
@@ -76,6 +88,15 @@ class Prepared:
     snapshot: Source
     instance: UUID | None
     rows: int
+    size: int
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one task can do all of it: its rows fit into its memory."""
+        return (
+            len(self.splits) == self.plan.parts == self.history.segments == 1
+            and self.size <= PIPELINE_PART_BYTES
+        )
 
 
 Look = Callable[[Sequence[Split], ScanOptions, Until], Found]
@@ -111,11 +132,11 @@ def prepare(
     snaps = _snapshots(options, snapshot)
     base, splits, found, logs, judged = _based(look, options, snaps, until)
     if _may_wait(found):
-        _check_folder(logs[0], options)
+        _check_folder(logs, options)
         options = replace(options, settled=True)
         base, splits, found, logs, judged = _based(look, options, snaps, until)
     check_reached(judged, until, snaps[0].vclock)
-    paths_by_number = {0: base.path} | {one.number: one.path for one in logs[0]}
+    paths_by_number = {0: base.path} | {one.number: one.path for one in logs}
     files = tuple(paths_by_number.get(n, "") for n in range(max(paths_by_number) + 1))
     definitions = [row for row in found.definitions if not row.file]
     definitions += wanted_definitions(found, judged)
@@ -124,19 +145,20 @@ def prepare(
     ids = tuple(keyer.history.schema.space(one).id for one in spaces)
     if not any(SYSTEM_ID_MIN <= one <= SYSTEM_ID_MAX for one in ids):  # all may change these
         keyer.plan = draft = replace(draft, only=ids)
-    every = [*splits, *logs[1]]
-    wanted = parts or max(1, sum(one.size for one in every) // PIPELINE_PART_BYTES + 1)
+    size = sum(told["bytes"] for _, told in found.ranges)
+    wanted = parts or size // PIPELINE_PART_BYTES + 1
     decided = replace(draft, cuts=cuts_of(found, keyer, wanted))
     filesystem, _ = open_storage(base.location)
     return Prepared(
         plan=decided,
-        splits=tuple(every),
+        splits=tuple(splits),
         options=options,
         history=keyer.history,
         vclock=judged.vclock,
         snapshot=base,
         instance=read_meta(Path(base.path), filesystem).instance,
         rows=judged.rows + sum(told["rows"] for (file, _), told in found.ranges if not file),
+        size=size,
     )
 
 
@@ -201,29 +223,37 @@ def _snapshots(options: ScanOptions, name: str | None) -> list[Source]:
 
 def _based(
     look: Look, options: ScanOptions, snaps: list[Source], until: Until
-) -> tuple[Source, list[Split], Found, tuple[list[Source], list[Split]], Judged]:
-    """The snapshot to start from and its splits, what is in it and the logs behind it."""
+) -> tuple[Source, list[Split], Found, list[Source], Judged]:
+    """The snapshot to start from, its splits and those of the logs behind it, what is in these, and
+    the logs."""
     base: Source | None
     if until is None or isinstance(until, Mapping):
         wanted = None if until is None else VClock(until)
         base = snaps[-1] if wanted is None else _newest(snaps, wanted, free=0 not in wanted)
         if base is None:
             raise _too_old(until, snaps)
-        logs = _logs(options, snaps, base.vclock)
-        splits = _of_snapshot(options, base)
-        found = look([*splits, *logs[1]], options, until)
-        return base, splits, found, logs, judge(found, logs[0], base.vclock, until)
-    logs = _logs(options, snaps, VClock())
-    found = look(logs[1], options, until)
-    before = judge_only_cut(found, logs[0][0].vclock if logs[0] else VClock())
+        logs, behind = _logs(options, snaps, base.vclock)
+        splits = _joined([*_of_snapshot(options, base), *behind], options)
+        found = look(splits, options, until)
+        return base, splits, found, logs, judge(found, logs, base.vclock, until)
+    logs, behind = _logs(options, snaps, VClock())
+    found = look(behind, options, until)
+    before = judge_only_cut(found, logs[0].vclock if logs else VClock())
     base = None if before is None else _newest(snaps, before, free=False)
     if base is None:
         raise _too_old(until, snaps)
-    kept = _behind(logs[0], base.vclock)
-    behind = renumbered(logs[1], {one.path: one.number for one in kept})
+    kept = _behind(logs, base.vclock)
+    behind = renumbered(behind, {one.path: one.number for one in kept})
     splits = _of_snapshot(options, base)
     found = found.joined(look(splits, options, None))
-    return base, splits, found, (kept, behind), judge(found, kept, base.vclock, until)
+    splits = _joined([*splits, *behind], options)
+    return base, splits, found, kept, judge(found, kept, base.vclock, until)
+
+
+def _joined(splits: Iterable[Split], options: ScanOptions) -> list[Split]:
+    """The ranges of splits, small ones of all of them together."""
+    ranges = [one for split in splits for one in split.ranges]
+    return [Split(some) for some in together(ranges, lambda one: one.size, options.split_bytes)]
 
 
 def _of_snapshot(options: ScanOptions, source: Source) -> list[Split]:
@@ -301,55 +331,63 @@ def looking(spark: SparkSession) -> Look:
 
 def look_here(splits: Sequence[Split], options: ScanOptions, until: Until) -> Found:
     """A look in this process, one split after the other."""
-    return Found.of(
-        tuple(row.values())
-        for split in splits
-        for batch in survey(split, options, until)
-        for row in batch.to_pylist()
-    )
+    return Found.of(row for split in splits for row in looked(split, options, until))
 
 
-# --- rows, sorted and folded ----------------------------------------------------------------------
+# --- rows, in order and folded --------------------------------------------------------------------
+
+Work = Callable[[int, Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What a task makes of a part: its number, and its keyed rows in the order of folding."""
 
 
-def sorted_rows(spark: SparkSession, prepared: Prepared) -> DataFrame:
-    """Keyed rows, a partition per part, in the order in which they are folded."""
-    text = prepared.plan.to_text()
-    options, parts = prepared.options, prepared.plan.parts
+def keyed_rows(split: Split, options: ScanOptions, keyer: Keyer) -> Iterator[pa.RecordBatch]:
+    """The keyed rows of one split. Raises what scanning and keying raise."""
+    for batch in scan(split, options):
+        keyed = keyer.keyed(batch)
+        if keyed is not None:
+            yield keyed
+
+
+def by_part(spark: SparkSession, prepared: Prepared, work: Work, ddl: str) -> DataFrame:
+    """What `work` makes of the rows of each part that has some. `ddl`: the columns of that."""
+    text, options = prepared.plan.to_text(), prepared.options
+
+    def fold_all(split: Split) -> Iterator[pa.RecordBatch]:
+        ordered = [*stretches(keyed_rows(split, options, keyer_of(text)))]
+        if ordered:
+            yield from work(0, sliced(in_order(ordered)))
+
+    if prepared.is_small:
+        return per_item(spark, prepared.splits, fold_all, ddl)
 
     def key(split: Split) -> Iterator[pa.RecordBatch]:
-        yield from keyed_rows(split, options, keyer_of(text))
-
-    def fold_and_key(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keyer = keyer_of(text)
-        for batch in Folder(keyer.history, keyer.plan.files).fold(batches):
-            yield from keyer.rekeyed(batch)
+        yield from runs(stretches(keyed_rows(split, options, keyer)), keyer.parted)
 
-    rows = per_item(spark, prepared.splits, key, KEYED_DDL)
-    rounds = prepared.history.segments
+    def rekey(_: int, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keyer = keyer_of(text)
+        left = Folder(keyer.history, keyer.plan.files).fold(rows)
+        again = chain.from_iterable(map(keyer.rekeyed, left))
+        yield from runs(stretches(again), keyer.parted)
+
+    rows = per_item(spark, prepared.splits, key, RUN_DDL)
+    rounds, parts = prepared.history.segments, prepared.plan.parts
     if rounds == 1:
-        return _in_order(rows, parts)
-    carried = None
-    for level in range(rounds):
+        return _worked(rows, parts, work, ddl)
+    carried = _worked(rows.filter("level = 0"), parts, rekey, RUN_DDL)
+    for level in range(1, rounds - 1):
         mine = rows.filter(f"level = {level}")
-        both = mine if carried is None else mine.unionByName(carried)
-        ordered = _in_order(both, parts)
-        if level + 1 < rounds:
-            carried = ordered.mapInArrow(carrying(fold_and_key), KEYED_DDL)
-    return ordered
+        carried = _worked(mine.unionByName(carried), parts, rekey, RUN_DDL)
+    return _worked(rows.filter(f"level = {rounds - 1}").unionByName(carried), parts, work, ddl)
 
 
-def _in_order(rows: DataFrame, parts: int) -> DataFrame:
-    shuffled = rows.repartitionById(parts, "part")
-    return shuffled.sortWithinPartitions("space_id", "key", "file", "position")
+def _worked(rows: DataFrame, parts: int, work: Work, ddl: str) -> DataFrame:
+    """What `work` makes of the runs of each part."""
 
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        some = (batch for batch in batches if batch.num_rows)
+        for first in some:
+            yield from work(first.column("part")[0].as_py(), all_in_order(chain((first,), some)))
 
-def folded(spark: SparkSession, prepared: Prepared) -> DataFrame:
-    """The tuples that are left: space_id, key (memcomparable), era, tuple."""
-    text = prepared.plan.to_text()
-
-    def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keyer = keyer_of(text)
-        yield from Folder(keyer.history, keyer.plan.files).fold(batches)
-
-    return sorted_rows(spark, prepared).mapInArrow(carrying(fold), STATE_DDL)
+    shuffled = rows.repartitionById(parts, "part").sortWithinPartitions(*RUN_ORDER)
+    return shuffled.mapInArrow(carrying(run), ddl)

@@ -7,7 +7,6 @@ the output is cut into parts. What comes out, a row per wanted row:
 =============  ========  =========================================================================
 column         type      holds
 =============  ========  =========================================================================
-part           INT       number of the part that the row's key belongs to
 level          INT       round in which it is folded (see `history`)
 space_id       INT
 key            BINARY    the memcomparable primary key (`store.schema.keys`)
@@ -57,7 +56,6 @@ from logweir.wal.vclock import VClock
 from logweir.wal.xrow import PROMOTIONS, RAFT, RowType
 
 __all__ = [
-    "KEYED_DDL",
     "KEYED_SCHEMA",
     "LEARN",
     "SCAN_COLUMNS",
@@ -78,7 +76,6 @@ SCAN_COLUMNS: Final = (
 
 KEYED_SCHEMA: Final = pa.schema(
     [
-        pa.field("part", pa.int32()),
         pa.field("level", pa.int32()),
         pa.field("space_id", pa.int32()),
         pa.field("key", pa.binary()),
@@ -88,10 +85,6 @@ KEYED_SCHEMA: Final = pa.schema(
         pa.field("data", pa.binary()),
         pa.field("ops", pa.binary()),
     ]
-)
-KEYED_DDL: Final = (
-    "part INT, level INT, space_id INT, key BINARY, file INT, position BIGINT, what INT, "
-    "data BINARY, ops BINARY"
 )
 _TUPLES: Final = (RowType.INSERT, RowType.REPLACE, RowType.UPSERT)
 _BY_KEY: Final = (RowType.UPDATE, RowType.DELETE)
@@ -256,7 +249,7 @@ class Keyer:
     def keyed(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
         """The wanted rows of one batch of a scan, which is of one file; None where there is none.
 
-        They have no part yet: see `parted`. Raises `CorruptBlock` for a row that cannot be applied.
+        Raises `CorruptBlock` for a row that cannot be applied.
         """
         if batch.num_rows == 0:
             return None
@@ -279,8 +272,8 @@ class Keyer:
         whole = [pa.concat_arrays(column) for column in zip(*pieces, strict=True)]
         return pa.RecordBatch.from_arrays(whole, schema=KEYED_SCHEMA)
 
-    def parted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Keyed rows with the part that each belongs to."""
+    def parted(self, batch: pa.RecordBatch) -> Numbers:
+        """The part that the key of each row belongs to."""
         spaces = batch.column("space_id").to_numpy()
         found = np.zeros(len(spaces), np.int32)
         for space_id in np.unique(spaces).tolist():
@@ -288,8 +281,8 @@ class Keyer:
             keys = batch.column("key")
             if len(where) < len(spaces):
                 keys = keys.take(pa.array(where))
-            found[where] = self._parts(space_id, keys).to_numpy()
-        return batch.set_column(0, KEYED_SCHEMA.field(0), pa.array(found))
+            found[where] = self._parts(space_id, keys)
+        return found
 
     def sample_keys(
         self, samples: Sequence[tuple[Place, int, int, bytes]]
@@ -329,7 +322,6 @@ class Keyer:
             key = binary(keys.data, keys.bounds)
             count = len(tuples)
             made = [
-                self._parts(era.space.id, key),
                 pa.array(np.full(count, self.history.level(era), np.int32)),
                 pa.array(np.full(count, era.space.id, np.int32)),
                 key,
@@ -450,7 +442,6 @@ class Keyer:
         data = pa.nulls(count, pa.binary()) if rows.by_key else source
         ops = batch.column("ops").take(take)
         made = [
-            pa.nulls(count, pa.int32()),
             pa.array(np.full(count, self.history.level(rows.era), np.int32)),
             pa.array(np.full(count, space.id, np.int32)),
             key,
@@ -466,7 +457,7 @@ class Keyer:
             made = [pa.concat_arrays(pair) for pair in zip(made, learned, strict=True)]
         return made
 
-    def _parts(self, space_id: int, keys: pa.Array) -> pa.Array:
+    def _parts(self, space_id: int, keys: pa.Array) -> Numbers:
         """The part of each key."""
         cuts = self._cuts.get(space_id)
         if cuts is None:
@@ -475,14 +466,14 @@ class Keyer:
             cuts = self._cuts[space_id] = (first, np.array(inner, dtype=f"S{_CUT_BYTES}"))
         first, borders = cuts
         if not len(borders):
-            return pa.array(np.full(len(keys), first, np.int32))
+            return first
         raw, bounds = packed(keys)
         whole = np.frombuffer(raw + bytes(_CUT_BYTES), np.uint8)
         sizes = np.diff(bounds)
         places = bounds[:-1, None] + np.arange(_CUT_BYTES)[None, :]
         heads = np.where(np.arange(_CUT_BYTES)[None, :] < sizes[:, None], whole[places], 0)
         named = np.ascontiguousarray(heads.astype(np.uint8)).view(f"S{_CUT_BYTES}").ravel()
-        return pa.array((first + np.searchsorted(borders, named, side="right")).astype(np.int32))
+        return first + np.searchsorted(borders, named, side="right")
 
     def _learned(
         self, rows: _Rows, batch: pa.RecordBatch, file: int, at: Numbers, source: pa.Array
@@ -513,7 +504,6 @@ class Keyer:
         (key,) = reader.tuples.key(pack([sequence_id, 0]))
         count = len(found)
         return [
-            pa.nulls(count, pa.int32()),
             pa.array(np.full(count, self.history.level(era), np.int32)),
             pa.array(np.full(count, int(SystemSpace.SEQUENCE_DATA), np.int32)),
             pa.array([key] * count, pa.binary()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,15 +10,16 @@ import numpy as np
 import pyarrow as pa
 
 from logweir.pipeline.columns import ddl
-from logweir.pipeline.counting import TOTALS, totals
+from logweir.pipeline.counting import COUNTS, TOTALS, totals
 from logweir.pipeline.frames import scan_options
 from logweir.pipeline.jobs.fold import Folder
-from logweir.pipeline.jobs.folding import Prepared, looking, prepare, sorted_rows
+from logweir.pipeline.jobs.folding import Prepared, by_part, looking, prepare
 from logweir.pipeline.jobs.history import History
 from logweir.pipeline.jobs.keyed import keyer_of
 from logweir.pipeline.jobs.survey import Until
 from logweir.pipeline.jobs.typed import TypedColumns
-from logweir.pipeline.jobs.work import carrying
+from logweir.pipeline.jobs.work import carrying, per_item
+from logweir.pipeline.readers import counting_reader
 from logweir.pipeline.sessions import register
 
 if TYPE_CHECKING:
@@ -63,14 +64,14 @@ def state(
     decided = prepared or prepared_state(spark, paths, until, **options)
     text = decided.plan.to_text()
 
-    def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def fold(_: int, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keyer = keyer_of(text)
-        for batch in Folder(keyer.history, keyer.plan.files).fold(batches):
+        for batch in Folder(keyer.history, keyer.plan.files).fold(rows):
             kept = batch if system else _users(batch)
             if kept.num_rows:
                 yield _named(kept, keyer.history)
 
-    frame = sorted_rows(spark, decided).mapInArrow(carrying(fold), _STATE_DDL)
+    frame = by_part(spark, decided, fold, _STATE_DDL)
     if not system:
         return frame
     rows = _system_rows(decided.history)
@@ -124,17 +125,16 @@ def table(
     wanted = found.id
     text = prepared.plan.to_text()
 
-    def fold(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def fold(_: int, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keyer = keyer_of(text)
         typed = TypedColumns(keyer.history.schema.space(wanted), integers, str(decimals))
-        for batch in Folder(keyer.history, keyer.plan.files).fold(batches):
+        for batch in Folder(keyer.history, keyer.plan.files).fold(rows):
             mine = np.flatnonzero(batch.column("space_id").to_numpy() == wanted)
             if len(mine):
                 tuples = batch.column("tuple").take(pa.array(mine))
                 yield pa.RecordBatch.from_arrays(typed.of(tuples), schema=typed.schema)
 
-    rows = sorted_rows(spark, prepared).filter(f"space_id = {wanted}")
-    return rows.mapInArrow(carrying(fold), ddl(tuple(columns.types), columns.types))
+    return by_part(spark, prepared, fold, ddl(tuple(columns.types), columns.types))
 
 
 def diff(
@@ -201,7 +201,18 @@ def stats(spark: SparkSession, *paths: str | Path, **options: Any) -> DataFrame:
     different ones, to some 2 %; of updates and deletes), first_lsn, last_lsn, first_ts, last_ts.
     `options`: of the scan.
     """
-    register(spark)
-    given = scan_options(*paths, **options).to_text()
-    counted = spark.read.format("logweir").options(**given, counts="true").load()
-    return counted.repartition(1).mapInArrow(carrying(totals), ddl(tuple(TOTALS), TOTALS))
+    given = scan_options(*paths, **options)
+    columns, shown = ddl(tuple(COUNTS), COUNTS), ddl(tuple(TOTALS), TOTALS)
+    if given.url:  # the source keeps what it copies as long as Spark needs it
+        register(spark)
+        counted = spark.read.format("logweir").options(**given.to_text(), counts="true").load()
+        return counted.repartition(1).mapInArrow(carrying(totals), shown)
+    reader = counting_reader(given.to_text())
+    tasks = reader.partitions()
+    if len(tasks) == 1:
+        return per_item(spark, tasks, lambda one: totals(reader.read(one)), shown)
+    return (
+        per_item(spark, tasks, reader.read, columns)
+        .repartition(1)
+        .mapInArrow(carrying(totals), shown)
+    )

@@ -41,7 +41,7 @@ from logweir.wal.damage import Damage
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, RowType
 
-__all__ = ["SURVEY_DDL", "SURVEY_SCHEMA", "Found", "Until", "cuts_of", "judge", "survey"]
+__all__ = ["SURVEY_DDL", "SURVEY_SCHEMA", "Found", "Until", "cuts_of", "judge", "looked", "survey"]
 
 Until = Mapping[int, int] | float | None
 """Up to where: a vclock, a time in seconds since the epoch, or the end."""
@@ -64,8 +64,9 @@ _BY_KEY: Final = (RowType.UPDATE, RowType.DELETE)
 
 @dataclass(slots=True)
 class Found:
-    """What a survey found. `ranges`: by place, each [rows, {replica: lsn}, position behind, cut,
-    lsns before the cut …]; `definitions`: by place; `samples`: (place, space id, kind, bytes)."""
+    """What a survey found. `ranges`: by place, each [rows, bytes of them, {replica: lsn}, position
+    behind, cut, lsns before the cut …]; `definitions`: by place; `samples`: (place, space id, kind,
+    bytes)."""
 
     ranges: list[tuple[Place, dict[str, Any]]] = field(default_factory=list)
     definitions: list[SystemRow] = field(default_factory=list)
@@ -102,17 +103,19 @@ class Found:
 
 def survey(split: Split, options: ScanOptions, until: Until) -> Iterator[pa.RecordBatch]:
     """Look at the ranges of one split. Raises `WalError` and its kinds where they are damaged."""
+    rows = list(looked(split, options, until))
+    if rows:
+        columns = zip(zip(*rows, strict=True), SURVEY_SCHEMA.types, strict=True)
+        made = [pa.array(column, kind) for column, kind in columns]
+        yield pa.RecordBatch.from_arrays(made, schema=SURVEY_SCHEMA)
+
+
+def looked(
+    split: Split, options: ScanOptions, until: Until
+) -> Iterator[tuple[int, int, int, bytes]]:
+    """The rows of `survey`."""
     for one in split.ranges:
-        rows = list(_range(one, options, until))
-        if rows:
-            columns = list(zip(*rows, strict=True))
-            yield pa.RecordBatch.from_arrays(
-                [
-                    pa.array(column, kind)
-                    for column, kind in zip(columns, SURVEY_SCHEMA.types, strict=True)
-                ],
-                schema=SURVEY_SCHEMA,
-            )
+        yield from _range(one, options, until)
 
 
 def _range(one: Range, options: ScanOptions, until: Until) -> Iterator[tuple[int, int, int, bytes]]:
@@ -121,7 +124,7 @@ def _range(one: Range, options: ScanOptions, until: Until) -> Iterator[tuple[int
     lsns = np.zeros(VCLOCK_COMPONENTS, np.int64)
     before_cut: Any = None
     first = cut = None
-    last = count = 0
+    last = count = size = 0
     for group in groups(one, options):
         if isinstance(group, Damage):
             raise group.to_error()
@@ -139,11 +142,13 @@ def _range(one: Range, options: ScanOptions, until: Until) -> Iterator[tuple[int
             np.maximum.at(lsns, replicas, numbers)
         yield from _told(group, at, file, count)
         count += len(group)
+        size += len(group.columns.data)
         last = int(at[-1])
     if first is not None:
         reached = lsns if before_cut is None else before_cut
         told = {
             "rows": count,
+            "bytes": size,
             "last": last,
             "cut": cut,
             "lsns": {i: int(lsn) for i, lsn in enumerate(reached.tolist()) if lsn},
@@ -290,17 +295,15 @@ def check_reached(judged: Judged, until: Until, oldest: VClock) -> None:
 
 
 def cuts_of(found: Found, keyer: Keyer, parts: int) -> tuple[tuple[int, bytes], ...]:
-    """The keys at which parts begin: part 0 is `_sequence_data`, the others are about equal.
+    """The keys at which parts of about one size begin.
 
     Raises `ConfigError` if `parts` is below 1.
     """
     if parts < 1:
         raise ConfigError("parts", f"{parts} is not at least 1")
     keys = sorted(set(keyer.sample_keys(found.samples)))
-    cuts = [(SYSTEM_ID_MAX + 1, b"")]
-    for number in range(1, min(parts, len(keys))):
-        cuts.append(keys[number * len(keys) // min(parts, len(keys))])
-    return tuple(sorted(set(cuts)))
+    parts = min(parts, len(keys))
+    return tuple(sorted({keys[number * len(keys) // parts] for number in range(1, parts)}))
 
 
 def renumbered(splits: Iterable[Split], numbers: dict[str, int]) -> list[Split]:

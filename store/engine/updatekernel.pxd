@@ -42,6 +42,8 @@ cdef class Updater:
     cdef Py_ssize_t count
     cdef Py_ssize_t fields
     cdef Refusal refusal
+    cdef Room out  # of `changed`: the tuple, its key
+    cdef Room key
     cdef int decode(self, Source ops, Py_ssize_t size, u64 base, Names* names) noexcept
     cdef int read_field(self, Source ops, Py_ssize_t at, u64 base, Names* names, Operation* to) noexcept
     cdef int read_argument(self, Source ops, Py_ssize_t at, Py_ssize_t end, u64 base, Operation* to) noexcept

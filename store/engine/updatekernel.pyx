@@ -7,12 +7,15 @@ paths into fields, decimals, NaN, malformed operations, very long tuples and lis
 Bytes in, bytes out, no Python object. Nothing recurses or believes a length.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.string cimport memcmp, memcpy, memmove
 
 cimport logweir.store.schema.kernel as keys
 cimport logweir.wal.kernel as rows
-from logweir.store.schema.packkernel cimport DONE, REFER, REFUSED, after, items_from, put_items, text_at
+from logweir.store.schema.packkernel cimport (
+    DONE, REFER, REFUSED, Room, after, items_from, put_items, text_at)
+from logweir.store.schema.plankernel cimport Fields, Plan
 
 cdef extern from *:
     """
@@ -73,6 +76,7 @@ cdef enum:
     WANTED_STRING = 3
     VALUE_BYTES = 9  # what a number takes at most
     HEAD_BYTES = 5  # what the header of an array or string takes at most
+    CHECKED = 1  # in the table of a plan
 
 
 cdef void read_whole(Source data, Py_ssize_t at, bint* is_negative, u64* magnitude) noexcept:
@@ -176,11 +180,35 @@ cdef class Updater:
         self.owed = <Py_ssize_t*>PyMem_Malloc(512 * sizeof(Py_ssize_t))
         if self.operations == NULL or self.items == NULL or self.owed == NULL:
             raise MemoryError()
+        self.out, self.key = Room(), Room()
 
     def __dealloc__(self):
         PyMem_Free(self.operations)
         PyMem_Free(self.items)
         PyMem_Free(self.owed)
+
+    def changed(self, Plan plan, bytes old, bytes ops, u64 base, bytes key, bint is_upsert):
+        """The tuple of a row of the log, an UPDATE, or an UPSERT that found `old`. `base`: from
+        what field numbers of `ops` count; `key`: what `old` is kept under. None where the reference
+        engine must do it: what it does is not known here, or it changes the key or refuses."""
+        cdef Fields fields
+        if self.decode(<Source>PyBytes_AS_STRING(ops), len(ops), base, &plan.names) != DONE:
+            return None
+        if self.apply(<Source>PyBytes_AS_STRING(old), len(old), is_upsert) != DONE:
+            return None
+        self.out.size = self.key.size = 0
+        self.write(plan.types, plan.table[CHECKED], self.out)
+        if not plan.check(self.out.data, self.out.size, &fields):
+            return None
+        if plan.put_key(0, self.out.data, self.out.size, &fields, self.key) != DONE:
+            return None
+        if self.key.size != len(key) or memcmp(self.key.data, PyBytes_AS_STRING(key), len(key)):
+            return None
+        return PyBytes_FromStringAndSize(<char*>self.out.data, self.out.size)
+
+    def knows(self, Plan plan, bytes ops, u64 base):
+        """Whether operations are well-formed, as far as that is known here."""
+        return self.decode(<Source>PyBytes_AS_STRING(ops), len(ops), base, &plan.names) == DONE
 
     cdef int decode(self, Source ops, Py_ssize_t size, u64 base, Names* names) noexcept:
         """Read the operations. `DONE` or `REFER`; only what is well-formed is known here."""

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
 
 from logweir.pipeline.jobs.compact import Part, stage_part
 from logweir.pipeline.jobs.fold import Folder
-from logweir.pipeline.jobs.folding import Prepared, look_here, prepare
+from logweir.pipeline.jobs.folding import Prepared, keyed_rows, look_here, prepare
 from logweir.pipeline.jobs.keyed import KEYED_SCHEMA, Keyer
-from logweir.pipeline.jobs.narrow import keyed_rows
+from logweir.pipeline.jobs.runs import RUN_ORDER, RUN_SCHEMA, all_in_order, runs, stretches
 from logweir.wal.filesystem import OS, FileSystem
 
-_ORDER = [(name, "ascending") for name in ("space_id", "key", "file", "position")]
+_ORDER = [(name, "ascending") for name in RUN_ORDER]
 
 
 def prepared_here(folder: Path, **options: object) -> Prepared:
@@ -23,13 +25,25 @@ def prepared_here(folder: Path, **options: object) -> Prepared:
 
 def keyed_here(prepared: Prepared, stretch_bytes: int = 2000) -> pa.Table:
     """The keyed rows of all splits that may count, looked for in stretches of so many bytes."""
-    keyer = Keyer(prepared.plan)
-    batches = [
-        keyed
-        for split in prepared.splits
-        for keyed in keyed_rows(split, prepared.options, keyer, stretch_bytes)
-    ]
+    batches = _stretches(prepared, Keyer(prepared.plan), stretch_bytes)
     return pa.Table.from_batches(batches, schema=KEYED_SCHEMA)
+
+
+def _stretches(prepared: Prepared, keyer: Keyer, stretch_bytes: int) -> Iterator[pa.RecordBatch]:
+    for split in prepared.splits:
+        yield from stretches(keyed_rows(split, prepared.options, keyer), stretch_bytes)
+
+
+def parts_here(
+    prepared: Prepared, level: int, some: Iterable[pa.RecordBatch], stretch_bytes: int
+) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+    """The rows of each part, in order, of `some` stretches, by way of small runs."""
+    keyer = Keyer(prepared.plan)
+    table = pa.Table.from_batches(runs(some, keyer.parted, stretch_bytes // 8), schema=RUN_SCHEMA)
+    table = table.filter(pa.compute.equal(table.column("level"), level))
+    for part in range(prepared.plan.parts):
+        mine = table.filter(pa.compute.equal(table.column("part"), part)).sort_by(_ORDER)
+        yield part, all_in_order(mine.to_batches(max_chunksize=3), stretch_bytes)
 
 
 def folded_here(
@@ -37,21 +51,20 @@ def folded_here(
 ) -> dict[int, list[bytes]]:
     """The tuples that are left, by space, in the order of their keys."""
     keyer = Keyer(prepared.plan)
-    rows = keyed_here(prepared, stretch_bytes)
     carried: list[pa.RecordBatch] = []
     out: dict[int, list[bytes]] = {}
     for level in range(prepared.history.segments):
-        mine = rows.filter(pa.compute.equal(rows.column("level"), level))
-        table = pa.concat_tables([mine, pa.Table.from_batches(carried, schema=KEYED_SCHEMA)])
-        ordered = table.sort_by(_ORDER).combine_chunks().to_batches(max_chunksize=batch_rows)
-        folder = Folder(prepared.history, prepared.plan.files)
-        left = list(folder.fold(ordered))
-        if level + 1 < prepared.history.segments:
-            carried = [batch for one in left for batch in keyer.rekeyed(one)]
-            continue
-        for batch in left:
-            for row in batch.to_pylist():
-                out.setdefault(row["space_id"], []).append(row["tuple"])
+        some = chain(_stretches(prepared, keyer, stretch_bytes), stretches(carried, stretch_bytes))
+        carried = []
+        for _, rows in parts_here(prepared, level, some, stretch_bytes):
+            cut = pa.Table.from_batches(rows, schema=KEYED_SCHEMA).combine_chunks()
+            folder = Folder(prepared.history, prepared.plan.files)
+            for batch in folder.fold(cut.to_batches(max_chunksize=batch_rows)):
+                if level + 1 < prepared.history.segments:
+                    carried += keyer.rekeyed(batch)
+                    continue
+                for row in batch.to_pylist():
+                    out.setdefault(row["space_id"], []).append(row["tuple"])
     return out
 
 
@@ -73,12 +86,11 @@ def staged_here(
     """The parts of a snapshot of the folder, by three tasks, each of which ran twice: an attempt
     that failed, or a speculative one, and the one that counts."""
     prepared = prepared_here(folder, parts=3)
-    order = [(name, "ascending") for name in ("part", "space_id", "key", "file", "position")]
-    rows = keyed_here(prepared).sort_by(order)
     text, parts = prepared.plan.to_text(), []
-    for number in range(prepared.plan.parts):
-        mine = rows.filter(pa.compute.equal(rows.column("part"), number)).combine_chunks()
-        for _ in range(2):
-            told = list(stage_part(text, mine.to_batches(50), stage, 1.0, filesystem))
-        parts += [Part(**row) for one in told for row in one.to_pylist()]
+    some = _stretches(prepared, Keyer(prepared.plan), 2000)
+    for number, rows in parts_here(prepared, 0, some, 2000):
+        mine = list(rows)
+        for _ in range(2 if mine else 0):
+            told = list(stage_part(text, number, mine, stage, 1.0, filesystem))
+        parts += [Part(**row) for one in told for row in one.to_pylist()] if mine else []
     return prepared, parts
