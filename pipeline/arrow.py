@@ -18,7 +18,7 @@ import pyarrow as pa
 from logweir.errors import CorruptBlock
 from logweir.limits import VCLOCK_COMPONENTS
 from logweir.pipeline import kernel
-from logweir.pipeline.cells import gathered, json_texts
+from logweir.pipeline.cells import gathered, json_texts, numbers, repeated, texts
 from logweir.pipeline.columns import arrow_schema
 from logweir.pipeline.options import ScanOptions
 from logweir.wal.columns import ABSENT, ODD, RowColumns
@@ -144,7 +144,7 @@ class BatchBuilder:
         if made is None or len(made) < count:
             if len(self._constants) >= _CONSTANTS:
                 self._constants.clear()  # names of files that are read by now
-            made = self._constants[value, kind] = pa.repeat(pa.scalar(value, kind), count)
+            made = self._constants[value, kind] = repeated(value, kind, count)
         return made.slice(0, count)
 
     def damage(self, place: Place, offset: int, message: str) -> pa.RecordBatch:
@@ -247,7 +247,7 @@ class Taken:
                 offset=int(group.offsets[group.block[row]]),
                 hint="no known program writes it; read the columns `header` and `body` instead",
             )
-        return pa.array(values.view(np.int64) if kind == "int64" else values.astype(kind))
+        return numbers(values.view(np.int64) if kind == "int64" else values.astype(kind))
 
     def flags(self) -> pa.Array:
         """Bit 0 and what else the header says."""
@@ -266,7 +266,7 @@ class Taken:
         if not absent.any():
             return self._fit(values, "space_id", "int64")
         fitted = self._fit(np.where(absent, np.uint64(0), values), "space_id", "int64")
-        return pa.array(fitted.to_numpy(), mask=absent)
+        return numbers(fitted.to_numpy(), absent=absent)
 
     def seconds(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """`ts`."""
@@ -277,14 +277,14 @@ class Taken:
         seconds = self.seconds()
         fits = np.abs(seconds) < _MICROSECONDS  # false for NaN
         whole = np.where(fits, np.round(seconds * 1e6), 0.0).astype(np.int64)
-        return pa.array(whole, pa.timestamp("us", tz="UTC"), mask=~fits)
+        return numbers(whole, pa.timestamp("us", tz="UTC"), absent=~fits)
 
     def block_offset(self) -> pa.Array:
         """Of the row's block."""
         group = self._group
         if not group.place.has_blocks:
             return pa.nulls(len(self), pa.int64())
-        return pa.array(self._take(group.by_row(group.offsets.view(np.int64))))
+        return numbers(self._take(group.by_row(group.offsets.view(np.int64))))
 
     def row_in_block(self) -> pa.Array:
         """From 0."""
@@ -292,7 +292,7 @@ class Taken:
         if not group.place.has_blocks:
             return pa.nulls(len(self), pa.int32())
         rows = np.arange(len(group), dtype=np.int32) - group.by_row(group.firsts.astype(np.int32))
-        return pa.array(self._take(rows))
+        return numbers(self._take(rows))
 
     def span(self, name: str) -> Numbers:
         """A body value's start and, 2^32 times, its end; 0 where it is absent."""
@@ -311,7 +311,7 @@ class Taken:
         half = np.uint64(32)
         spans = (self.span(name) for name in ("key", "tuple", "ops"))
         ends = sum(((one >> half) - (one & np.uint64(2**32 - 1)) for one in spans), np.uint64(0))
-        return pa.array(ends.astype(np.int64))
+        return numbers(ends.astype(np.int64))
 
     def header(self) -> pa.Array:
         """The row's first map."""
@@ -332,15 +332,14 @@ class Taken:
         types = self._take(self._group.number("type"))
         names = _names()
         if not len(types) or int(types.max()) < len(names):
-            return names.take(pa.array(types))
-        return pa.array([type_name(one) for one in types.tolist()], pa.string())
+            return names.take(numbers(types))
+        return texts(map(type_name, types.tolist()))
 
 
 @cache
 def _names() -> pa.Array:
-    """Of all types below 256. Not made before it is asked for: with its first array Arrow imports
-    pandas, which processes that plan a read do not need."""
-    return pa.array([type_name(number) for number in range(256)], pa.string())
+    """Of all types below 256."""
+    return texts(map(type_name, range(256)))
 
 
 _MAKERS: Final[dict[str, Callable[[Taken], pa.Array]]] = {
@@ -351,7 +350,7 @@ _MAKERS: Final[dict[str, Callable[[Taken], pa.Array]]] = {
     "replica_id": lambda one: one.number("replica_id", "replica_id", "int32"),
     "lsn": lambda one: one.number("lsn", "lsn", "int64"),
     "tsn": lambda one: one.number("tsn", "tsn", "int64"),
-    "ts": lambda one: pa.array(one.seconds()),
+    "ts": lambda one: numbers(one.seconds()),
     "flags": Taken.flags,
     "space_id": Taken.space_id,
     "index_base": lambda one: one.number("index_base", "index_base", "int16"),

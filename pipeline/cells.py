@@ -1,4 +1,7 @@
-"""Values in a buffer as Arrow arrays: the face of the kernels, without an object per cell."""
+"""Values in a buffer as Arrow arrays: the face of the kernels, without an object per cell.
+
+Arrays are made of buffers: `pa.array` imports pandas when it is first called.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,17 @@ from logweir.errors import DecodeError, LimitExceeded
 from logweir.pipeline import jsonkernel, kernel, typedkernel
 from logweir.wal.render import value_json
 
-__all__ = ["Cells", "Spans", "gathered", "json_texts", "packed", "placed"]
+__all__ = [
+    "Cells",
+    "Spans",
+    "gathered",
+    "json_texts",
+    "numbers",
+    "packed",
+    "placed",
+    "repeated",
+    "texts",
+]
 
 Spans = np.ndarray[Any, np.dtype[np.uint64]]
 """Of each row a value's first byte and, 2^32 times, its end; 0 if there is none."""
@@ -45,6 +58,38 @@ def placed(values: Iterable[bytes | None]) -> tuple[bytes, Spans]:
     if column.null_count:
         spans[column.is_null().to_numpy(zero_copy_only=False)] = 0
     return data, spans
+
+
+def numbers(
+    values: Numbers, kind: pa.DataType | None = None, absent: Numbers | None = None
+) -> pa.Array:
+    """Numbers as they are. `kind`: what Arrow is to take them for, of the same width; `absent`:
+    which are null."""
+    valid = None if absent is None else pa.py_buffer(np.packbits(~absent, bitorder="little"))
+    of = pa.from_numpy_dtype(values.dtype) if kind is None else kind
+    whole = pa.py_buffer(np.ascontiguousarray(values))
+    return pa.Array.from_buffers(of, len(values), [valid, whole])
+
+
+def texts(values: Iterable[str | None]) -> pa.Array:
+    """Strings."""
+    given = list(values)
+    parts = [b"" if value is None else value.encode() for value in given]
+    offsets = np.cumsum([0, *map(len, parts)], dtype=np.int32)
+    valid = np.packbits(np.array([one is not None for one in given], bool), bitorder="little")
+    buffers = [pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
+    return pa.Array.from_buffers(pa.string(), len(parts), buffers)
+
+
+def repeated(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
+    """One value many times. `kind`: string, boolean or of integers."""
+    if isinstance(value, str):
+        one = texts((value,))
+    elif kind == pa.bool_():
+        one = pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(bytes((value,)))])
+    else:
+        one = numbers(np.array([value], f"i{kind.bit_width // 8}"))
+    return one.take(numbers(np.zeros(count, np.int32)))
 
 
 def gathered(data: bytes, spans: Spans, kind: pa.DataType) -> pa.Array:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import pyarrow as pa
 
 from logweir.errors import ConfigError
+from logweir.pipeline.cells import texts
 from logweir.pipeline.options import shown
 from logweir.pipeline.targets import open_target
 from logweir.wal.filesystem import AppendFile
@@ -45,8 +46,8 @@ class _Lines:
         self._sink = sink
 
     def write(self, table: pa.Table) -> None:
-        for row in table.to_pylist():
-            line = dumps({name: _plain(value) for name, value in row.items()})
+        for row in zip(*map(_plain, table.columns), strict=True):
+            line = dumps(dict(zip(table.column_names, row, strict=True)))
             self._sink.write(line.encode() + b"\n")
 
     def close(self) -> None:
@@ -78,14 +79,20 @@ def _is_binary(one: pa.Field) -> bool:
 
 
 def _base64(column: pa.ChunkedArray) -> pa.Array:
-    shown = (None if one is None else b64encode(one).decode() for one in column.to_pylist())
-    return pa.array(shown, pa.string())
+    shown = [None if one is None else b64encode(one).decode() for one in column.to_pylist()]
+    return texts(shown)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Decimal):
-        return int(value)  # of unsigned and integer: fields of type decimal are text
-    return value.isoformat() if isinstance(value, datetime) else value
+def _plain(column: pa.ChunkedArray) -> Iterator[Any]:
+    """Values as JSON has them. Arrow's own times import pandas."""
+    if not pa.types.is_timestamp(column.type):
+        # Of unsigned and integer: fields of type decimal are text.
+        return (int(one) if isinstance(one, Decimal) else one for one in column.to_pylist())
+    counts = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
+    return (
+        None if one is None else (_EPOCH + timedelta(microseconds=one)).isoformat()
+        for one in counts
+    )
 
 
 def _parquet(sink: pa.NativeFile, schema: pa.Schema) -> Any:
@@ -101,6 +108,7 @@ ENDINGS: Final[dict[str, Callable[[pa.NativeFile, pa.Schema], _Writer]]] = {
     ".jsonl": _Lines,
 }
 _GROUP_ROWS: Final = 131_072
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class _Sink:

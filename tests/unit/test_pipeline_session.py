@@ -6,10 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import logweir
 from logweir import pipeline
 from logweir.errors import ConfigError
 from logweir.pipeline.sessions import find_java, has_module, without_module
@@ -78,6 +81,34 @@ def test_what_plans_a_read_loads_neither_pandas_nor_the_store() -> None:
         "assert not {'pandas', 'logweir.store.engine.engine'} & set(sys.modules)"
     )
     assert subprocess.run([sys.executable, "-P", "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("ending", ["parquet", "arrow", "csv", "jsonl"])
+def test_what_is_read_without_spark_loads_no_pandas(tmp_path: Path, ending: str) -> None:
+    """Half a second that `logweir changes` and `pipeline.batches` do without."""
+    with logweir.open(tmp_path / "data") as log:
+        fields: list[Any] = [
+            ("id", "unsigned"),
+            ("n", "integer"),
+            ("s", "string"),
+            ("d", "decimal"),
+        ]
+        log.create_space("t", format=[*fields, ("b", "varbinary"), ("m", "map")])
+        log.insert("t", (1, -1, "text", Decimal("1.5"), b"\x00", {"a": 1}))
+    code = (
+        "import sys\n"
+        "from logweir import pipeline\n"
+        "from logweir.tools.cli.main import app\n"
+        "_, folder, to = sys.argv\n"
+        "every = ['file', 'space_id', 'type_name', 'time', 'size', 'tuple', 'key_json', 'flags']\n"
+        "assert pipeline.batches(folder, columns=every).read_all().num_rows > 1\n"
+        "words = ['changes', folder, '--space', 't', '--output', to]\n"
+        "assert not app(words, standalone_mode=False)\n"
+        "assert 'pyarrow' in sys.modules and 'pandas' not in sys.modules\n"
+    )
+    to = tmp_path / f"changes.{ending}"
+    ran = subprocess.run([sys.executable, "-P", "-c", code, tmp_path / "data", to])
+    assert ran.returncode == 0
 
 
 def test_a_java_without_the_module_is_started_without_it(
