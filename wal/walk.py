@@ -16,7 +16,9 @@ from logweir.wal.filesystem import ReadFile
 try:
     from logweir.wal.zstdkernel import holds, odd
 except ImportError:
-    odd = None  # type: ignore[assignment]
+    COMPILED = False
+else:
+    COMPILED = True
 
 __all__ = ["Walked", "walk_blocks"]
 
@@ -47,13 +49,13 @@ class Walked(NamedTuple):
 
     def holds(self, wanted: bytes) -> bool:
         """Whether some bytes are in the window, as it is stored. Others may run meanwhile."""
-        return wanted in self.window if odd is None else holds(self.window, wanted)
+        return holds(self.window, wanted) if COMPILED else wanted in self.window
 
     def odd(self, last: int, wanted: bytes = b"") -> Iterator[int]:
         """Of the first `last` blocks those that are compressed and have to be looked at: all that
         may not be one whole frame, or may have `wanted` in it. Their payloads stand in the window;
         others may run meanwhile."""
-        if odd is None:
+        if not COMPILED:
             yield from (number for number, packed in enumerate(self.column(3)[:last]) if packed)
             return
         first = 0
