@@ -196,7 +196,7 @@ class Listener:
         self._limit = connections_limit
         self._stall_seconds = stall_seconds
         self._bound: list[_Bound] = []
-        self._links: set[Link] = set()
+        self._links: dict[Link, None] = {}  # in their order
         self._sparing = SparingLog(_log)
         self._ended: dict[str, tuple[int, int]] = {}  # bytes received and sent, by scheme
         self.refusals: Counter[str] = Counter()
@@ -377,7 +377,7 @@ class Listener:
         link.user = named[0]
         if self._logins is not None and not self._logins.slow(link):
             return self._turn_away(link, "logins", "too many failed logins from there", b"")
-        self._links.add(link)
+        self._links[link] = None
         self._metrics.opened(link.scheme)
         return door.service.begin(link)
 
@@ -387,7 +387,7 @@ class Listener:
 
     def _forget(self, link: Link) -> None:
         if link in self._links:
-            self._links.remove(link)
+            del self._links[link]
             received, sent = self._ended.get(link.scheme, (0, 0))
             self._ended[link.scheme] = (received + link.received_bytes, sent + link.sent_bytes)
             self._metrics.closed(link.scheme, link.received_bytes, link.sent_bytes)

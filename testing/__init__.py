@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from logweir.testing.damage import damaged
     from logweir.testing.forking import in_child
     from logweir.testing.interrupting import Interrupter
+    from logweir.testing.network import SimNetwork
     from logweir.testing.programs import crash_program
     from logweir.testing.scheduler import Scheduler, Stuck
     from logweir.testing.store import CrashStore
@@ -29,6 +30,7 @@ __all__ = [
     "Scheduler",
     "SimClock",
     "SimFileSystem",
+    "SimNetwork",
     "Stuck",
     "Valve",
     "arm",
@@ -47,6 +49,7 @@ _HOMES: Final = {
     "Scheduler": "logweir.testing.scheduler",
     "SimClock": "logweir.testing.clock",
     "SimFileSystem": "logweir.recovery.faults",
+    "SimNetwork": "logweir.testing.network",
     "Stuck": "logweir.testing.scheduler",
     "Valve": "logweir.testing.valve",
     "arm": "logweir.wal.failpoint",

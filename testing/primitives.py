@@ -290,5 +290,7 @@ def modules_of(scheduler: Scheduler) -> dict[str, Any]:
             current_thread=current_thread,
         ),
         "queue": _Module(queue, SimpleQueue=of(_SimpleQueue)),
-        "time": _Module(time, monotonic=lambda: scheduler.seconds, sleep=sleep),
+        "time": _Module(
+            time, monotonic=lambda: scheduler.seconds, sleep=sleep, thread_time=scheduler.work
+        ),
     }

@@ -50,10 +50,12 @@ class Stuck(AssertionError):
 
 
 class Task:
-    """One thread. `owner`: what the program knows it as; `where`: it stopped last."""
+    """One thread. `owner`: what the program knows it as; `group`: which of several processes it
+    belongs to; `where`: it stopped last."""
 
-    def __init__(self, name: str, run: Callable[[], object], owner: object) -> None:
-        self.name, self.run, self.owner = name, run, owner
+    def __init__(self, name: str, run: Callable[[], object], owner: object, group: object) -> None:
+        self.name, self.run, self.owner, self.group = name, run, owner, group
+        self.is_killed = False
         self.where = "begin"
         self.ready: Callable[[], bool] | None = None
         self.deadline: float | None = None
@@ -71,7 +73,11 @@ class Task:
         """Whether it waits for nothing, at that time."""
         if self.is_done:
             return False
-        if self.ready is None or (self.deadline is not None and self.deadline <= seconds):
+        if (
+            self.ready is None
+            or self.is_killed
+            or (self.deadline is not None and self.deadline <= seconds)
+        ):
             return True
         return self.ready()
 
@@ -106,9 +112,11 @@ class Scheduler:
         self._stays = self._dice.choice((0.0, 0.0, 0.7, 0.95))
         self._spread = self._dice.choice((0.0, 0.0, 3.0))
         self._passes = self._dice.choice((0.0, 0.002, 0.02))
-        self._tasks: list[Task] = []
+        self._tasks: list[Task] = []  # that have not ended
+        self._started = 0
         self._current: Task | None = None
         self._waits = 0
+        self._worked = 0.0
         self._over = _thread.allocate_lock()
 
     # --- for whoever runs something ---------------------------------------------------------------
@@ -123,20 +131,25 @@ class Scheduler:
             first.baton.release()
             if not self._over.acquire(timeout=_REAL_SECONDS):
                 raise Stuck(f"a call does not return:\n{self.stacks()}")
-            for task in self._tasks:
-                task.thread.join()
         self.is_ending = True
         if self.failure is not None:
             raise self.failure
 
-    def start(self, name: str, run: Callable[[], object], owner: object = None) -> Task:
-        """Begin a thread. `owner`: what `threading.current_thread` gives in it."""
-        task = Task(f"{name}-{len(self._tasks)}", run, owner)
+    def start(
+        self, name: str, run: Callable[[], object], owner: object = None, group: object = None
+    ) -> Task:
+        """Begin a thread. `owner`: what `threading.current_thread` gives in it; `group`: what
+        `kill` knows it by, None: the same as of the thread that begins it."""
+        starter = self._current
+        if group is None and starter is not None:
+            group = starter.group
+        task = Task(f"{name}-{self._started}", run, owner, group)
         task.serve = self._serve
         task.weight = 2.0 ** self._dice.uniform(-self._spread, self._spread)
-        if self.is_ending:
+        if self.is_ending or (starter is not None and starter.is_killed):
             task.is_done = True
             return task
+        self._started += 1
         self._tasks.append(task)
         task.thread.start()
         if self._current is not None:
@@ -148,6 +161,27 @@ class Scheduler:
         self.is_ending = True
         raise Killed
 
+    def kill(self, group: object) -> None:
+        """End the threads of one process where they are, of several that run under this schedule:
+        each raises `Killed`; where this one is of them, at once. `is_gone` tells when all have."""
+        for task in self._tasks:
+            if task.group is group:
+                task.is_killed = True
+        self.check()
+
+    def is_gone(self, group: object) -> bool:
+        """Whether no thread of a process is left."""
+        return all(task.group is not group for task in self._tasks)
+
+    def hurry(self, task: Task, seconds: float) -> None:
+        """Let a thread that waits do so until that moment at most."""
+        if task.deadline is None or task.deadline > seconds:
+            task.deadline = seconds
+
+    def keep_time(self) -> None:
+        """From now on time passes only where all threads wait."""
+        self._passes = 0.0
+
     def got_on(self) -> None:
         """Say that something was done for which the program is there, so that it is not taken for
         one that waits for ever."""
@@ -157,9 +191,10 @@ class Scheduler:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is scheduled: it ends, or this thread is none of its own."""
+        """Whether nothing is scheduled: it ends, or this thread's process does, or this thread is
+        none of its own."""
         current = self._current
-        if self.is_ending or current is None:
+        if self.is_ending or current is None or current.is_killed:
             return True
         return current.thread.ident != threading.get_ident()
 
@@ -169,9 +204,14 @@ class Scheduler:
         assert self._current is not None
         return self._current
 
+    def work(self) -> float:
+        """As `time.thread_time`: what a thread has used, of which chance says how much it is."""
+        self._worked += self._dice.choice((0.0, 0.00001, 0.001))
+        return self._worked
+
     def check(self) -> None:
-        """Raise `Killed` where all threads are to end."""
-        if self.is_ending:
+        """Raise `Killed` where all threads are to end, or those of this one's process."""
+        if self.is_ending or (self._current is not None and self._current.is_killed):
             raise Killed
 
     def pause(self, where: str) -> None:
@@ -220,7 +260,7 @@ class Scheduler:
     def _following(self, task: Task) -> Task | None:
         """Who goes on; None if all have ended."""
         while True:
-            left = [one for one in self._tasks if not one.is_done]
+            left = self._tasks
             if self.is_ending or not left:
                 return task if task in left else next(iter(left), None)
             if len(self.history) > self._steps:
@@ -263,10 +303,12 @@ class Scheduler:
                 warnings.simplefilter("ignore", ResourceWarning)
                 killed.__traceback__ = None
         except BaseException as error:
-            self._fail(error)
+            if not task.is_killed:
+                self._fail(error)
         finally:
             sys.settrace(None)
             task.is_done = True
+            self._tasks.remove(task)
             following = self._following(task)
             self._current = following
             (self._over if following is None else following.baton).release()

@@ -1,32 +1,25 @@
 """Histories of whole stores, each from one seed: see `sim.wholestore`.
 
-`LOGWEIR_SEEDS` says how many are lived, 300 unless it is set, and `LOGWEIR_RUN` which: with 2 those
-behind the first two times as many. `LOGWEIR_SEED` names one alone, and `LOGWEIR_DROPPED` operations
-that it leaves out. A failing one is made smaller before it is told. Of those that have lives with
-durability "none" (`-k "promise and none"`) there are a third as many.
+How many are lived, 300 unless it is said, and which: see `sim.seeds`. A failing one is made smaller
+before it is told. Of those that have lives with durability "none" (`-k "promise and none"`) there
+are a third as many.
 """
 
 from __future__ import annotations
 
 import gc
-import os
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sim.seeds import DROPPED, ONE, check, chosen, count, lived
 from sim.wholestore import World
 
 from logweir.testing.scheduler import Scheduler, Stuck
 
-SEEDS = int(os.environ.get("LOGWEIR_SEEDS", "300"))
-FIRST = SEEDS * int(os.environ.get("LOGWEIR_RUN", "0"))
-ONE = os.environ.get("LOGWEIR_SEED")
-DROPPED = frozenset(map(int, filter(None, os.environ.get("LOGWEIR_DROPPED", "").split(","))))
+SEEDS = count(300)
 GROUPS = max(6, SEEDS // 50)
-TRIES = 30
-"""Lives that are spent on making a failure smaller."""
 
 KEPT: dict[int, str] = {
     30: "a log that could not be opened was taken for the end of the log",
@@ -46,49 +39,19 @@ KEPT_UNLOGGED: dict[int, str] = {
 """Seeds of worlds with such lives that failed once, and what was wrong."""
 
 
-def lived(
-    seed: int, dropped: frozenset[int] = frozenset(), kind: str = "logged"
-) -> tuple[World, BaseException | None]:
-    """The world of a seed, and what was found in it."""
-    shared = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as folder:
-        path = (
-            Path(folder) / "disk" / "world"
-        )  # what is above is synced too, and has a name of chance
-        path.mkdir(parents=True)
-        world = World(path, seed, dropped=dropped, unlogged=UNLOGGED[kind])
-        try:
-            world.live()
-        except Exception as error:
-            return world, error
-        return world, None
+def world(kind: str) -> Callable[[Path, int, frozenset[int]], World]:
+    """What makes worlds of a kind."""
+
+    def make(folder: Path, seed: int, dropped: frozenset[int]) -> World:
+        return World(folder, seed, dropped=dropped, unlogged=UNLOGGED[kind])
+
+    return make
 
 
-def smaller(seed: int, count: int, kind: str) -> frozenset[int]:
-    """Operations without which that seed still fails."""
-    dropped: frozenset[int] = frozenset()
-    size, tries = max(count // 2, 1), 0
-    while size and tries < TRIES:
-        for first in range(1, count + 1, size):
-            more = dropped | frozenset(range(first, first + size))
-            tries += 1
-            if more != dropped and tries < TRIES and lived(seed, more, kind)[1]:
-                dropped = more
-        size //= 2
-    return dropped
-
-
-def check(seed: int, dropped: frozenset[int] = frozenset(), kind: str = "logged") -> World:
+def checked(seed: int, dropped: frozenset[int] = frozenset(), kind: str = "logged") -> World:
     """Live it; a failure tells what repeats it."""
-    world, error = lived(seed, dropped, kind)
-    if error is None:
-        return world
-    dropped = dropped or smaller(seed, world.operations, kind)
-    least = lived(seed, dropped, kind)[1] or error
-    left = "" if not dropped else f"LOGWEIR_DROPPED={','.join(map(str, sorted(dropped)))} "
-    again = f"{left}LOGWEIR_SEED={seed} python -m pytest -n 0 tests/sim/test_whole_store.py "
-    again += f"-k 'promise and {kind}'"
-    raise AssertionError(f"seed {seed}: {least}\nagain: {again}") from least
+    again = f"tests/sim/test_whole_store.py -k 'promise and {kind}'"
+    return check(world(kind), seed, again, dropped)
 
 
 @pytest.mark.slow
@@ -99,12 +62,10 @@ def test_no_history_breaks_a_promise(group: int, kind: str) -> None:
     indexes agree, nobody waits for ever: at every moment, and behind each crash. Without a log
     (none): what is there is a beginning of what was shown, with all that was promised to stay."""
     steps = cuts = kills = faults = 0
-    count = SEEDS if kind == "logged" else SEEDS // 3
-    seeds = range(FIRST + group, FIRST + count, GROUPS) if ONE is None else [int(ONE)][group:]
-    for seed in seeds:
-        world = check(seed, DROPPED, kind)
-        steps += len(world.history)
-        cuts, kills, faults = cuts + world.cuts, kills + world.kills, faults + world.faults
+    for seed in chosen(group, GROUPS, SEEDS, 1 if kind == "logged" else 3):
+        one = checked(seed, DROPPED, kind)
+        steps += len(one.history)
+        cuts, kills, faults = cuts + one.cuts, kills + one.kills, faults + one.faults
     assert steps or ONE is not None
     gc.collect()  # what a world freezes is not looked at again by itself: a megabyte for each
     print(f"{steps} steps, {cuts} power cuts, {kills} kills, {faults} lives with failing calls")
@@ -113,22 +74,22 @@ def test_no_history_breaks_a_promise(group: int, kind: str) -> None:
 @pytest.mark.parametrize("seed", sorted(KEPT))
 def test_seeds_that_failed_once(seed: int) -> None:
     """They no longer do."""
-    assert check(seed).history
+    assert checked(seed).history
 
 
 @pytest.mark.parametrize("seed", sorted(KEPT_UNLOGGED))
 def test_seeds_without_a_log_that_failed_once(seed: int) -> None:
     """They no longer do."""
-    assert check(seed, kind="none").history
+    assert checked(seed, kind="none").history
 
 
 def test_a_seed_repeats_its_history() -> None:
     """Thread by thread, step by step, the lives behind crashes included."""
     for seed in range(4):
-        first, second = lived(seed)[0], lived(seed)[0]
+        first, second = lived(world("logged"), seed)[0], lived(world("logged"), seed)[0]
         assert len(first.history) > 100
         assert first.history == second.history
-    assert lived(0)[0].history != lived(1)[0].history
+    assert lived(world("logged"), 0)[0].history != lived(world("logged"), 1)[0].history
 
 
 # --- the scheduler --------------------------------------------------------------------------------

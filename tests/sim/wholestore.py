@@ -14,42 +14,35 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
-import gc
 import random
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, Final
-from unittest import mock
 
 from sim.clients import Client, Keeper, Reader, Tasks
-from sim.ledger import FORMAT, SPACE, Ledger
+from sim.ledger import SPACE, Ledger
+from sim.machine import Disk, Machine, begun, define, small
 
 import logweir
 from logweir.errors import LogweirError
-from logweir.recovery.faults import Fault, FaultyFileSystem, SimFileSystem
+from logweir.recovery.faults import Fault, SimFileSystem
 from logweir.recovery.faults.faulty import KINDS, WRITING
 from logweir.store.commit.group import Group
-from logweir.store.schema.schema import Change, Schema
-from logweir.store.state.state import State
 from logweir.testing.clock import SimClock
 from logweir.testing.primitives import modules_of
 from logweir.testing.scheduler import Scheduler
-from logweir.wal import failpoint, process
+from logweir.wal import failpoint
 from logweir.wal.block import Pieces
 from logweir.wal.columns import RowColumns
-from logweir.wal.filesystem import FileSystem, make_folders
 from logweir.wal.writer import WalWriter  # noqa: F401 - loaded, so that its locks are scheduled
 from logweir.wal.xrow import Transaction
 
 __all__ = ["World"]
 
 LIVES: Final = 2
-_PAGE: Final = 4096
 _PLACES: Final = (
     "store.after_sync",
     "store.after_sync_before_publish",
@@ -59,29 +52,10 @@ _PLACES: Final = (
     "checkpoint.before_remove",
     "wal.after_close",
 )
-_ALIKE: Final = 4
-"""So many spaces before a row of their definition are known to `_once`."""
 _WITHIN: Final = tuple(
     Path(logweir.__file__).parent / "store" / name
     for name in ("commit", "state", "log.py", "transaction.py", "recover/checkpoint.py")
 )
-
-
-class Disk(FaultyFileSystem):
-    """A simulated disk each call to which is a place where another thread may go on; a sync lasts
-    for a while behind what it saves."""
-
-    def __init__(self, inner: FileSystem, scheduler: Scheduler, dice: random.Random) -> None:
-        super().__init__(inner)
-        self._scheduler, self._dice = scheduler, dice
-
-    def call(self, kind: str, path: Path) -> int | None:
-        """As `FaultyFileSystem.call`."""
-        if kind in WRITING or self._dice.random() < 0.2:
-            for _ in range(self._dice.choice((1, 1, 1, 5)) if kind == "sync" else 1):
-                self._scheduler.pause(f"{kind} {path.name}")
-        self._scheduler.check()
-        return super().call(kind, path)
 
 
 class Record:
@@ -140,15 +114,12 @@ class World:
         lives: int = LIVES,
         unlogged: float = 0.0,
     ) -> None:
-        self.path = folder / "new" / "store"
         self.seed, self.dropped, self.lives = seed, dropped, lives
         self.unlogged = unlogged
         self.dice = random.Random(seed)
         self.ledger = Ledger()
         self.clock = SimClock()
-        self.disk = SimFileSystem(seed=seed)
-        make_folders(self.disk, folder)
-        self.boot = 0
+        self.machine = Machine(folder / "new" / "store", seed, self.dice)
         self.history: list[str] = []
         """Of all lives: which thread stopped where."""
         self.scheduler = Scheduler(0)
@@ -156,31 +127,32 @@ class World:
         self._writers = 0
         self._stops: list[Any] = []
         self.cuts = self.kills = self.faults = 0
-        self._synced: bytes | None = None  # LMDB's file as it was when it was synced last
         self._calls = Disk(self.disk, self.scheduler, self.dice)
         self._plan: Plan | None = None
-        self._after: SimFileSystem | None = None
         self._log: logweir.Log | None = None
         self._record: Record | None = None
         self._published: list[Transaction] | None = None  # by a life without a log
         self._safe = 0  # the lsn up to which nothing may be lost
+        self._is_cut = False  # whether this life was ended
         self._unsynced = False  # whether the life before had durability "write" and was killed
         if self.dice.random() < 0.85:  # else the folder is made under the scheduler
-            self._begin(_begun())
+            self.machine.begin(begun())
 
-    def _begin(self, files: dict[str, bytes]) -> None:
-        """Lay a store that was closed in order."""
-        (self.path / "state").mkdir(parents=True)
-        for name, data in files.items():
-            if name.endswith(".mdb"):
-                (self.path / name).write_bytes(data)
-                self._synced = data
-            else:
-                self.disk.put(self.path / name, data)
+    @property
+    def path(self) -> Path:
+        """The store's folder."""
+        return self.machine.path
+
+    @property
+    def disk(self) -> SimFileSystem:
+        """The disk of this life."""
+        return self.machine.disk
 
     def live(self) -> None:
         """All lives, and a look at what the last one left. Raises what was found."""
-        with self._small():
+        with contextlib.ExitStack() as stack:
+            stack.callback(shutil.rmtree, self.path.parent, ignore_errors=True)
+            stack.enter_context(small(self.dice, lambda: self.machine.boot, self._sync_state))
             for number in range(self.lives):
                 self._live(self._planned(number))
             self._live(Plan(None, False, None, "fsync", 0.0, True), clients=False)
@@ -242,7 +214,7 @@ class World:
         )
 
     def _live(self, plan: Plan, *, clients: bool = True) -> None:
-        self._plan, self._after, self._log, self._record = plan, None, None, None
+        self._plan, self._log, self._record, self._is_cut = plan, None, None, False
         lines = plan.lines
         seed = self.dice.getrandbits(64)
         self.scheduler = Scheduler(seed, lines=lines, within=_WITHIN)
@@ -258,10 +230,10 @@ class World:
             self._note()
             self.history += self.scheduler.history
             self.faults += bool(self._calls.failed)
-            self._let_go()
-        if self._after is not None:
+            self.machine.let_go()
+        if self._is_cut:
             self._unsynced = plan.durability == "write"
-            self._lay(self._after, plan.is_power_cut)
+        self.machine.lay()
 
     def _main(self, clients: bool) -> None:
         plan = self._plan
@@ -357,120 +329,17 @@ class World:
         """The process ends here, or the machine."""
         assert self._plan is not None
         self._plan.is_power_cut = is_power_cut
-        number = self.dice.getrandbits(64)
-        self._after = self.disk.crash(seed=number) if is_power_cut else self.disk.killed()
+        self._is_cut = True
+        self.machine.cut(is_power_cut=is_power_cut)
         self._note()  # before those that are being written are dropped
         self._record = None
         if is_power_cut and self._unsynced:
             self.ledger.forget_newest()
         self.cuts += is_power_cut
         self.kills += not is_power_cut
-        kept = self.path.with_name("kept")
-        shutil.rmtree(kept, ignore_errors=True)
-        if (self.path / "state").is_dir():
-            shutil.copytree(self.path / "state", kept)
         self.scheduler.end()
-
-    def _let_go(self) -> None:
-        """What a process that ends leaves to the system."""
-        for one in list(process._OPEN):
-            if isinstance(one, State) and one.directory.parent == self.path:
-                one.close(clean=False)
-        gc.collect()
-
-    def _lay(self, disk: SimFileSystem, is_power_cut: bool) -> None:
-        """Put the disk there as it is after the end."""
-        self.disk = disk
-        state, kept = self.path / "state", self.path.with_name("kept")
-        shutil.rmtree(state, ignore_errors=True)
-        with contextlib.suppress(FileNotFoundError):
-            disk.list_directory(state)
-            if kept.is_dir():
-                shutil.copytree(kept, state)
-        if is_power_cut:
-            self.boot += 1
-            data = state / "data.mdb"
-            if data.exists():
-                data.write_bytes(self._survived(data.read_bytes()))
-
-    def _survived(self, data: bytes) -> bytes:
-        """Each page of LMDB's file: as it was synced, or as it was written later."""
-        before = self._synced or b""
-        pages = []
-        for at in range(0, max(len(data), len(before)), _PAGE):
-            pages.append(self.dice.choice((data, before))[at : at + _PAGE].ljust(_PAGE, b"\0"))
-        return b"".join(pages)
 
     def _sync_state(self, path: Path) -> None:
         """In the place of fsync for LMDB's file."""
         self.scheduler.pause("sync of the state")
-        self._synced = path.read_bytes()
-
-    @contextlib.contextmanager
-    def _small(self) -> Iterator[None]:
-        """Limits that a short history reaches, and a machine that is started again."""
-        replaced: dict[str, Callable[..., Any] | int] = {
-            "logweir.store.schema.schema.Schema._space_row": _space_row,  # 26 at each opening
-            "logweir.store.schema.schema.Schema._index_row": _index_row,  # 54
-            "logweir.store.state.epoch.boot_id": lambda: f"boot {self.boot}",
-            "logweir.store.state.epoch._sync": self._sync_state,
-            "logweir.store.state.state.STATE_MAP_START_BYTES": 2**17,
-            "logweir.store.state.state._MAP_LEAST_BYTES": 2**17,
-            "logweir.store.state.layers.LAYER_BYTES": self.dice.choice((2000, 20_000, 2**24)),
-            "logweir.store.commit.ahead.GROUP_BYTES": self.dice.choice((500, 2**23)),
-            "logweir.store.commit.queue.GROUP_BYTES": self.dice.choice((500, 2**23)),
-        }
-        with contextlib.ExitStack() as stack:
-            for name, value in replaced.items():
-                stack.enter_context(mock.patch(name, value))
-            stack.callback(shutil.rmtree, self.path.parent, ignore_errors=True)
-            gc.disable()
-            stack.callback(gc.enable)
-            gc.freeze()  # `_let_go` looks at what this world made
-            stack.callback(gc.unfreeze)
-            yield
-
-
-def _once(apply: Callable[..., Change | None]) -> Callable[..., Change | None]:
-    """A method of `Schema` that takes over a row of a definition: done once for each new row and
-    the very space that it is applied to, which never change."""
-    known: dict[bytes, list[Change]] = {}
-
-    def applied(schema: Schema, old: bytes | None, new: bytes | None, *rest: Any) -> Change | None:
-        if old is not None or new is None:
-            return apply(schema, old, new, *rest)
-        some = known.setdefault(new, [])
-        for change in some:
-            assert change.new is not None
-            if schema._spaces.get(change.new.id) is change.old:
-                schema._put(change.new)
-                return change
-        done = apply(schema, old, new, *rest)
-        if done is not None and done.new is not None and len(some) < _ALIKE:
-            some.append(done)
-        return done
-
-    return applied
-
-
-_space_row: Final = _once(Schema._space_row)
-_index_row: Final = _once(Schema._index_row)
-
-
-def define(log: logweir.Log) -> None:
-    """The space of the clients."""
-    log.create_space(SPACE, FORMAT, if_not_exists=True)
-    if len(log.schema.space(SPACE).indexes) == 1:
-        log.create_index(SPACE, "text", {"parts": ["text"], "unique": False})
-
-
-@functools.cache
-def _begun() -> dict[str, bytes]:
-    """The files of a store with that space, by their names."""
-    with tempfile.TemporaryDirectory() as folder:
-        disk, path = SimFileSystem(), Path(folder) / "store"
-        make_folders(disk, path.parent)
-        with logweir.open(path, filesystem=disk) as log:
-            define(log)
-        found = {name: data for name, data in disk.files(path) if data is not None}
-        return found | {"state/data.mdb": (path / "state" / "data.mdb").read_bytes()}
+        self.machine.sync_state(path)

@@ -134,6 +134,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "iproto": (
         "iproto_*",
+        "many_stores",
         "follower_contract",
         "changes",
         "capture*",

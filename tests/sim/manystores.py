@@ -1,0 +1,319 @@
+"""Several stores in one world that a seed decides: a source and its followers, and the network.
+
+Each node is a whole `logweir serve` in one process of the schedule: a store on a `Machine`, its
+`Server`, its event loop, and threads that write, read along, and make snapshots. Nodes copy the
+source by JOIN and follow it, or one another: in a star, in chains, over two ways at once; a node
+follows others in its next life. In some worlds a second node takes changes, too. Meanwhile nodes
+are killed, lose their power, are stopped for long; the network is slow, cut in two, and forgets
+connections; sources remove old logs.
+
+`note` looks at every row of every log as soon as it is there: none is new twice, none is left out,
+each is what every other log has at that place. In the end everybody is started, the network heals,
+and within `_CALM_SECONDS` all stores hold the same; every row of a follower is one of its source,
+everything acknowledged is there, and whoever read a whole store has seen what the rows up to its
+position make.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from unittest import mock
+
+from sim.ledger import USER_SPACES, Content, Statement, Tuple
+from sim.machine import begun, small
+from sim.node import Node, Process
+
+from logweir.testing.network import SimNetwork
+from logweir.testing.primitives import modules_of
+from logweir.testing.scheduler import Killed, Scheduler
+from logweir.wal.vclock import VClock
+from logweir.wal.xrow import Row, RowType
+from logweir.wal.xrow import Transaction as Made
+
+__all__ = ["Stores"]
+
+_CALM_SECONDS: Final = 300.0
+"""So long may it take until all stores are alike: a connection that is not heard any more is given
+up after 30 s, so is a try to connect; and the pause before the next one may be 30 s."""
+_BEGAN: Final = 1_795_000_000.0
+_STATEMENTS: Final = {
+    RowType.INSERT: "insert",
+    RowType.REPLACE: "replace",
+    RowType.UPDATE: "update",
+    RowType.UPSERT: "upsert",
+    RowType.DELETE: "delete",
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A row, as every log must have it."""
+
+    type: int
+    tsn: int
+    commit: bool
+    body: bytes
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a store held at a position."""
+
+    node: int
+    vclock: VClock
+    content: list[Tuple]
+
+
+class _Errors(logging.Handler):
+    """What is told as an error: nothing here is one, but that a node may have to copy anew."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._found = found
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "event", "") != "source.stopped":
+            self._found.append(record.getMessage())
+
+
+class Stores:
+    """See the module. `folder`: an empty one, for LMDB; `seed`: decides all; `dropped`: the numbers
+    of operations that are left out."""
+
+    def __init__(self, folder: Path, seed: int, *, dropped: frozenset[int] = frozenset()) -> None:
+        self.folder, self.seed, self.dropped = folder, seed, dropped
+        self.dice = dice = random.Random(seed)
+        self.scheduler = Scheduler(dice.getrandbits(64))
+        self.network = SimNetwork(self.scheduler, dice.getrandbits(64))
+        self.modules = modules_of(self.scheduler)
+        self.operations = self.tokens = 0
+        self.done: list[str] = []
+        """What was done to them."""
+        self.rows: dict[tuple[int, int], Seen] = {}
+        """By replica id and lsn, of all logs."""
+        self.owned: set[tuple[int, int]] = set()
+        """Those that the log has whose own they are."""
+        self.owners: dict[int, int] = {}
+        """The node of a replica id."""
+        self.acknowledged: list[Statement] = []
+        self.looks: list[Look] = []
+        self.errors: list[str] = []
+        self.evicts = dice.choice((0, 0, 3000))
+        count = dice.choice((2, 3, 3, 4))
+        self.nodes = [Node(self, number, folder) for number in range(count)]
+        source = self.nodes[0]
+        source.machine.begin(begun())
+        source.has_store = True
+        source.writes = dice.randint(5, 25)
+        if dice.random() < 0.35:
+            self.nodes[1].writes_at_all = True
+            self.nodes[1].writes = dice.randint(3, 15)
+        for node in self.nodes[2 if self.nodes[1].writes_at_all else 1 :]:
+            node.is_anonymous = dice.random() < 0.2
+
+    @property
+    def history(self) -> list[str]:
+        """Which thread stopped where."""
+        return self.scheduler.history
+
+    def live(self) -> None:
+        """All of it. Raises what was found."""
+        state = random.getstate()
+        with contextlib.ExitStack() as stack:
+            stack.callback(random.setstate, state)
+            random.seed(self.seed)  # of the pauses of who connects again
+            handler, logger = _Errors(self.errors), logging.getLogger("logweir")
+            logger.addHandler(handler)
+            stack.callback(logger.removeHandler, handler)
+            stack.enter_context(mock.patch("uuid.uuid4", self._uuid))
+            stack.enter_context(small(self.dice, self._boot, self._sync_state))
+            try:
+                self.scheduler.run(self._main)
+            finally:
+                for node in self.nodes:
+                    node.machine.let_go()
+        assert not self.errors, "\n".join(self.errors)
+        self._check()
+
+    # --- for nodes --------------------------------------------------------------------------------
+
+    def may_skip(self) -> bool:
+        """Whether the next operation is left out."""
+        self.operations += 1
+        return self.operations in self.dropped
+
+    def now(self) -> float:
+        """The clock of all machines."""
+        return _BEGAN + self.scheduler.seconds
+
+    def told(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """An event loop has caught something."""
+        error = context.get("exception")
+        if not isinstance(error, Killed) and not self.scheduler.is_over:
+            self.errors.append(f"{context.get('message')}: {error!r}")
+
+    def until(self, holds: Callable[[], bool], failure: str, seconds: float = 60.0) -> None:
+        """Wait for it. Raises `AssertionError` if that takes so long."""
+        end = self.scheduler.seconds + seconds
+        while not holds():
+            assert self.scheduler.seconds < end, "\n".join((failure, *self.states()))
+            self.scheduler.got_on()
+            self.scheduler.wait("the world", holds, 1.0)
+
+    def note(self, node: Node, made: Made) -> None:
+        """A transaction is in the log of a node."""
+        for row in made.rows:
+            assert node.noted is not None
+            at = (row.replica_id, row.lsn)
+            before = node.noted.lsn(row.replica_id)
+            assert row.lsn == before + 1, f"{node.name} has row {at} behind {node.noted}"
+            node.noted = node.noted.with_lsn(row.replica_id, row.lsn)
+            if not row.replica_id:
+                continue  # of local spaces
+            seen = Seen(row.type, row.tsn, row.commit, row.body)
+            known = self.rows.setdefault(at, seen)
+            assert known == seen, f"{node.name} has {seen} at {at}, others {known}"
+            if row.replica_id == node.replica_id:
+                self.owned.add(at)
+
+    def look(self, node: Node, vclock: VClock, content: list[Tuple]) -> None:
+        """What a node held at a position."""
+        self.looks.append(Look(node.number, vclock, content))
+
+    def _boot(self) -> int:
+        process = self.scheduler.current.group
+        return process.node.machine.boot if isinstance(process, Process) else 0
+
+    def _sync_state(self, path: Path) -> None:
+        """In the place of fsync for LMDB's file."""
+        self.scheduler.pause("sync of the state")
+        for node in self.nodes:
+            if node.machine.path in path.parents:
+                node.machine.sync_state(path)
+
+    def _uuid(self) -> uuid.UUID:
+        return uuid.UUID(int=self.dice.getrandbits(128), version=4)
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        dice = self.dice
+        for node in self.nodes:
+            node.start()
+        for _ in range(dice.randint(2, 8)):
+            at = len(self.history) + int(2 ** dice.uniform(3, 11))
+            seconds = dice.choice((0.1, 1.0, 5.0, 50.0))
+            self.scheduler.wait("the world", lambda at=at: len(self.history) >= at, seconds)  # type: ignore[misc]
+            if not self.may_skip():
+                self._disturb()
+        self._calm()
+        for node in self.nodes:
+            node.end("close")
+
+    def _disturb(self) -> None:
+        """One thing goes wrong, or right again."""
+        dice = self.dice
+        node = dice.choice(self.nodes)
+        chosen = dice.choices(
+            ("kill", "power cut", "close", "cut", "heal", "sever"), (4, 4, 1, 3, 2, 4)
+        )[0]
+        if not node.is_up:
+            self.done.append(f"start {node.name}")
+            node.start()
+        elif chosen in ("kill", "power cut", "close"):
+            self.done.append(f"{chosen} {node.name}")
+            node.end(chosen)
+            if dice.random() < 0.6:
+                node.start()
+        elif chosen == "cut":
+            one, other = dice.sample(self.nodes, 2)
+            self.done.append(f"cut {one.name} {other.name}")
+            self.network.cut(one.name, other.name)
+        elif chosen == "heal":
+            self.done.append("heal")
+            self.network.heal()
+        elif node.process is not None and node.process.host.ends:
+            self.done.append(f"sever {node.name}")
+            node.process.host.sever(dice.choice(node.process.host.ends))
+
+    def _calm(self) -> None:
+        """Nothing goes wrong any more: all get alike."""
+        self.done.append("calm")
+        self.scheduler.keep_time()
+        self.network.heal()
+        for node in self.nodes:
+            if not node.is_up:
+                node.start()
+        self.until(lambda: not any(node.writes for node in self.nodes), "writers wait", 600.0)
+        self.until(self._are_alike, "not alike", _CALM_SECONDS)
+
+    def _are_alike(self) -> bool:
+        logs = [node.log for node in self.nodes]
+        places = {str(log.vclock.without_local()) for log in logs if log is not None}
+        return None not in logs and len(places) == 1
+
+    def states(self) -> Iterator[str]:
+        """How each node stands, for a report."""
+        for node in self.nodes:
+            server = node.server
+            runners = [] if server is None else server.runners
+            told = [f"{one.status.url} {one.status.told}" for one in runners]
+            yield f"{node.name} up {node.is_up} at {node.shown}, {node.writes} to write: {told}"
+
+    # --- what must be -----------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        owned = {at for at in self.rows if at in self.owned}
+        strange = sorted(set(self.rows) - owned)
+        assert not strange, f"no log of their own has rows {strange[:5]}"
+        last = {
+            number: max((lsn for of, lsn in owned if of == number), default=0)
+            for number in self.owners
+        }
+        tokens: set[int] = set()
+        moments: dict[tuple[int, int], Content] = {}
+        for number in last:
+            content: Content = {}
+            for lsn in range(last[number] + 1):
+                row = self.rows.get((number, lsn))
+                if row is not None:
+                    tokens |= _apply(row, content)
+                    if not row.commit:
+                        continue
+                moments[number, lsn] = dict(content)
+        for one in self.acknowledged:
+            assert one.kind == "delete" or one.token in tokens, f"#{one.token} is lost"
+        for look in self.looks:
+            wanted: Content = {}
+            for number in last:
+                at = (number, look.vclock.lsn(number))
+                assert at in moments, f"node{look.node} shows {look.vclock}, within a transaction"
+                wanted.update(moments[at])
+            told = f"node{look.node} at {look.vclock} holds {look.content}, not {wanted}"
+            assert look.content == [wanted[key] for key in sorted(wanted)], told
+
+
+def _apply(row: Seen, content: Content) -> set[int]:
+    """Make what a row says. Returns the numbers of its statement, if it is a client's."""
+    if row.type not in _STATEMENTS:
+        return set()
+    kind = _STATEMENTS[RowType(row.type)]
+    body = Row(type=row.type, body=row.body).decoded()
+    if body.get("space_id") != USER_SPACES:
+        return set()
+    values = body.get("tuple")
+    if kind in ("delete", "update"):
+        token = body["ops"][0][2] if kind == "update" else 0
+        one = Statement(kind, body["key"][0], token)
+    else:
+        one = Statement(kind, values[0], values[1], values[3])
+    one.apply(content)
+    return {one.token}
