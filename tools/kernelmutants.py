@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import io
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from tokenize import NAME, NUMBER, OP, STRING, TokenInfo
 from typing import Final, NamedTuple
 
-__all__ = ["Switch", "declared", "switched", "switches"]
+__all__ = ["Switch", "declared", "joined", "switched", "switches"]
 
 _SWAPPED: Final = {
     **{"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+"},
@@ -161,16 +161,17 @@ def switched(source: str, chosen: Sequence[Switch]) -> str:
     return "\n".join(lines)
 
 
+_FUTURE: Final = "from __future__ import annotations\n"
 _PLAIN: Final = """
 
 def _at(number):
     _reached[number] = 1
-    return _mutant == number
+    return _mutant == number + 1  # 0, as memory begins: none, also before all of this is run
 
 
 def _put_in(number):
     global _mutant
-    _mutant = number
+    _mutant = number + 1
 
 
 def _take_reached():
@@ -182,12 +183,22 @@ def _take_reached():
 
 
 def declared(count: int, is_python: bool) -> tuple[str, str]:
-    """What a switched source has at its end, and the file of its types."""
+    """What a switched source has besides, see `joined`, and what the file of its types has."""
     plain = _PLAIN.format(count=count)
     types = f"\ncdef int _mutant\ncdef unsigned char _reached[{count}]\n"
     types += "cdef bint _at(int number) noexcept nogil\n"
     if is_python:
-        return f"\n_mutant = -1\n_reached = [0] * {count}\n{plain}", types
+        return f"\n_mutant = 0\n_reached = [0] * {count}\n{plain}", types
     at = "cdef bint _at(int number) noexcept nogil:"
     plain = plain.replace("def _at(number):", at)
-    return f"\ncdef int _mutant = -1\ncdef unsigned char[{count}] _reached\n{plain}", ""
+    return f"\ncdef int _mutant = 0\ncdef unsigned char[{count}] _reached\n{plain}", ""
+
+
+def joined(source: str, body: str) -> tuple[str, Callable[[int], int]]:
+    """A switched source with what is declared, and which line of it was which. As plain Python it
+    has to be in front of what is done at import."""
+    head, future, rest = source.partition(_FUTURE)
+    if not future:
+        return source + body, lambda line: line
+    first, more = (head + future).count("\n"), body.count("\n")
+    return head + future + body + rest, lambda line: line - more if line > first else line

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from logweir.tools.kernelmutants import Switch, declared, switched
+from logweir.tools.kernelmutants import Switch, declared, joined, switched
 from logweir.tools.mutantforks import Job
 from logweir.wal.built import RECORD, digests
 
@@ -182,7 +182,8 @@ class Tree:
         kept = list(mutants)
         while True:
             body, more = declared(max(1, len(kept)), path.suffix == ".py")
-            self._write(path, (switched(sound[0], kept) + body).encode())
+            text, line_of = joined(switched(sound[0], kept), body)
+            self._write(path, text.encode())
             if more:
                 self._write(types, (sound[1] + more).encode())
             try:
@@ -190,7 +191,8 @@ class Tree:
                 break
             except subprocess.CalledProcessError as error:
                 said = error.stderr.decode(errors="replace")
-                bad = set(map(int, re.findall(rf"{re.escape(path.name)}:(\d+):\d+", said)))
+                told = re.findall(rf"{re.escape(path.name)}:(\d+):\d+", said)
+                bad = {line_of(int(line)) for line in told}
                 fit = [one for one in kept if one.line not in bad]
                 if len(fit) == len(kept):
                     raise ValueError(
@@ -202,12 +204,14 @@ class Tree:
 
     def lines(self, tests: Sequence[str], modules: Sequence[str], seconds: float) -> Lines:
         """Run tests once, and note which run which line, and which mutant of compiled modules.
-        Raises `ValueError` where that takes longer."""
+        Raises `ValueError` where that takes longer, or tests cannot be imported, or end the
+        process."""
         told = self.path.parent / "lines.json"
+        told.unlink(missing_ok=True)
         self._environment["LOGWEIR_LINES"] = str(told)
         self._environment["LOGWEIR_SWITCHED"] = " ".join(modules)
         code, line = self.test(["-p", "logweir.tools.linetrace", "--maxfail=1000", *tests], seconds)
-        if not told.exists():
+        if code not in (0, 1) or not told.exists():
             raise ValueError(f"the tests did not come to their end ({code}): {line}")
         return Lines.of(json.loads(told.read_bytes()))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.rooms import ROOMS
 
-from logweir.tools.kernelmutants import declared, switched, switches
+from logweir.tools.kernelmutants import declared, joined, switched, switches
 from logweir.tools.mutantforks import changed_code
 from logweir.tools.mutantrecords import read_equivalents, stale_equivalent
 from logweir.tools.mutanttree import Lines, Tree
@@ -202,6 +202,20 @@ def test_mutants_that_nobody_chose_are_run_on_lines_that_tests_run(tmp_path: Pat
         run.draw("store", 1, 1, 60, ["test_half.py"])
 
 
+def test_tests_that_cannot_be_imported_or_end_the_process_are_told(tmp_path: Path) -> None:
+    """Instead of lines that nobody ran."""
+    tree = toy(tmp_path / "tree", "half(3) == 1")
+    (tree / "tools").mkdir()
+    (tree / "tools/__init__.py").touch()
+    shutil.copy(ROOT / "tools/linetrace.py", tree / "tools")
+    (tree / "test_not.py").write_text("import nowhere\n")
+    (tree / "test_end.py").write_text("import os\ndef test_end():\n    os.kill(os.getpid(), 11)\n")
+    run = Run(tree, tmp_path / "scratch", lambda text: None)
+    for file, code in (("test_not.py", "2"), ("test_end.py", "-11")):
+        with pytest.raises(ValueError, match=f"come to their end .{code}."):
+            run.draw("wal", 1, 1, 60, [file])
+
+
 KERNEL = """
 cdef int more(int value, int least) noexcept nogil:
     cdef int found = <int> value + 1
@@ -268,6 +282,20 @@ def test_a_kernel_with_all_its_mutants_does_as_before_until_one_is_put_in() -> N
     }
 
 
+def test_what_a_kernel_does_at_import_it_does_as_before() -> None:
+    """Compiled, and as plain Python, where what is declared comes first."""
+    source = "from __future__ import annotations\n\n"
+    source += "def f(value):\n    return value + 1\n\nTABLE = f(1)\n"
+    chosen = switches(source)
+    whole, line_of = joined(switched(source, chosen), declared(len(chosen), is_python=True)[0])
+    space: dict[str, object] = {}
+    exec(whole, space)
+    assert space["TABLE"] == 2
+    lines = whole.split("\n")
+    assert line_of(1) == 1
+    assert line_of(lines.index("TABLE = f(1)") + 1) == 6
+
+
 def test_a_change_in_place_is_left_out_or_another() -> None:
     """Both mutants of one line, of which the one's place is in the other's."""
     plain = "def moved(at):\n    at += 8\n    return at\n"
@@ -290,16 +318,18 @@ def test_mutants_of_a_kernel_are_compiled_once_and_put_in_by_number(tmp_path: Pa
     (tree / "wal").mkdir()
     (tree / "wal/__init__.py").touch()
     (tree / "wal/halfkernel.pyx").write_text(
-        "def half(int value):\n"
+        "cpdef int half(int value):\n"
         "    cdef int* place = &value\n"
         "    cdef Py_ssize_t size = place - place\n"
         "    return value // 2 if size == 0 else 0\n"
+        "TABLE = [half(value) for value in range(4)]\n"
     )
     (tree / f"kernels{sysconfig.get_config_var('EXT_SUFFIX')}").touch()
     (tree / RECORD).parent.mkdir()
     (tree / RECORD).write_text('{"logweir.wal.halfkernel": ["wal/halfkernel.pyx", ""]}')
     (tree / "test_half.py").write_text(
-        "from logweir.wal.halfkernel import half\n\ndef test_half():\n    assert half(3) == 1\n"
+        "from logweir.wal.halfkernel import TABLE, half\n\n"
+        "def test_half():\n    assert half(3) == 1\n    assert TABLE == [0, 0, 1, 1]\n"
     )
     (tree / "tools").mkdir()
     (tree / "tools/__init__.py").touch()
