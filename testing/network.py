@@ -7,6 +7,7 @@ does not read is stopped, as by TCP.
 
 * `cut` and `heal`: nothing passes between two places; what was sent meanwhile comes later, as it
   does when it is sent again.
+* `bar`: from one place no connections to another can be made, until `heal`; those that are stay.
 * `Host.sever`: a connection of which neither side hears anything any more, also not its end. Both
   are told after `KEEPALIVE_SECONDS`, as by probes of TCP.
 * `Host.stop`: the process ends, and its peers are told so; or the power goes and they are not: who
@@ -52,6 +53,7 @@ class SimNetwork:
         self.dice = random.Random(seed)  # noqa: S311 - repeatable, nothing secret
         self.listening: dict[int, Listening] = {}
         self._cut: dict[frozenset[str], list[tuple[Host, Call]]] = {}
+        self._barred: set[tuple[str, str]] = set()
         self._unheard: dict[str, list[End]] = {}
         self._number = 0
 
@@ -66,8 +68,17 @@ class SimNetwork:
         """Nothing passes between two places, until `heal`."""
         self._cut.setdefault(frozenset((one, other)), [])
 
+    def bar(self, one: str, other: str) -> None:
+        """Who is at `one` gets no answer when he connects to `other`, until `heal`."""
+        self._barred.add((one, other))
+
+    def bars(self, one: str, other: str) -> bool:
+        """Whether that is so."""
+        return (one, other) in self._barred
+
     def heal(self) -> None:
         """Everything passes everywhere."""
+        self._barred.clear()
         held, self._cut = self._cut, {}
         for waiting in held.values():
             for host, call in waiting:
@@ -193,7 +204,7 @@ class Host:
 
         if at is None:
             self.put(moment, refused)
-        else:  # where the power is gone nobody answers
+        elif not network.bars(self.place, at.host.place):  # else nobody answers
             host = at.host
             network.send(self, host, moment, asked)
         await waiting

@@ -223,7 +223,7 @@ class Stores:
         dice = self.dice
         node = dice.choice(self.nodes)
         chosen = dice.choices(
-            ("kill", "power cut", "close", "cut", "heal", "sever"), (4, 4, 1, 3, 2, 4)
+            ("kill", "power cut", "close", "cut", "bar", "heal", "sever"), (4, 4, 1, 2, 2, 2, 4)
         )[0]
         if not node.is_up:
             self.done.append(f"start {node.name}")
@@ -233,10 +233,10 @@ class Stores:
             node.end(chosen)
             if dice.random() < 0.6:
                 node.start()
-        elif chosen == "cut":
-            one, other = dice.sample(self.nodes, 2)
-            self.done.append(f"cut {one.name} {other.name}")
-            self.network.cut(one.name, other.name)
+        elif chosen in ("cut", "bar"):
+            one, other = (each.name for each in dice.sample(self.nodes, 2))
+            self.done.append(f"{chosen} {one} {other}")
+            (self.network.cut if chosen == "cut" else self.network.bar)(one, other)
         elif chosen == "heal":
             self.done.append("heal")
             self.network.heal()

@@ -39,10 +39,11 @@ _LOST: Final = ("Missing .xlog", "rows between are gone")
 
 
 class Process:
-    """One life of a node, for `Scheduler.kill`. `boot`: of its machine."""
+    """One life of a node, for `Scheduler.kill`. `is_asked`: to end in order."""
 
     def __init__(self, node: Node, host: Host) -> None:
         self.node, self.host = node, host
+        self.is_asked = False
 
 
 class Node:
@@ -97,6 +98,7 @@ class Node:
         process, scheduler = self.process, self.world.scheduler
         assert process is not None
         if how == "close":
+            process.is_asked = True
             if self._loop is not None and self._stop is not None:
                 self._loop.call_soon_threadsafe(self._stop.set)
             self.world.until(lambda: scheduler.is_gone(process), f"{self.name} does not end")
@@ -121,6 +123,8 @@ class Node:
         loop = self._loop = ScheduledLoop(world.scheduler, process.host)
         loop.set_exception_handler(world.told)
         self._stop = asyncio.Event()
+        if process.is_asked:
+            self._stop.set()
         try:
             loop.run_until_complete(self._live())
         finally:
@@ -208,6 +212,7 @@ class Node:
             write_ahead=dice.choice((0, 2000)),
         )
         assert log.vclock.covers(self.shown), f"{self.name} is at {log.vclock}, was at {self.shown}"
+        self.shown = log.vclock
         if self.noted is None:
             self.noted = VClock() if not self.number else log.vclock
         self.replica_id = log.replica_id
