@@ -23,7 +23,7 @@ from support.memcached import memcached
 
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
-from logweir.replication.memcached.wire.codec import Opcode, Packet
+from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
 from logweir.replication.protocols import parse_listen_url
 
 pytestmark = pytest.mark.skipif(
@@ -277,6 +277,9 @@ def test_memcached_and_we_tell_the_same(both: tuple[int, int], steps: list[bytes
 @example([b"ms a 1\r\n1\r\n", b"ms a 1 I C1\r\n2\r\n", b"mg a v\r\n", b"ms a 1 I CCAS\r\n3\r\n"])
 @example([b"ms a 2\r\n10\r\n", b"md a I\r\n", b"incr a 1\r\n", b"mg a v\r\n", b"incr a 90\r\n"])
 @example([b"ms a 0\r\n\r\n", b"me a\0b\r\n"])
+@example([b"mg a M b v\r\n", b"mg YW b C\r\n", b"mg YW Cx b\r\n", b"ms YW 1 b Fx\r\n1\r\n"])
+@example([b"ma c ME b\r\n", b"md c b O%s\r\n" % (b"1" * 32), b"ms a 1 MZ b k\r\n1\r\n"])
+@example([b"mg YQ==YWJj b\r\n", b"mg Y=== b\r\n", b"mg YQ==Y=== b\r\n", b"me Y=== b\r\n"])
 @example([b"mg a Cx Fx\r\n", b"mg a O%s Fx\r\n" % (b"1" * 32), b"mg a Fx O%s\r\n" % (b"1" * 32)])
 def test_meta_commands_are_told_the_same(both: tuple[int, int], steps: list[bytes]) -> None:
     """Their flags, right ones and wrong ones, between classic commands."""
@@ -505,3 +508,24 @@ def test_connections_are_told(both: tuple[int, int]) -> None:
         client.close()
     assert found[0] == found[1]
     assert found[0] == [{b"state": b"conn_read"}, {b"state": b"conn_parse_cmd"}]
+
+
+def test_packets_of_lines_need_the_rights_of_what_they_do(tmp_path: Path) -> None:
+    """What lines become may be sent as packets; who may only read changes nothing by them."""
+    listen = [parse_listen_url("memcached://:0")]
+    with (
+        Serving(tmp_path / "s", listen=listen, guest="write") as server,
+        KvClient(server.port) as client,
+    ):
+        assert client.ask(store(b"n", b"5"))[0].status == 0
+    extras = {0xE0: 0, 0xE1: 16, 0xE2: 20, 0xE3: 20, 0xE4: 16, 0xE5: 4, 0xE6: 8, 0xE7: 0}
+    with Serving(tmp_path / "s", listen=listen, guest="read") as server:
+        place = server.log.vclock
+        with KvClient(server.port) as client:
+            asked = [Packet(code, b"n", extras=bytes(size)) for code, size in extras.items()]
+            answers = [client.ask(one)[0] for one in asked]
+        said = {each.opcode: (each.status, each.value) for each in answers}
+        reads = {code: said.pop(code) for code in (0xE0, 0xE7)}
+        assert reads == dict.fromkeys(reads, (0, b"5"))
+        assert {status for status, _ in said.values()} == {Status.AUTH_ERROR}
+        assert server.log.vclock == place

@@ -23,8 +23,10 @@ cdef Py_ssize_t _NO_COUNT_MODE
 cdef bytes _kinds, _digits
 cdef Source KINDS, DIGITS
 
-@cython.locals(begin=Py_ssize_t, count=Py_ssize_t, pad=Py_ssize_t, block=u64, i=Py_ssize_t,
-               digit=Py_ssize_t)
+@cython.locals(count=Py_ssize_t, pad=Py_ssize_t, block=Py_ssize_t, i=Py_ssize_t)
+cdef bint is_key(Source raw, Py_ssize_t at, Py_ssize_t stop) noexcept
+
+@cython.locals(count=Py_ssize_t, pad=Py_ssize_t, block=u64, i=Py_ssize_t, digit=Py_ssize_t)
 cdef Py_ssize_t decode_key(
     Source raw, Py_ssize_t at, Py_ssize_t stop, Target out, Py_ssize_t used) noexcept
 
@@ -53,8 +55,7 @@ cdef Py_ssize_t check(
     Source raw, Py_ssize_t letter, Py_ssize_t* words, Py_ssize_t count, u64* fields) noexcept
 
 @cython.locals(head=Py_ssize_t, first=Py_ssize_t, cas=u64, opcode=Py_ssize_t, form=u64,
-               extras=Py_ssize_t, value_bytes=Py_ssize_t, at=Py_ssize_t, opaque=u64,
-               key_at=Py_ssize_t, wrong=Py_ssize_t)
+               extras=Py_ssize_t, value_bytes=Py_ssize_t, at=Py_ssize_t, opaque=u64)
 cdef Py_ssize_t put_meta(
     Source raw, Py_ssize_t letter, Py_ssize_t* words, Py_ssize_t count, u64* fields,
     Py_ssize_t value_at, Target out, Py_ssize_t used, Target told, Py_ssize_t* places) noexcept

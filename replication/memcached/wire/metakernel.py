@@ -77,17 +77,22 @@ _digits = bytes(_value_of)
 DIGITS = _digits
 
 
-def decode_key(raw: bytes, at: int, stop: int, out: bytearray, used: int) -> int:
-    """Write the key that stands in base64. Returns where it ends, where it begins: it is none.
-    Unchecked."""
-    begin = used
+def is_key(raw: bytes, at: int, stop: int) -> bool:
+    """Whether what stands there is a key in base64. Unchecked."""
     count = pad = block = 0
     for i in range(at, stop):
-        if DIGITS[raw[i]] != 0x80:
-            count += 1
-    if count == 0 or count % 4:
-        return begin
-    count = 0
+        if DIGITS[raw[i]] == 0x80:
+            continue
+        if raw[i] == 0x3D and (pad == 0 or count // 4 == block):
+            block = count // 4  # the first one with any, with which the key ends
+            pad += 1
+        count += 1
+    return count > 0 and count % 4 == 0 and pad < 3
+
+
+def decode_key(raw: bytes, at: int, stop: int, out: bytearray, used: int) -> int:
+    """Write the key that stands in base64. Returns where it ends. Unchecked."""
+    count = pad = block = 0
     for i in range(at, stop):
         digit = DIGITS[raw[i]]
         if digit == 0x80:
@@ -103,8 +108,8 @@ def decode_key(raw: bytes, at: int, stop: int, out: bytearray, used: int) -> int
             used += 3
             count = block = 0
             if pad:
-                return used - pad if pad < 3 else begin
-    return used
+                break
+    return used - pad
 
 
 def read_flag(raw: bytes, at: int, stop: int, fields: list[int]) -> int:
@@ -187,6 +192,8 @@ def read_flags(raw: bytes, words: list[int], first: int, count: int, fields: lis
         if KINDS[letter] == 3:
             continue
         found = read_flag(raw, words[2 * i], words[2 * i + 1], fields)
+        if letter == 0x62 and not is_key(raw, words[2], words[3]):  # b
+            found = _BAD_KEY
         if found == 0 or (found == _BAD_OPAQUE and wrong):
             continue
         if found == _BAD_FORMAT and wrong not in (0, _BAD_OPAQUE):
@@ -221,7 +228,7 @@ def put_key(
     raw: bytes, words: list[int], fields: list[int], rest: int, out: bytearray, head: int, at: int
 ) -> int:
     """Write the key of the request whose header stands at `head`, and say there how long it is,
-    with the `rest` of its body. Returns where it ends, `at`: it is none. Unchecked."""
+    with the `rest` of its body. Returns where it ends. Unchecked."""
     if fields[_BITS] & _BINARY_BIT:
         stop = decode_key(raw, words[2], words[3], out, at)
     else:
@@ -261,6 +268,8 @@ def check(raw: bytes, letter: int, words: list[int], count: int, fields: list[in
             return _BAD_FORMAT
         fields[_BITS] = 0
         if count > 2 and words[5] - words[4] == 1 and raw[words[4]] == 0x62:
+            if not is_key(raw, words[2], words[3]):
+                return _BAD_FORMAT
             fields[_BITS] = _BINARY_BIT
         fields[_KEY_TOLD] = 1
         return 0
@@ -357,12 +366,6 @@ def put_meta(
         elif opcode == _MARKM:
             out[head + 5] = fields[_HAS_EXPIRY]
         used = bucket.put4(out, used, fields[_EXPIRY])
-    key_at = used
     used = put_key(raw, words, fields, extras + value_bytes, out, head, used)
-    if used == key_at:
-        wrong = _BAD_FORMAT if letter == 0x65 else _BAD_KEY
-        if letter in (0x64, 0x61):
-            wrong = _BAD_FLAG
-        return words_of.put_line(out, head, wrong, 0)
     places[0] = at
     return rows.copy(raw, value_at, value_at + value_bytes, out, used)
