@@ -414,7 +414,7 @@ SYNAPSE_SILENCE_SECONDS: Final = 30.0
 """An upstream that sends nothing for so long is connected to anew."""
 
 SYNAPSE_NAME_BYTES: Final = 255
-"""Longest name of a stream or instance that is stored."""
+"""Longest name of a stream or instance that is stored; what has a longer one is passed over."""
 
 SYNAPSE_STREAMS: Final = 4096
 """Streams and instances of one upstream; a flood of invented names ends the connection."""

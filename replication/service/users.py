@@ -25,8 +25,9 @@ from logweir.replication.service.access import (
     Privilege,
     User,
 )
+from logweir.store.engine.rules import check_length
 from logweir.store.schema.definition import LOGIN_METHOD
-from logweir.store.schema.row import NAME_SHOWN, check_identifier, is_too_long
+from logweir.store.schema.row import check_identifier
 from logweir.wal.mp import unpack
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ __all__ = [
     "Target",
     "add_user",
     "change_password",
-    "check_length",
     "drop_user",
     "grant",
     "read_directory",
@@ -90,13 +90,6 @@ def _find(directory: Directory, name: str) -> User:
         f"User '{name}' is not found",
         hint="`logweir user list` shows all",
     )
-
-
-def check_length(name: str) -> None:
-    """Check the name of a user or a role. Raises CREATE_USER."""
-    if is_too_long(name):
-        text = f"Failed to create user '{name[:NAME_SHOWN]}': user name is too long"
-        raise RequestError(ErrorCode.CREATE_USER, text)
 
 
 def add_user(log: Log, name: str, *, password: str | None = None, role: bool = False) -> int:

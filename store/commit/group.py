@@ -30,9 +30,11 @@ from logweir.store.engine.engine import Engine, Plans
 from logweir.store.engine.executing import COLUMNS, DONE, LAST, UNMET, Answer, Drafts, Executor
 from logweir.store.engine.reference import COMPUTED, found_by, is_expected, request_of, selected
 from logweir.store.engine.request import Request, encode_body, key_bytes
+from logweir.store.engine.rules import check_late, check_row
 from logweir.store.engine.sequence import fill_sequence
 from logweir.store.engine.statements import Row, answered, request_for
 from logweir.store.engine.synchro import DECISIONS, Decision, Entry, SynchroQueue
+from logweir.store.schema.access import ADMIN, Access
 from logweir.store.schema.definition import SYSTEM_ID_MAX, SpaceDef, SystemSpace
 from logweir.store.schema.schema import Schema, check_cluster_row
 from logweir.store.schema.values import LargeTuple
@@ -51,6 +53,7 @@ __all__ = ["Group"]
 
 _BY_KEY: Final = (RowType.UPDATE, RowType.DELETE)
 _NOTHING: Final = (0, 0, 0)
+Changed = tuple[bytes | None, bytes | None]  # a tuple before and after
 _NONE_WAITS: Final = SynchroQueue()  # of all groups in front of which none does
 
 
@@ -170,10 +173,10 @@ class Group:
             self._places[space] = found
         return found
 
-    def execute(self, request: Request) -> tuple[bytes | None, bytes | None]:
-        """Apply one request as part of the open transaction.
-
-        Returns the tuple before and after it. Raises `RequestError` with nothing of it done.
+    def execute(self, request: Request, access: Access = ADMIN) -> Changed:
+        """Apply one request as part of the open transaction. `access`: what who asks for it may do
+        with definitions, users and grants. Returns the tuple before and after it. Raises
+        `RequestError` with nothing of it done.
         """
         kind, space_id, other, first, ops, index_id, index_base = request
         if kind in _BY_KEY:
@@ -185,22 +188,25 @@ class Group:
                 made = self._drafts.execute(place, kind, first, ops, index_id, index_base)
                 if not isinstance(made, NotImplementedType):
                     return made
-        return self._execute_referred(request)
+        return self._execute_referred(request, access)
 
     def answer(self, request: Request) -> bytes | None:
         """`execute`. Returns the new tuple, of a DELETE the old one, of an UPSERT nothing."""
         return request.told(*self.execute(request))
 
-    def _execute_referred(self, request: Request) -> tuple[bytes | None, bytes | None]:
+    def _execute_referred(self, request: Request, access: Access = ADMIN) -> Changed:
         """`execute` by the reference engine alone."""
         mark = self.mark()
         try:
             old, new, body = self._refer(request)
             space = self.schema.space(request.space_id)
+            if space.is_system:
+                check_row(self.engine, access, space.id, old, new)
             if not space.is_temporary:
                 self._drafts.add(int(request.type), body, space)
-        except BaseException:
+        except BaseException as error:
             self.rollback(mark)
+            check_late(self.engine, request, access, error)
             raise
         self._drafts.touched = True
         return old, new
@@ -333,14 +339,8 @@ class Group:
         if space.id == SystemSpace.CLUSTER and (old is not None or new is not None):
             check_cluster_row(old, new, self.replica_id)
         if space.is_system and ddl.defines(space.id):
-            ddl.apply(
-                self.engine,
-                space.id,
-                old,
-                new,
-                is_insert=request.type == RowType.INSERT,
-                trusted=False,
-            )
+            is_insert = request.type == RowType.INSERT
+            ddl.apply(self.engine, space.id, old, new, is_insert=is_insert, trusted=False)
             self.changed_schema = True
         return old, new, encode_body(logged)
 

@@ -74,7 +74,16 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "store": (
         *("aio*", "append_units", "bootstrap", "bulk", "change_while_*", "checkpoints", "keys"),
-        *("definitions", "error_paths", "face", "format", "jsonpath", "large_tuples", "long_keys"),
+        *(
+            "definitions",
+            "embedded_rows",
+            "error_paths",
+            "face",
+            "format",
+            "jsonpath",
+            "large_tuples",
+            "long_keys",
+        ),
         *(
             "lmdb_*",
             "position_of_rows_*",

@@ -150,6 +150,38 @@ def test_each_event_says_what_it_is_and_whether_it_counts(home: Home, log: Log) 
     )
 
 
+def test_values_of_other_types_than_synapse_gives_are_left_out(home: Home, log: Log) -> None:
+    """SQLite keeps blobs and floats in any column; the events around them are stored."""
+    content = json.dumps({"content": {"body": "x"}})
+    for number, fields in enumerate(
+        (
+            (b"!r", "m.room.message", ANN, 1000),
+            ("!r", b"\xff", ANN, 1000),
+            ("!r", "m.room.message", b"\xff", 1000),
+            ("!r", "m.room.message", ANN, 1.5),
+            ("!r", "m.room.message", ANN, b"\xff"),
+            ("!r", "m.room.message", ANN, 1000),
+        )
+    ):
+        home.put("events", f"${number}", *fields)
+        home.put("event_json", f"${number}", content, "{}")
+    home.event("$text", b"\xff")  # type: ignore[arg-type]
+    home.event("$internal", internal=b"\xff")  # type: ignore[arg-type]
+    home.put("state_events", "$5", b"\xff")
+    home.event("$whole")
+    names = [name for (name,) in home.database.execute("SELECT event_id FROM events")]
+    take(home, log, unit(1, *map(says, names)))
+    bad = {f"${number}": (ANN, 1000, "unreadable", None) for number in range(6)}
+    bad |= {"$2": (None, 1000, "unreadable", None), "$text": bad["$0"], "$internal": bad["$0"]}
+    bad |= {"$3": (ANN, None, "unreadable", None), "$4": (ANN, None, "unreadable", None)}
+    assert kept(log) == {**bad, "$whole": (ANN, 1000, "whole", {"body": "$whole says"})}
+    assert log.get("synapse_event_json", "$0")[1] == log.get("synapse_event_json", "$1")[2] == ""
+    assert log.get("synapse_event_json", "$5")[4] is None
+    home.put("account_data", ANN, "t", b"\xff")
+    take(home, log, unit(1, [ANN, None, "t"], stream="account_data"))
+    assert log.get("synapse_account_json", (ANN, "", "t"))[4:] == ("unreadable", None)
+
+
 def test_content_row_and_position_are_one_transaction(home: Home, log: Log) -> None:
     """Of each unit, also of those that come together; other streams are left alone."""
     home.event("$a")

@@ -463,8 +463,14 @@ def test_too_much_held_back_is_refused() -> None:
         tracker.rdata("s", MASTER, None, b"x" * 50)
     with pytest.raises(LimitExceeded):
         tracker.rdata("s", MASTER, None, b"x" * 50)
-    with pytest.raises(LimitExceeded):
-        tracker.position("n" * 256, MASTER, 0, 0)
+    tracker.position("n" * 256, MASTER, 0, 0)
+    tracker.position("n", "i" * 256, 0, 0)
+    before = tracker.dropped_rows
+    tracker.rdata(
+        "n" * 256, MASTER, 1, b"x"
+    )  # no stream is called so: it and its rows are not kept
+    tracker.rdata("n", "i" * 256, 1, b"x")
+    assert tracker.dropped_rows == before + 2
     for number in range(4095):
         tracker.position(f"s{number}", MASTER, 0, 0)
     with pytest.raises(LimitExceeded):

@@ -12,7 +12,6 @@ from typing import Final
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.limits import IPROTO_ANSWER_BYTES, TURN_ANSWER_BYTES
-from logweir.replication.iproto.serve.definitions import execute_checked
 from logweir.replication.iproto.serve.sysview import VIEWS, row_filter
 from logweir.replication.iproto.wire.codec import (
     data_body,
@@ -155,10 +154,7 @@ def execute(group: Group, request: Request, access: Access) -> bytes:
         index_id=request.index_id,
         index_base=request.index_base,
     )
-    if request.space_id < SYSTEM_END:
-        old, new = execute_checked(group, change, access)
-    else:
-        old, new = group.execute(change)
+    old, new = group.execute(change, access)
     if kind == RowType.UPSERT:
         return _NO_DATA
     found = old if kind == RowType.DELETE else new

@@ -273,13 +273,11 @@ class Tracker:
         cannot be meant."""
         flow = self._flows.get((stream, instance))
         if flow is None:
-            if not self._takes(stream):
+            size = max(len(stream.encode()), len(instance.encode()))
+            if not self._takes(stream) or size > SYNAPSE_NAME_BYTES:
                 return
             if len(self._flows) >= SYNAPSE_STREAMS:
                 raise LimitExceeded("SYNAPSE_STREAMS", SYNAPSE_STREAMS, len(self._flows) + 1)
-            size = max(len(stream.encode()), len(instance.encode()))
-            if size > SYNAPSE_NAME_BYTES:
-                raise LimitExceeded("SYNAPSE_NAME_BYTES", SYNAPSE_NAME_BYTES, size)
             flow = self._flows[stream, instance] = Flow(stream, instance, None)
         if self._dialect is Dialect.D1:
             self._position_d1(flow, token)

@@ -273,15 +273,23 @@ KINDS: Final = (_EVENTS, _GLOBAL, _OF_ROOM, _TAGGED)
 
 
 def _event(row: Sequence[Any]) -> bytes:
-    """The tuple of an event."""
+    """The tuple of an event. SQLite keeps values of any type in any column: what has another one
+    than Synapse gives it is left out, and the contents are unreadable."""
     rejected, redactions, size, text, internal = row[6:]
-    if redactions:
+    kinds = (str, str, str, str, str, int)
+    fields = [
+        one if isinstance(one, kind) else None for one, kind in zip(row[:6], kinds, strict=True)
+    ]
+    fields[1:3] = [one or "" for one in fields[1:3]]
+    if fields != [*row[:6]]:
+        state, content = "unreadable", _NIL
+    elif redactions:
         state, content = "redacted", _NIL
     else:
         state, content = _read(size, text, "content", "" if rejected is not None else internal)
         if state == "whole" and rejected is not None:
             state = "rejected"
-    return b"".join((b"\x98", *map(pack, row[:6]), pack(state), content))
+    return b"".join((b"\x98", *map(pack, fields), pack(state), content))
 
 
 def _read(
@@ -300,9 +308,9 @@ def _read(
     return "soft_failed" if is_soft else "whole", content
 
 
-def _map(text: str) -> dict[str, Any]:
+def _map(text: object) -> dict[str, Any]:
     """A JSON text that is an object. Raises `DecodeError`."""
-    value = read_json(text)
+    value = read_json(text) if isinstance(text, str) else None
     if not isinstance(value, dict):
         raise DecodeError("it is no object")
     return value

@@ -1,4 +1,4 @@
-"""Which rows of system spaces a client may write: definitions, users, grants.
+"""Which rows of system spaces may be written by whom: definitions, users, grants.
 
 To write into a system space needs *write* on it, like any other. What the row does is checked
 beside that, with the tuple as it was and as it became; the request is undone if it may not be:
@@ -35,7 +35,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from logweir.errors import ErrorCode, RequestError
-from logweir.replication.service.access import (
+from logweir.store.engine import reads
+from logweir.store.engine.engine import Engine
+from logweir.store.engine.request import Request, key_bytes
+from logweir.store.engine.select import Select, select
+from logweir.store.engine.update import apply_update
+from logweir.store.schema.access import (
     ADMIN_ID,
     PUBLIC_ID,
     SUPER_ID,
@@ -43,20 +48,13 @@ from logweir.replication.service.access import (
     Privilege,
     denied,
 )
-from logweir.replication.service.users import check_length
-from logweir.store.commit.group import Group
-from logweir.store.engine.engine import Engine
-from logweir.store.engine.request import Request
-from logweir.store.engine.select import Select, select
-from logweir.store.engine.update import apply_update
-from logweir.store.schema.definition import LOGIN_METHOD, SystemSpace
+from logweir.store.schema.definition import LOGIN_METHOD, SYSTEM_ID_MAX, SystemSpace
 from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.row import NAME_SHOWN, check_identifier, is_too_long
-from logweir.store.view import get
-from logweir.wal.mp import pack, unpack
+from logweir.wal.mp import Value, pack, unpack
 from logweir.wal.xrow import RowType
 
-__all__ = ["check_row", "execute_checked"]
+__all__ = ["check_late", "check_length", "check_row"]
 
 _USERS_MAX: Final = 32
 _FUNCTION_FIELDS: Final = 17  # after them are times
@@ -110,35 +108,22 @@ _LATE: Final = frozenset(
 Row = list[Any]
 
 
-def execute_checked(
-    group: Group, request: Request, access: Access
-) -> tuple[bytes | None, bytes | None]:
-    """`Group.execute` of a client's request on a system space, with `check_row`.
+def check_late(engine: Engine, request: Request, access: Access, error: BaseException) -> None:
+    """Look at the rights to what was refused with `error` and is undone, if they are looked at
+    before that: where both have something against a request, that of the rights is told.
 
-    Where both have something against it, that of the rights is told, as by a real one.
+    Where an UPDATE makes no tuple at all, the right to alter the one that is there is looked at.
     """
-    mark = group.mark()
-    try:
-        old, new = group.execute(request)
-    except RequestError as error:
-        if error.code in _LATE:
-            group.rollback(mark)
-            _check_refused(group.engine, request, access)
-        raise
-    check_row(group.engine, access, request.space_id, old, new)
-    return old, new
-
-
-def _check_refused(engine: Engine, request: Request, access: Access) -> None:
-    """The rights to what could not be done. Where an UPDATE makes no tuple at all, the right to
-    alter the one that is there is looked at."""
+    if request.space_id > SYSTEM_ID_MAX or getattr(error, "code", None) not in _LATE:
+        return
     space = engine.schema.space(request.space_id)
     key = request.key
     if request.tuple is not None:
         row = unpack(request.tuple)
         primary = engine.schema.index(space, 0)
         key = pack([row[part.field_no] for part in primary.parts])
-    old = get(engine, space.id, unpack(key or b"\x90"), index=request.index_id)
+    index = engine.schema.index(space, request.index_id)
+    old = reads.one(engine, space, index, key or b"\x90")
     new = request.tuple or old
     if request.type == RowType.DELETE:
         new = None
@@ -152,7 +137,7 @@ def _check_refused(engine: Engine, request: Request, access: Access) -> None:
 def check_row(
     engine: Engine, access: Access, space_id: int, old: bytes | None, new: bytes | None
 ) -> None:
-    """Check what a client's request has just done to a row of a system space.
+    """Check what a request has just done to a row of a system space.
 
     `engine`: the store behind it; `old`, `new`: the tuple before and after, None if there is
     none. Raises `RequestError`; then the request is to be undone.
@@ -189,8 +174,10 @@ class _Rows:
         self.engine = engine
         self.access = access
 
-    def _row(self, space_id: int, key: object) -> Row | None:
-        found = get(self.engine, space_id, key)
+    def _row(self, space_id: int, key: Value) -> Row | None:
+        space = self.engine.schema.space(space_id)
+        index = self.engine.schema.index(space, 0)
+        found = reads.one(self.engine, space, index, key_bytes(key))
         return None if found is None else unpack(found)
 
     def _has(self, space_id: int, key: list[Any], index: int) -> bool:
@@ -385,6 +372,12 @@ def _check_function(row: Row) -> None:
 def _no_function(name: object, reason: str) -> RequestError:
     text = f"Failed to create function '{name}': {reason}"
     return RequestError(ErrorCode.CREATE_FUNCTION, text)
+
+
+def check_length(name: str) -> None:
+    """Check the name of a user or a role. Raises CREATE_USER."""
+    if is_too_long(name):
+        raise _no_user(name[:NAME_SHOWN], "user name is too long")
 
 
 def _check_user(row: Row) -> None:
