@@ -30,7 +30,7 @@ from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
 from logweir.wal.xrow import RowType
 
-__all__ = ["BATCHES", "BENCH_FORMAT", "bench_tuples", "run_append"]
+__all__ = ["BATCHES", "BENCH_FORMAT", "bench_tuples", "open_sqlite", "run_append"]
 
 BATCHES: Final = (1, 10, 100, 1000, 10_000)
 BENCH_FORMAT: Final = (
@@ -75,6 +75,17 @@ def bench_tuples(count: int, first: int) -> list[tuple[Any, ...]]:
     """`count` tuples of the benchmark's space, with ids from `first` on; about 70 bytes each."""
     text = "x" * 40
     return [(first + i, "customer", text, 12345678, 1.5) for i in range(count)]
+
+
+def open_sqlite(path: Path, durability: str) -> sqlite3.Connection:
+    """A database with a table `bench`, which syncs each change if `durability` is `fsync`."""
+    made = sqlite3.connect(path, isolation_level=None)
+    made.execute("PRAGMA journal_mode=WAL")
+    made.execute(f"PRAGMA synchronous={'FULL' if durability == 'fsync' else 'NORMAL'}")
+    made.execute(
+        "CREATE TABLE bench (id INTEGER PRIMARY KEY, name TEXT, text TEXT, number INT, price)"
+    )
+    return made
 
 
 def run_append(
@@ -271,12 +282,7 @@ class _Store(_Fed):
 
 class _Sqlite(_Fed):
     def __init__(self, directory: Path, durability: str) -> None:
-        self._db = sqlite3.connect(directory / "peer.sqlite", isolation_level=None)
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute(f"PRAGMA synchronous={'FULL' if durability == 'fsync' else 'NORMAL'}")
-        self._db.execute(
-            "CREATE TABLE bench (id INTEGER PRIMARY KEY, name TEXT, text TEXT, number INT, price)"
-        )
+        self._db = open_sqlite(directory / "peer.sqlite", durability)
 
     def commit(self, tuples: list[tuple[Any, ...]]) -> None:
         self._db.execute("BEGIN")

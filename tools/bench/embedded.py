@@ -30,7 +30,7 @@ from logweir.errors import Unreachable
 from logweir.store import open as open_store
 from logweir.store.log import Log
 from logweir.store.transaction import Transaction
-from logweir.tools.bench.append import BENCH_FORMAT
+from logweir.tools.bench.append import BENCH_FORMAT, open_sqlite
 from logweir.tools.bench.cells import Cell, Figure, measure
 from logweir.tools.bench.requests import TUPLE_BYTES, bench_tuple, number_of
 
@@ -112,13 +112,8 @@ class _Pair:
             open_store(directory / "store", durability=durability, checkpoint_interval=0)  # type: ignore[arg-type]
         )
         self.log.create_space("bench", BENCH_FORMAT)
-        self.db = sqlite3.connect(directory / "peer.sqlite", isolation_level=None)
+        self.db = open_sqlite(directory / "peer.sqlite", durability)
         self._stack.callback(self.db.close)
-        self.db.execute("PRAGMA journal_mode=WAL")
-        self.db.execute(f"PRAGMA synchronous={self.synchronous}")
-        self.db.execute(
-            "CREATE TABLE bench (id INTEGER PRIMARY KEY, name TEXT, text TEXT, number INT, price)"
-        )
         if index:
             self.log.create_index("bench", "number", {"parts": ["number"], "unique": False})
             self.db.execute("CREATE INDEX number ON bench (number)")

@@ -19,7 +19,6 @@ import os
 import shutil
 import socket
 import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -34,6 +33,7 @@ from typing import Any, Final
 from logweir.errors import Unreachable
 from logweir.tools.bench import watched
 from logweir.tools.bench.cells import fits
+from logweir.tools.bench.child import Child, python
 from logweir.tools.bench.floodcommands import FUNCTIONS
 from logweir.tools.bench.floods import (
     LISTEN,
@@ -286,29 +286,26 @@ def _peer(protocol: Protocol, folder: Path) -> Iterator[Server]:
             yield Server((server.port,) * (protocol.place + 1), server.pid)
 
 
-def _child(call: str) -> subprocess.Popen[str]:
-    code = f"from logweir.tools.bench import fair; fair.{call}"
-    return subprocess.Popen(  # noqa: S603 - this very program
-        [sys.executable, "-P", "-c", code],
-        stdout=subprocess.PIPE,
-        stdin=subprocess.PIPE,
-        text=True,
-    )
+def _child(call: str) -> Child:
+    return Child(python(f"from logweir.tools.bench import fair; fair.{call}"))
 
 
 def _wait(server: Server, port: int, name: str, flooded: str, what: str) -> Waits:
     seconds = _FLOOD_SECONDS
-    sender = _child(f"flood({port}, {name!r}, {flooded!r}, {seconds + _BEFORE_SECONDS + 0.5})")
-    assert sender.stdout is not None
-    sender.stdout.readline()  # it begins
-    time.sleep(_BEFORE_SECONDS)
-    end = time.monotonic() + seconds
-    waits = _ask_until(port, PROTOCOLS[name], end, may_cut=what != OURS)
-    told, _ = sender.communicate()
+    with _child(
+        f"flood({port}, {name!r}, {flooded!r}, {seconds + _BEFORE_SECONDS + 0.5})"
+    ) as sender:
+        sender.told()  # it begins
+        time.sleep(_BEFORE_SECONDS)
+        end = time.monotonic() + seconds
+        waits = _ask_until(port, PROTOCOLS[name], end, may_cut=what != OURS)
+        rate = 0.0
+        with suppress(Unreachable):  # it failed
+            rate = float(sender.told())
     server.settle()
     waits.sort()
     middle, late = statistics.median(waits), waits[len(waits) * 99 // 100]
-    rate, load = float(told or 0), os.getloadavg()[0]
+    load = os.getloadavg()[0]
     return Waits(what, name, flooded, middle, late, max(waits), len(waits), rate, load)
 
 
@@ -409,17 +406,15 @@ def run_memory(folder: Path, *, patterns: str = "*") -> Iterator[Memory]:
                 continue
             with _serving(filled, folder / f"{name}-{case}") as server:
                 fresh = server.memory_bytes()
-                child = _child(f"strangers({server.ports[protocol.place]}, {name!r}, {case!r})")
-                assert child.stdout is not None
                 peak = 0.0
-                with ThreadPoolExecutor(1) as pool:
-                    told = pool.submit(child.stdout.readline)
+                strange = f"strangers({server.ports[protocol.place]}, {name!r}, {case!r})"
+                with ThreadPoolExecutor(1) as pool, _child(strange) as child:
+                    told = pool.submit(child.told)
                     while not told.done():
                         peak = max(peak, server.memory_bytes())
                         time.sleep(0.05)
-                time.sleep(_SETTLE_SECONDS)
-                peak = max(peak, server.memory_bytes())
-                child.communicate()
+                    time.sleep(_SETTLE_SECONDS)
+                    peak = max(peak, server.memory_bytes())
                 time.sleep(_SETTLE_SECONDS)
                 left = server.memory_bytes() - fresh
-                yield Memory(name, case, int(told.result() or 0), peak - fresh, left)
+                yield Memory(name, case, int(told.result()), peak - fresh, left)

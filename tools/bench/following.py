@@ -24,7 +24,6 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from logweir.errors import Unreachable
@@ -38,6 +37,7 @@ from logweir.replication.iproto.wire.codec import (
 )
 from logweir.replication.iproto.wire.requests import encode_request
 from logweir.replication.server import raise_file_limit
+from logweir.tools.bench.servers import status_bytes
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock
@@ -85,13 +85,6 @@ def _ask(port: int, pid: int, seconds: float) -> Figures:
         reason = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise Unreachable("bench follow", f"the process that follows ended: {reason}")
     return Figures(**json.loads(done.stdout))
-
-
-def _resident_bytes(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def _connect(port: int) -> socket.socket:
@@ -218,13 +211,13 @@ def _idle(port: int, count: int) -> Iterator[None]:
 
 
 def _memory(port: int, pid: int) -> dict[str, int]:
-    found = {"fresh": _resident_bytes(pid)}
+    found = {"fresh": status_bytes(pid, "VmRSS")}
     with _idle(port, IDLE):
-        found[f"idle_{IDLE}"] = _resident_bytes(pid)
+        found[f"idle_{IDLE}"] = status_bytes(pid, "VmRSS")
         found["per_idle"] = (found[f"idle_{IDLE}"] - found["fresh"]) // IDLE
         followers = [_Follower(port, _vclock(port)) for _ in range(FOLLOWERS)]
         _write_rows(port, 1.0, followers)
-        found[f"followers_{FOLLOWERS}"] = _resident_bytes(pid)
+        found[f"followers_{FOLLOWERS}"] = status_bytes(pid, "VmRSS")
         for one in followers:
             one.socket.close()
     return found

@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import socket
 import statistics
-import threading
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from logweir.errors import Unreachable
 from logweir.replication.bucket.store import Buckets
 from logweir.replication.greenstack.wire.codec import (
     Flag,
@@ -43,17 +41,16 @@ from logweir.replication.greenstack.wire.messages import (
     encode_bucket,
 )
 from logweir.replication.iproto.wire.codec import GREETING_BYTES, RequestType, frame
-from logweir.replication.iproto.wire.requests import encode_request
 from logweir.store import open as open_store
 from logweir.tools.bench.append import BENCH_FORMAT
 from logweir.tools.bench.harness import Case, Result, compare
-from logweir.tools.bench.servers import logweir_server
-from logweir.wal.damage import Damage
+from logweir.tools.bench.load import subscribe
+from logweir.tools.bench.serve import packet_bytes
+from logweir.tools.bench.servers import exchange, logweir_server
 from logweir.wal.mp import pack
-from logweir.wal.reader import WalReader
 from logweir.wal.vclock import VClock
 
-__all__ = ["PINGS", "REQUESTS", "GreenstackFigures", "run_greenstack", "to_json"]
+__all__ = ["PINGS", "REQUESTS", "GreenstackFigures", "run_greenstack"]
 
 REQUESTS: Final = 50_000
 PINGS: Final = 300
@@ -71,16 +68,6 @@ class GreenstackFigures:
     quiet: list[Result]
     stream: list[Result]
     lanes_ms: dict[str, float]
-
-
-def to_json(figures: GreenstackFigures) -> dict[str, Any]:
-    """For `--json`."""
-    return {
-        "replace": [result.to_json() for result in figures.replace],
-        "quiet": [result.to_json() for result in figures.quiet],
-        "stream": [result.to_json() for result in figures.stream],
-        "lanes_ms": figures.lanes_ms,
-    }
 
 
 def run_greenstack(directory: Path, *, rounds: int) -> GreenstackFigures:
@@ -109,9 +96,9 @@ def run_greenstack(directory: Path, *, rounds: int) -> GreenstackFigures:
     rows = _fill(directory / "rows")
     with logweir_server(directory / "rows", _LISTEN) as server:
         tarantool, port = server.ports
-        size = sum(_packet_bytes(path) for path in sorted((directory / "rows").glob("*.xlog")))
+        size = packet_bytes(directory / "rows")
         cases = [
-            Case("relay", lambda: _subscribe(tarantool, size), rows),
+            Case("relay", lambda: subscribe(tarantool, str(uuid.uuid4()), size), rows),
             Case("change stream", lambda: _stream(port), rows),
         ]
         stream = compare(cases, rounds=rounds)
@@ -145,23 +132,9 @@ def _replaces(space_id: int) -> tuple[bytes, int]:
     return requests, GREETING_BYTES + sum(35 + len(row) for row in rows)
 
 
-def _exchange(peer: socket.socket, requests: bytes, expected_bytes: int) -> float:
-    started = time.perf_counter()
-    sender = threading.Thread(target=peer.sendall, args=(requests,))
-    sender.start()
-    while expected_bytes > 0:
-        data = peer.recv(1 << 18)
-        if not data:
-            raise Unreachable("logweir serve", "the server closed the connection.")
-        expected_bytes -= len(data)
-    seconds = time.perf_counter() - started
-    sender.join()
-    return seconds
-
-
 def _replace(port: int, work: tuple[bytes, int]) -> float:
     with socket.create_connection(("127.0.0.1", port)) as peer:
-        return _exchange(peer, *work)
+        return exchange(peer, *work)
 
 
 @contextmanager
@@ -185,7 +158,7 @@ def _greeted(port: int, lanes: tuple[bytes, ...] = ()) -> Iterator[socket.socket
 
 def _mutate(port: int, requests: bytes, expected_bytes: int) -> float:
     with _greeted(port) as peer:
-        return _exchange(peer, requests, expected_bytes)
+        return exchange(peer, requests, expected_bytes)
 
 
 def _stream(port: int) -> float:
@@ -209,13 +182,6 @@ def _stream(port: int) -> float:
                 )
                 owed = 0
         return time.perf_counter() - started
-
-
-def _subscribe(port: int, size_bytes: int) -> float:
-    body = {0x24: str(uuid.uuid4()), 0x26: {}, 0x06: 132608, 0x50: True}
-    with socket.create_connection(("127.0.0.1", port)) as peer:
-        peer.recv(GREETING_BYTES)
-        return _exchange(peer, encode_request(RequestType.SUBSCRIBE, 0, body), size_bytes)
 
 
 def _lanes(port: int) -> dict[str, float]:
@@ -255,12 +221,3 @@ def _fill(folder: Path) -> int:
         ]
         log.append("default", rows, one_transaction=False)
     return len(rows)
-
-
-def _packet_bytes(path: Path) -> int:
-    with WalReader(path) as reader:
-        return sum(
-            len(block.data) + 5 * len(block.columns)
-            for block in reader.blocks()
-            if not isinstance(block, Damage)
-        )

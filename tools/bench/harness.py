@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-__all__ = ["Case", "Result", "compare"]
+__all__ = ["Case", "Result", "compare", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,3 +70,19 @@ def compare(
             result.rates.append(rate)
             result.ratios.append(rate / rates[0])
     return results
+
+
+def plain(figures: Any) -> Any:
+    """What was measured, for `--json`: the fields of dataclasses, each `Result` as it tells itself,
+    numbers with three places."""
+    if isinstance(figures, Result):
+        return figures.to_json()
+    if isinstance(figures, float):
+        return round(figures, 3)
+    if isinstance(figures, list):
+        return [plain(one) for one in figures]
+    if is_dataclass(figures):
+        figures = {one.name: getattr(figures, one.name) for one in fields(figures)}
+    if isinstance(figures, dict):
+        return {str(name): plain(one) for name, one in figures.items()}
+    return figures

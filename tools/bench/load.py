@@ -15,17 +15,16 @@ import itertools
 import json
 import selectors
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final
 
 from logweir.errors import LogweirError, RemoteProtocolError, Unreachable
 from logweir.replication.iproto.wire.codec import GREETING_BYTES, IprotoKey, RequestType
 from logweir.replication.iproto.wire.requests import encode_request
+from logweir.tools.bench.child import Child, python
 from logweir.tools.bench.requests import (
     PROTOCOLS,
     Protocol,
@@ -36,7 +35,7 @@ from logweir.tools.bench.requests import (
     statement_requests,
 )
 
-__all__ = ["Exchanged", "LoadProcess", "main"]
+__all__ = ["Exchanged", "LoadProcess", "main", "subscribe"]
 
 _READ_BYTES: Final = 1 << 18
 _SILENCE_SECONDS: Final = 60
@@ -56,42 +55,15 @@ class Exchanged:
     digest: str
 
 
-class LoadProcess:
+class LoadProcess(Child):
     """The process, seen from the benchmark. A context manager."""
 
-    def __enter__(self) -> LoadProcess:
-        self._process = subprocess.Popen(  # noqa: S603 - this very program
-            [sys.executable, "-P", "-c", f"from {__name__} import main; main()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):
-            process.stdin.close()
-        process.wait(_SILENCE_SECONDS)
-        process.stdout.close()
+    def __init__(self) -> None:
+        super().__init__(python(f"from {__name__} import main; main()"))
 
     def _ask(self, task: str, **told: Any) -> Any:
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(json.dumps([task, told]) + "\n")
-        process.stdin.flush()
-        line = process.stdout.readline()
-        if not line:
-            raise Unreachable("bench", "the process that sends ended.")
-        result = json.loads(line)
+        self.tell(json.dumps([task, told]))
+        result = json.loads(self.told())
         if "error" in result:
             raise Unreachable("bench", f"{task}: {result['error']}")
         return result["done"]
@@ -307,7 +279,8 @@ def _contents(port: int, space: int, index: int) -> str:
     return digest
 
 
-def _subscribe(port: int, instance: str, size_bytes: int) -> float:
+def subscribe(port: int, instance: str, size_bytes: int) -> float:
+    """See `LoadProcess.subscribe`."""
     body = {
         int(IprotoKey.INSTANCE_UUID): instance,
         int(IprotoKey.VCLOCK): {},
@@ -344,7 +317,7 @@ def main() -> None:
         "exchange": exchange,
         "define": _define,
         "contents": _contents,
-        "subscribe": _subscribe,
+        "subscribe": subscribe,
         "fetch": _fetch,
     }
     for line in sys.stdin:

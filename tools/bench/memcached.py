@@ -24,15 +24,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from logweir.errors import ConfigError
 from logweir.replication.memcached.wire.codec import Opcode, Packet, encode_request
 from logweir.replication.memcached.wire.messages import Connect, Option, encode_connect
 from logweir.tools.bench.harness import Case, Result, compare
-from logweir.tools.bench.servers import Server, logweir_server, memcached_server, version_of
+from logweir.tools.bench.servers import (
+    Server,
+    exchange,
+    logweir_server,
+    memcached_server,
+    version_of,
+)
 
-__all__ = ["ITEMS", "VALUE_BYTES", "MemcachedFigures", "run_memcached", "to_json"]
+__all__ = ["ITEMS", "VALUE_BYTES", "MemcachedFigures", "run_memcached"]
 
 ITEMS: Final = 50_000
 VALUE_BYTES: Final = 100
@@ -87,17 +93,6 @@ def run_memcached(directory: Path, *, rounds: int) -> MemcachedFigures:
         )
 
 
-def to_json(figures: MemcachedFigures) -> dict[str, Any]:
-    """For `--json`."""
-    return {
-        "dump": [result.to_json() for result in figures.dump],
-        "latency_ms": figures.latency_ms,
-        "followers": figures.followers,
-        "cpu_us": figures.cpu_us,
-        "baseline": figures.baseline,
-    }
-
-
 def _key(number: int) -> bytes:
     return b"key%07d" % number
 
@@ -127,17 +122,7 @@ def _gets(name: str, server: Server) -> Case:
 
 def _pipelined(port: int, requests: bytes, expected_bytes: int) -> float:
     with socket.create_connection(("127.0.0.1", port)) as peer:
-        started = time.perf_counter()
-        sender = threading.Thread(target=peer.sendall, args=(requests,))
-        sender.start()
-        left = expected_bytes
-        while left > 0:
-            data = peer.recv(1 << 18)
-            assert data, "the server closed the connection"
-            left -= len(data)
-        seconds = time.perf_counter() - started
-        sender.join()
-        return seconds
+        return exchange(peer, requests, expected_bytes)
 
 
 def _dump(port: int) -> float:

@@ -7,7 +7,6 @@ state (a power cut) and applies the whole log. Tarantool reads the same folder i
 from __future__ import annotations
 
 import shutil
-import subprocess
 import time
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,7 @@ from typing import Final
 from logweir.store import open as open_store
 from logweir.tools.bench.append import BENCH_FORMAT, bench_tuples
 from logweir.tools.bench.harness import Case, Result, compare
-from logweir.tools.bench.tarantool import find_tarantool
+from logweir.tools.bench.tarantool import find_tarantool, run_script
 
 __all__ = ["run_recover"]
 
@@ -45,9 +44,7 @@ def run_recover(
         Case(f"rebuilt, {rows} rows", lambda: _rebuild(large), 1),
     ]
     if find_tarantool() is not None:
-        script = directory / "recover.lua"
-        script.write_text(_LUA, encoding="utf-8")
-        cases.append(Case(f"tarantool, {rows} rows", lambda: _tarantool(script, large), 1))
+        cases.append(Case(f"tarantool, {rows} rows", lambda: _tarantool(directory, large), 1))
     size = sum(path.stat().st_size for path in large.glob("*.xlog"))
     return size, compare(cases, rounds=rounds)
 
@@ -75,20 +72,11 @@ def _rebuild(folder: Path) -> float:
     return _reopen(folder)
 
 
-def _tarantool(script: Path, folder: Path) -> float:
-    copy = script.parent / "copy"
+def _tarantool(directory: Path, folder: Path) -> float:
+    copy = directory / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     copy.mkdir()
     for path in folder.glob("*.[xs]*"):
         if path.suffix in (".xlog", ".snap"):
             shutil.copy(path, copy)
-    program = find_tarantool()
-    assert program is not None
-    done = subprocess.run(  # noqa: S603 - a program of the system, our own script
-        [program, str(script), str(copy)],
-        cwd=script.parent,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return float(done.stdout.strip())
+    return run_script(directory, _LUA, copy)

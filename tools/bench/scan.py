@@ -9,10 +9,10 @@ Tarantool's reader, which makes objects too.
 
 from __future__ import annotations
 
-import subprocess
 import time
 import uuid
 from array import array
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,7 @@ import msgpack  # type: ignore[import-untyped]
 from logweir.errors import CorruptBlock
 from logweir.tools.bench.append import bench_tuples
 from logweir.tools.bench.harness import Case, Result, compare
-from logweir.tools.bench.tarantool import find_tarantool
+from logweir.tools.bench.tarantool import find_tarantool, run_script
 from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, decode_fixheader, decompress
 from logweir.wal.columns import encode_run
 from logweir.wal.crc32c import checksum
@@ -93,9 +93,8 @@ def run_scan(
         Case("msgpack Unpacker, decoding alone", lambda: _unpack(data), sample_rows),
     ]
     if find_tarantool() is not None:
-        script = directory / "pairs.lua"
-        script.write_text(_PAIRS, encoding="utf-8")
-        cases.append(Case("tarantool xlog.pairs", lambda: _pairs(script, path), rows))
+        read = partial(run_script, directory, _PAIRS, path)
+        cases.append(Case("tarantool xlog.pairs", read, rows))
     return path.stat().st_size, compare(cases, rounds=rounds)
 
 
@@ -140,16 +139,3 @@ def _scan(path: Path) -> float:
             if isinstance(item, Damage):
                 raise item.to_error()
     return time.perf_counter() - start
-
-
-def _pairs(script: Path, path: Path) -> float:
-    program = find_tarantool()
-    assert program is not None
-    done = subprocess.run(  # noqa: S603 - a program of the system, our own script
-        [program, str(script), str(path)],
-        cwd=script.parent,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return float(done.stdout.strip())

@@ -25,7 +25,7 @@ from logweir.tools.bench.tarantool import TarantoolPeer, find_tarantool
 from logweir.wal.damage import Damage
 from logweir.wal.reader import WalReader
 
-__all__ = ["run_follow", "run_join", "run_relay"]
+__all__ = ["packet_bytes", "run_follow", "run_join", "run_relay"]
 
 _LISTEN: Final = ("tarantool://127.0.0.1:0",)
 
@@ -78,7 +78,7 @@ def run_join(directory: Path, *, rows: int, rounds: int = 3) -> list[Result]:
 def run_relay(directory: Path, *, rows: int, rounds: int = 5) -> tuple[int, list[Result]]:
     """Stored rows to one follower. Returns their bytes as packets, and the cases' results."""
     _make_store(directory / "store", rows)
-    size = sum(_packet_bytes(path) for path in sorted((directory / "store").glob("*.xlog")))
+    size = packet_bytes(directory / "store")
     plain = directory / "plain"
     with plain.open("wb") as file:
         file.truncate(size)
@@ -116,13 +116,15 @@ def run_follow(
             yield "logweir", measure(server.port, server.pid, seconds=seconds)
 
 
-def _packet_bytes(path: Path) -> int:
-    with WalReader(path) as reader:
-        return sum(
-            len(block.data) + 5 * len(block.columns)
-            for block in reader.blocks()
-            if not isinstance(block, Damage)
-        )
+def packet_bytes(folder: Path) -> int:
+    """What the logs of a folder take as packets."""
+    size = 0
+    for path in folder.glob("*.xlog"):
+        with WalReader(path) as reader:
+            for block in reader.blocks():
+                if not isinstance(block, Damage):
+                    size += len(block.data) + 5 * len(block.columns)
+    return size
 
 
 @contextmanager

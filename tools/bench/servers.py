@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +23,15 @@ from urllib.parse import urlsplit
 from logweir.errors import Unreachable
 from logweir.tools.bench.tarantool import TarantoolPeer
 
-__all__ = ["Server", "logweir_server", "memcached_server", "tarantool_server", "version_of"]
+__all__ = [
+    "Server",
+    "exchange",
+    "logweir_server",
+    "memcached_server",
+    "status_bytes",
+    "tarantool_server",
+    "version_of",
+]
 
 _START_SECONDS: Final = 30
 _QUIET_SECONDS: Final = 0.02
@@ -79,14 +88,13 @@ class Server:
             return 0.0
         return sum(int(words[0]) for words in told) / 1e9
 
-    def memory_bytes(self) -> float:
+    def memory_bytes(self) -> int:
         """Memory of its own: without files, the state's map among them."""
-        try:
-            text = Path(f"/proc/{self.pid}/status").read_text()
-        except OSError:
-            return 0.0
-        lines = (line.split() for line in text.splitlines())
-        return sum(int(words[1]) * 1024 for words in lines if words and words[0] == "RssAnon:")
+        return status_bytes(self.pid, "RssAnon")
+
+    def resident_bytes(self) -> int:
+        """Its memory, with the pages of files."""
+        return status_bytes(self.pid, "VmRSS")
 
     def settle(self) -> None:
         """Wait until it does no more work in the background; 20 seconds at most."""
@@ -98,6 +106,32 @@ class Server:
             if now - before < _QUIET_SHARE * _QUIET_SECONDS:
                 return
             before = now
+
+
+def status_bytes(pid: int, name: str) -> int:
+    """A line of a process's status in bytes, 0 if there is none."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    lines = (line.split() for line in text.splitlines())
+    return sum(int(words[1]) * 1024 for words in lines if words[:1] == [f"{name}:"])
+
+
+def exchange(peer: socket.socket, requests: bytes, expected_bytes: int) -> float:
+    """Send requests without waiting while so many bytes of answers are read. Returns the seconds.
+    Raises `Unreachable` if the connection ends before."""
+    started = time.perf_counter()
+    sender = threading.Thread(target=peer.sendall, args=(requests,))
+    sender.start()
+    while expected_bytes > 0:
+        data = peer.recv(1 << 18)
+        if not data:
+            raise Unreachable("bench", "the server closed the connection.")
+        expected_bytes -= len(data)
+    seconds = time.perf_counter() - started
+    sender.join()
+    return seconds
 
 
 @contextmanager

@@ -40,6 +40,7 @@ from logweir.recovery.logscan import scan_log
 from logweir.store import open as open_log
 from logweir.tools.bench.harness import Case, Result, compare
 from logweir.tools.bench.scan import make_log
+from logweir.tools.bench.servers import status_bytes
 from logweir.wal.block import EOF_MARKER, encode_block
 from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import OS
@@ -154,14 +155,6 @@ def _wall(run: Callable[[], object]) -> float:
     return time.monotonic() - start
 
 
-def _memory(pid: int, name: str) -> int:
-    """A line of a process's status, in bytes."""
-    for line in Path("/proc", str(pid), "status").read_text().splitlines():
-        if line.startswith(name):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
 @contextmanager
 def _only_on(cpus: Collection[int]) -> Iterator[None]:
     """Only these processors for every thread of this process and of all below it, and for those
@@ -197,9 +190,9 @@ def _grown(run: Callable[[], object]) -> float:
     resting = {}
     for pid in _workers():
         Path("/proc", str(pid), "clear_refs").write_text("5")
-        resting[pid] = _memory(pid, "VmRSS")
+        resting[pid] = status_bytes(pid, "VmRSS")
     run()
-    grown = [_memory(pid, "VmHWM") - size for pid, size in resting.items()]
+    grown = [status_bytes(pid, "VmHWM") - size for pid, size in resting.items()]
     return max(grown, default=0) / _MB
 
 

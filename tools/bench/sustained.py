@@ -17,11 +17,11 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from threading import Event
-from typing import Any, Final
+from typing import Final
 
 from logweir.errors import Unreachable
 from logweir.replication.iproto.client.status import fetch_status
@@ -68,10 +68,6 @@ class Sample:
     log_bytes: int
     memory_bytes: int
 
-    def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {name: round(value, 3) for name, value in asdict(self).items()}
-
 
 @dataclass(frozen=True, slots=True)
 class Beside:
@@ -83,10 +79,6 @@ class Beside:
     pause: float
     memory_bytes: int
 
-    def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {name: round(value, 3) for name, value in asdict(self).items()}
-
 
 @dataclass(frozen=True, slots=True)
 class Reopened:
@@ -94,10 +86,6 @@ class Reopened:
 
     seconds: float
     cpu_seconds: float
-
-    def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {name: round(value, 3) for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,15 +23,13 @@ import asyncio
 import json
 import logging
 import os
-import resource
 import selectors
 import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -44,7 +42,9 @@ from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.runner import Runner
 from logweir.replication.synapse.follow.source import SynapseSource
 from logweir.store import open as open_store
-from logweir.tools.bench.harness import Case, Result, compare
+from logweir.tools.bench.child import Child, python
+from logweir.tools.bench.harness import Case, Result, compare, plain
+from logweir.tools.bench.servers import Server
 
 __all__ = ["LINES", "SynapseFigures", "bench_lines", "run_synapse", "to_json"]
 
@@ -69,7 +69,7 @@ class SynapseFigures:
     serve: list[Result]
     serve_cpu: dict[str, float]
     relay: dict[int, list[Result]]
-    relay_cpu: dict[int, float]
+    relay_cpu_us_per_line: dict[int, float]
     latency_ms: dict[str, float]
     followers: dict[str, float]
     stuck: dict[str, float]
@@ -185,32 +185,24 @@ def serve(directory: str) -> None:
     loop.run(main())
 
 
-@contextmanager
-def _process(call: str, *words: object) -> Iterator[subprocess.Popen[str]]:
-    code = f"import sys; from {__name__} import feed, serve; {call}"
-    command = [sys.executable, "-P", "-c", code, *map(str, words)]
-    process = subprocess.Popen(  # noqa: S603 - ourselves
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        yield process
-    finally:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.close()
-        process.stdout.close()
-        process.wait(60)
+class _Process(Child):
+    """Ourselves, with numbers for words."""
 
+    def __init__(self, call: str, *words: object) -> None:
+        super().__init__(python(f"import sys; from {__name__} import feed, serve; {call}", *words))
 
-def _told(process: subprocess.Popen[str]) -> float:
-    assert process.stdout is not None
-    return float(process.stdout.readline())
+    def number(self) -> float:
+        """The next line."""
+        return float(self.told())
 
+    def commit(self, commits: int, rows: int, size_bytes: int) -> None:
+        """Have `serve` make so many commits of so many rows, with texts of that size."""
+        self.tell(f"{commits} {rows} {size_bytes}")
 
-def _tell(process: subprocess.Popen[str], *words: int) -> None:
-    assert process.stdin is not None
-    process.stdin.write(" ".join(map(str, words)) + "\n")
-    process.stdin.flush()
+    @property
+    def server(self) -> Server:
+        """For what it used."""
+        return Server((), self.pid)
 
 
 # --- ingest ---------------------------------------------------------------------------------------
@@ -298,7 +290,7 @@ def _take(port: int, ask: bytes, size: int) -> float:
 
 
 def _serve(
-    process: subprocess.Popen[str], port: int, feed_port: int, count: int, rounds: int
+    process: _Process, port: int, feed_port: int, count: int, rounds: int
 ) -> tuple[list[Result], dict[str, float]]:
     """One that catches up, and one that does after it; also the server's processor time."""
     lines = bench_lines(count)
@@ -311,9 +303,9 @@ def _serve(
         if name == "first":
             turn[0] += 1  # every fourth token has two lines, the others one
         skipped = sum(map(len, events[: turn[0] - 1 + turn[0] // 4]))
-        before = _cpu_seconds(process)
+        before = process.server.cpu_seconds()
         seconds = _take(port, b"REPLICATE events %d\n" % turn[0], size - skipped)
-        spent[name].append(_cpu_seconds(process) - before)
+        spent[name].append(process.server.cpu_seconds() - before)
         return seconds
 
     cases = [
@@ -353,7 +345,7 @@ class _Waiting:
                 return now
 
 
-def _latency(process: subprocess.Popen[str], port: int) -> dict[str, float]:
+def _latency(process: _Process, port: int) -> dict[str, float]:
     """Several series. `p99_low` … `p99_high`: of the single ones; the others of all together.
 
     `late`: how many took 5 ms or more; `late_without_processor`: during how many of these a thread
@@ -367,9 +359,9 @@ def _latency(process: subprocess.Popen[str], port: int) -> dict[str, float]:
         series = []
         for _ in range(_SERIES_COMMITS):
             before = _run_queue_ms(process.pid) + _run_queue_ms(os.getpid())
-            _tell(process, 1, 1, 100)
+            process.commit(1, 1, 100)
             arrived = follower.read_until(b"RDATA ")
-            series.append(max(arrived - _told(process), 0.0) * 1000)
+            series.append(max(arrived - process.number(), 0.0) * 1000)
             waited.append(_run_queue_ms(process.pid) + _run_queue_ms(os.getpid()) - before)
         each.append(sorted(series)[_SERIES_COMMITS * 99 // 100])
         took += series
@@ -397,12 +389,6 @@ def _run_queue_ms(pid: int) -> float:
     return found / 1e6
 
 
-def _cpu_seconds(process: subprocess.Popen[str]) -> float:
-    with open(f"/proc/{process.pid}/stat") as file:
-        fields = file.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def _take_everywhere(sockets: list[socket.socket], lines: int) -> float:
     """Read so many lines from each, but for PING; when the last had come."""
     left = {one: lines for one in sockets}
@@ -425,7 +411,7 @@ def _take_everywhere(sockets: list[socket.socket], lines: int) -> float:
 
 
 def _relay(
-    process: subprocess.Popen[str], port: int, feed_port: int, followers: int, rounds: int
+    process: _Process, port: int, feed_port: int, followers: int, rounds: int
 ) -> tuple[list[Result], float]:
     """Rows that are committed once, to so many followers. Also the server's processor time for each
     line delivered, in microseconds."""
@@ -442,11 +428,11 @@ def _relay(
     cpu: list[float] = []
 
     def relayed() -> float:
-        before = _cpu_seconds(process)
-        _tell(process, 1, rows, 100)
+        before = process.server.cpu_seconds()
+        process.commit(1, rows, 100)
         end = _take_everywhere(ours, rows)
-        start = _told(process)
-        cpu.append(_cpu_seconds(process) - before)
+        start = process.number()
+        cpu.append(process.server.cpu_seconds() - before)
         return end - start
 
     def prepared(form: bytes) -> float:
@@ -471,32 +457,27 @@ def _relay(
     return results, sum(cpu) / rounds / count * 1e6
 
 
-def _memory_bytes(process: subprocess.Popen[str]) -> int:
-    with open(f"/proc/{process.pid}/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
-
-
-def _followers(process: subprocess.Popen[str], port: int) -> dict[str, float]:
+def _followers(process: _Process, port: int) -> dict[str, float]:
     """500 that get everything: what they cost in memory, and how long a MiB takes to all; and what
     they cost when all but one read nothing of 40 MiB."""
-    before = _memory_bytes(process)
+    before = process.server.resident_bytes()
     waiting = [_Waiting(port) for _ in range(FOLLOWERS)]
-    connected = _memory_bytes(process)
+    connected = process.server.resident_bytes()
     start = time.perf_counter()
-    _tell(process, 10, 100, 1000)
+    process.commit(10, 100, 1000)
     for one in waiting:
         one.read_until(b"RDATA ", 1000)
     seconds = time.perf_counter() - start
-    _told(process)
-    after = _memory_bytes(process)
-    _tell(process, 1, _UNREAD_ROWS, 1000)
-    _told(process)
+    process.number()
+    after = process.server.resident_bytes()
+    process.commit(1, _UNREAD_ROWS, 1000)
+    process.number()
     for one in waiting[:1]:
         one.read_until(b"RDATA ", _UNREAD_ROWS)
-    unread, last = _memory_bytes(process), 0
+    unread, last = process.server.resident_bytes(), 0
     while abs(unread - last) > unread / 100:  # until it stays as it is
         time.sleep(2 * SYNAPSE_PARK_SECONDS)
-        last, unread = unread, _memory_bytes(process)
+        last, unread = unread, process.server.resident_bytes()
     for one in waiting:
         one.socket.close()
     return {
@@ -508,7 +489,7 @@ def _followers(process: subprocess.Popen[str], port: int) -> dict[str, float]:
     }
 
 
-def _stuck(process: subprocess.Popen[str], port: int, rounds: int) -> dict[str, float]:
+def _stuck(process: _Process, port: int, rounds: int) -> dict[str, float]:
     """Ten followers, alone and next to ten that read nothing; timed once these are full."""
     others = [_Waiting(port) for _ in range(10)]
     took: dict[str, list[float]] = {"alone": [], "next_to_stuck": []}
@@ -517,10 +498,10 @@ def _stuck(process: subprocess.Popen[str], port: int, rounds: int) -> dict[str, 
             stuck = [_Waiting(port) for _ in range(10)] if name != "alone" else []
             for _ in range(2):  # the second is timed
                 start = time.perf_counter()
-                _tell(process, 40, 200, 1000)
+                process.commit(40, 200, 1000)
                 for one in others:
                     one.read_until(b"RDATA ", 8000)
-                _told(process)
+                process.number()
             seconds.append(time.perf_counter() - start)
             for one in stuck:
                 one.socket.close()
@@ -533,12 +514,12 @@ def _stuck(process: subprocess.Popen[str], port: int, rounds: int) -> dict[str, 
 def run_synapse(directory: Path, *, rounds: int = 5, count: int = LINES) -> SynapseFigures:
     """Measure everything. `directory`: on the disk to be measured; `count`: lines."""
     with ExitStack() as stack:
-        feeder = stack.enter_context(_process("feed(int(sys.argv[1]), sys.argv[2])", count, "D1"))
-        feed_port = int(_told(feeder))
+        feeder = stack.enter_context(_Process("feed(int(sys.argv[1]), sys.argv[2])", count, "D1"))
+        feed_port = int(feeder.number())
         ingest, cpu = _ingest(directory, feed_port, count, rounds)
         folder = next(directory.glob("follow-*"))
-        server = stack.enter_context(_process("serve(sys.argv[1])", folder))
-        port = int(_told(server))
+        server = stack.enter_context(_Process("serve(sys.argv[1])", folder))
+        port = int(server.number())
         served, serve_cpu = _serve(server, port, feed_port, count, rounds)
         relay, relay_cpu = {}, {}
         for number in RELAYED:
@@ -553,21 +534,4 @@ def run_synapse(directory: Path, *, rounds: int = 5, count: int = LINES) -> Syna
 
 def to_json(figures: SynapseFigures) -> dict[str, Any]:
     """For `--json`."""
-    parts = ("ingest_cpu", "serve_cpu", "latency_ms", "followers", "stuck")
-    return {
-        "lines": LINES,
-        "ingest": [each.to_json() for each in figures.ingest],
-        "serve": [each.to_json() for each in figures.serve],
-        "relay": {
-            str(number): [each.to_json() for each in results]
-            for number, results in figures.relay.items()
-        },
-        "relay_cpu_us_per_line": {
-            str(number): round(spent, 3) for number, spent in figures.relay_cpu.items()
-        },
-        **{
-            name: {key: round(value, 3) for key, value in getattr(figures, name).items()}
-            for name in parts
-        },
-        "machine_load": round(os.getloadavg()[0], 2),
-    }
+    return {"lines": LINES, **plain(figures), "machine_load": round(os.getloadavg()[0], 2)}

@@ -25,7 +25,6 @@ import resource
 import shutil
 import socket
 import struct
-import subprocess
 import sys
 import tempfile
 import threading
@@ -45,7 +44,9 @@ from logweir.replication.tank.wire.messages import Create, Fetch, FetchPart, Pub
 from logweir.replication.topic.bundle import Message, encode_bundle, encode_varint
 from logweir.replication.topic.store import StoredTopics
 from logweir.store import open as open_store
-from logweir.tools.bench.harness import Case, Result, compare
+from logweir.tools.bench.child import Child, python
+from logweir.tools.bench.harness import Case, Result, compare, plain
+from logweir.tools.bench.servers import Server
 
 __all__ = [
     "FETCH_BYTES",
@@ -78,17 +79,17 @@ _FRAME: Final = struct.Struct("<BI")
 class TankFigures:
     """What was measured. The first of each list of results is the raw machine.
 
-    `fetch_small`: of bundles of one message; `cpu`: processor time of the raw machine over that of
-    the broker, for the same bytes, both in the serving process; `lone_cpu_us`, by durability: of
-    the broker for a bundle of one message, with the system's work of a sync; `latency_ms`: by
-    durability.
+    `fetch_small`: of bundles of one message; `cpu_ratio`: processor time of the raw machine over
+    that of the broker, for the same bytes, both in the serving process; `lone_cpu_us`, by
+    durability: of the broker for a bundle of one message, with the system's work of a sync;
+    `latency_ms`: by durability.
     """
 
     fetch: list[Result]
     fetch_small: list[Result]
     publish_write: list[Result]
     publish_fsync: list[Result]
-    cpu: dict[str, float]
+    cpu_ratio: dict[str, float]
     lone_cpu_us: dict[str, float]
     latency_ms: dict[str, dict[str, float]]
     waiting: dict[str, float]
@@ -191,56 +192,28 @@ class _Peer:
 
 
 @contextmanager
-def _server(directory: Path, durability: str) -> Iterator[tuple[int, int, int]]:
+def _server(directory: Path, durability: str) -> Iterator[Server]:
+    """With the ports of the broker, of the file and of the sink."""
     directory.mkdir(parents=True, exist_ok=True)
-    code = "import sys; from logweir.tools.bench.tank import serve; serve(*sys.argv[1:])"
-    command = [sys.executable, "-P", "-c", code, str(directory), durability]
-    process = subprocess.Popen(  # noqa: S603 - ourselves
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        tank, file, sink = map(int, process.stdout.readline().split())
-        _Server.pid = process.pid
-        yield tank, file, sink
-    finally:
-        process.stdin.close()
-        process.stdout.close()
-        process.wait(30)
-
-
-class _Server:
-    """The process that serves, for what is read of it in /proc."""
-
-    pid = 0
-
-    @classmethod
-    def memory_bytes(cls) -> int:
-        """Its resident memory."""
-        with open(f"/proc/{cls.pid}/statm") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-
-    @classmethod
-    def cpu_seconds(cls) -> float:
-        """Its processor time, of all its threads."""
-        threads = Path(f"/proc/{cls.pid}/task").glob("*/schedstat")
-        return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
+    code = f"import sys; from {__name__} import serve; serve(*sys.argv[1:])"
+    with Child(python(code, directory, durability)) as child:
+        yield Server(tuple(map(int, child.told().split())), child.pid)
 
 
 class _Spent:
     """Processor time of the serving process, by case."""
 
-    def __init__(self) -> None:
+    def __init__(self, server: Server) -> None:
+        self._server = server
         self._seconds: dict[str, float] = {}
 
     def case(self, name: str, run: Callable[[], float], units: int) -> Case:
         """A case whose processor time is added up."""
 
         def timed() -> float:
-            before = _Server.cpu_seconds()
+            before = self._server.cpu_seconds()
             seconds = run()
-            spent = self._seconds.get(name, 0.0) + _Server.cpu_seconds() - before
+            spent = self._seconds.get(name, 0.0) + self._server.cpu_seconds() - before
             self._seconds[name] = spent
             return seconds
 
@@ -334,9 +307,9 @@ def _publishing(
     data = _bundle()
     frame = _publish_frame(data)
     count = PUBLISHED[durability]
-    spent = _Spent()
-    with _server(directory, durability) as (tank, _, sink):
-        peer, other = _topic(tank), _Peer(sink)
+    with _server(directory, durability) as server:
+        tank, _, sink = server.ports
+        peer, other, spent = _topic(tank), _Peer(sink), _Spent(server)
 
         def write(times: int) -> float:
             if durability == "fsync":
@@ -346,7 +319,7 @@ def _publishing(
         write(_WARM_BUNDLES)
         _publish(peer, [frame] * _WARM_BUNDLES)
         latency_ms = _latency(tank, peer)  # before much is written that the system has to store
-        lone_cpu_us = _lone_cpu_us(peer)
+        lone_cpu_us = _lone_cpu_us(server, peer)
         name = "write+fdatasync" if durability == "fsync" else "loopback+write"
         raw = spent.case(name, lambda: write(count), count)
         ours = spent.case("publish", lambda: _publish(peer, [frame] * count), count)
@@ -366,9 +339,9 @@ def _fetching(
     framed = encode_varint(len(data)) + data
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "raw").write_bytes(framed * bundles)
-    spent = _Spent()
-    with _server(directory, "write") as (tank, file, _):
-        peer, other = _topic(tank), _Peer(file)
+    with _server(directory, "write") as server:
+        tank, file, _ = server.ports
+        peer, other, spent = _topic(tank), _Peer(file), _Spent(server)
         together = min(bundles // BUNDLES, 200)
         _publish(peer, [_publish_frame(data, together)] * (bundles // together))
         size = len(framed) * bundles
@@ -381,7 +354,7 @@ def _fetching(
             ),
         ]
         results = compare(cases, rounds=rounds, progress=progress)
-        waiting = _waiting(tank) if messages == MESSAGES else {}
+        waiting = _waiting(server) if messages == MESSAGES else {}
         peer.socket.close()
         other.socket.close()
     shutil.rmtree(directory)
@@ -392,14 +365,14 @@ def _lone_frame() -> bytes:
     return _publish_frame(encode_bundle([Message(0, 1, None, os.urandom(MESSAGE_BYTES))]))
 
 
-def _lone_cpu_us(peer: _Peer, count: int = 1000) -> float:
+def _lone_cpu_us(server: Server, peer: _Peer, count: int = 1000) -> float:
     """Publish single messages, one at a time: the broker's processor time for each."""
     frame = _lone_frame()
-    before = _Server.cpu_seconds()
+    before = server.cpu_seconds()
     for _ in range(count):
         peer.socket.sendall(frame)
         peer.frame()
-    return (_Server.cpu_seconds() - before) / count * 1e6
+    return (server.cpu_seconds() - before) / count * 1e6
 
 
 def _latency(port: int, publisher: _Peer, count: int = 1000) -> dict[str, float]:
@@ -423,25 +396,25 @@ def _latency(port: int, publisher: _Peer, count: int = 1000) -> dict[str, float]
     return {"p50": took[count // 2], "p99": took[count * 99 // 100], "max": took[-1]}
 
 
-def _waiting(port: int) -> dict[str, float]:
+def _waiting(server: Server) -> dict[str, float]:
     """Connections that wait for the next message."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     count = min(WAITING, hard - 200)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    before = _Server.memory_bytes()
+    before = server.resident_bytes()
     part = FetchPart("bench", 0, 2**64 - 1, 1 << 20)
     fetch = encode_request(Fetch(1, (("bench", (part,)),), max_wait_ms=3_600_000))
     peers = []
     for _ in range(count):
-        peer = socket.create_connection(("127.0.0.1", port))
+        peer = socket.create_connection(("127.0.0.1", server.port))
         peer.recv(_FRAME.size, socket.MSG_WAITALL)
         peer.sendall(fetch)
         peers.append(peer)
     time.sleep(1)  # the last ones are taken
-    memory = _Server.memory_bytes() - before
-    cpu = _Server.cpu_seconds()
+    memory = server.resident_bytes() - before
+    cpu = server.cpu_seconds()
     time.sleep(5)  # what waiting costs is measured over this time
-    cpu = _Server.cpu_seconds() - cpu
+    cpu = server.cpu_seconds() - cpu
     for peer in peers:
         peer.close()
     return {"connections": count, "memory_mib": memory / 2**20, "cpu_seconds_in_5": cpu}
@@ -476,10 +449,6 @@ def run_tank(
         )
 
 
-def _rounded(values: dict[str, float]) -> dict[str, float]:
-    return {key: round(value, 3) for key, value in values.items()}
-
-
 def to_json(figures: TankFigures) -> dict[str, Any]:
     """For `--json`."""
     return {
@@ -489,12 +458,5 @@ def to_json(figures: TankFigures) -> dict[str, Any]:
         "bundles_published": PUBLISHED,
         "bundles_fetched": BUNDLES * FETCHES,
         "fetch_bytes": FETCH_BYTES,
-        "fetch": [each.to_json() for each in figures.fetch],
-        "fetch_small": [each.to_json() for each in figures.fetch_small],
-        "publish_write": [each.to_json() for each in figures.publish_write],
-        "publish_fsync": [each.to_json() for each in figures.publish_fsync],
-        "cpu_ratio": _rounded(figures.cpu),
-        "lone_cpu_us": _rounded(figures.lone_cpu_us),
-        "latency_ms": {mode: _rounded(each) for mode, each in figures.latency_ms.items()},
-        "waiting": _rounded(figures.waiting),
+        **plain(figures),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from logweir.errors import ConfigError
-from logweir.tools.bench.harness import Result
+from logweir.tools.bench.harness import Result, plain
 from logweir.tools.cli.output import Output, human_bytes
 from logweir.wal import crc32c, kernel
 
@@ -53,19 +54,23 @@ _SUSTAINED_ROWS: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """The options that not every suite has."""
+    """What was asked for. `given_rows`: None for as many as the suite is made for."""
 
+    suite: Suite
     rounds: int
-    rows: int | None
+    given_rows: int | None
     durability: str
+    minutes: float
+    compress: bool
     cells: str | None
     plot: Path | None
     page: Path | None
 
-    def check(self, suite: Suite) -> None:
+    def check(self) -> None:
         """Raises `ConfigError` for what cannot be, before anything is measured."""
         from logweir.tools.bench import fairpage, report
 
+        suite = self.suite
         given = {"--cells": self.cells, "--plot": self.plot, "--page": self.page}
         for name, value in given.items():
             if value is None or suite is Suite.STATEMENTS:
@@ -74,7 +79,7 @@ class _Chosen:
                 raise ConfigError(
                     name, f"`bench {suite.value}` has no cells", hint="it is for `bench statements`"
                 )
-        if suite is not Suite.STATEMENTS and (self.rows or _ROWS) < _ROWS_MIN:
+        if suite is not Suite.STATEMENTS and self.rows < _ROWS_MIN:
             raise ConfigError(
                 "--rows", f"{self.rows} rows are too few", hint=f"{_ROWS_MIN} at least"
             )
@@ -83,10 +88,11 @@ class _Chosen:
         if self.page is not None:
             (fairpage if suite is Suite.FAIR else report).check_page(self.page)
 
-    def rows_of(self, suite: Suite) -> int:
+    @property
+    def rows(self) -> int:
         """As given, or what the suite is made for."""
         made_for = {Suite.STATEMENTS: _STATEMENT_ROWS, Suite.SUSTAINED: _SUSTAINED_ROWS}
-        return self.rows or made_for.get(suite, _ROWS)
+        return self.given_rows or made_for.get(self.suite, _ROWS)
 
 
 def command(
@@ -149,39 +155,11 @@ def command(
     Tarantool, embedded next to SQLite, and buckets next to memcached. The worst cells are named
     last. See docs/benchmarks.md.
     """
-    chosen = _Chosen(rounds, rows, durability.value, cells, plot, page)
-    chosen.check(suite)
-    rows = chosen.rows_of(suite)
+    chosen = _Chosen(suite, rounds, rows, durability.value, minutes, compress, cells, plot, page)
+    chosen.check()
     with tempfile.TemporaryDirectory(prefix="logweir-bench-", dir=directory) as folder:
         _machine(out)
-        if suite is Suite.APPEND:
-            _append(out, Path(folder), durability.value, rounds)
-        elif suite is Suite.SCAN:
-            _scan(out, Path(folder), rows, compress, rounds)
-        elif suite is Suite.TANK:
-            _tank(out, Path(folder), rounds)
-        elif suite is Suite.MEMCACHED:
-            _memcached(out, Path(folder), rounds)
-        elif suite is Suite.SYNAPSE:
-            _synapse(out, Path(folder), rounds)
-        elif suite is Suite.SPARK:
-            _spark(out, Path(folder), rows, rounds)
-        elif suite is Suite.GREENSTACK:
-            _greenstack(out, Path(folder), rounds)
-        elif suite is Suite.FAIR:
-            _fair(out, Path(folder), chosen)
-        elif suite is Suite.SUSTAINED:
-            _sustained(out, Path(folder), durability.value, minutes, rows)
-        elif suite is Suite.RECOVER:
-            _recover(out, Path(folder), rows, rounds)
-        elif suite is Suite.STATEMENTS:
-            _statements(out, Path(folder), chosen)
-        elif suite is Suite.FOLLOW:
-            _follow(out, Path(folder), durability.value, rounds)
-        elif suite is Suite.JOIN:
-            _join(out, Path(folder), rows, rounds)
-        else:
-            _relay(out, Path(folder), rows, rounds)
+        _RUNS[suite](out, Path(folder), chosen)
     return 0
 
 
@@ -190,29 +168,31 @@ def _machine(out: Output) -> None:
     out.message(f"kernel {what}, CRC-32C by {crc32c.SOURCE}")
 
 
-def _append(out: Output, folder: Path, durability: str, rounds: int) -> None:
+def _append(out: Output, folder: Path, chosen: _Chosen) -> None:
     from logweir.tools.bench.append import BATCHES, run_append
 
     with out.progress("Appending", len(BATCHES)) as progress:
-        measured = run_append(folder, durability=durability, rounds=rounds)
+        measured = run_append(folder, durability=chosen.durability, rounds=chosen.rounds)
         for done, (batch, size, results) in enumerate(measured, 1):
             progress(done)
-            title = {"batch_rows": batch, "payload_bytes": size, "durability": durability}
+            title: dict[str, Any] = {"batch_rows": batch, "payload_bytes": size}
+            title["durability"] = chosen.durability
             _show(out, "append", title, "rows/s", results)
 
 
-def _scan(out: Output, folder: Path, rows: int, compress: bool, rounds: int) -> None:
+def _scan(out: Output, folder: Path, chosen: _Chosen) -> None:
     from logweir.tools.bench.scan import run_scan
 
-    size, results = run_scan(folder, rows=rows, compress=compress, rounds=rounds)
+    rows, compress = chosen.rows, chosen.compress
+    size, results = run_scan(folder, rows=rows, compress=compress, rounds=chosen.rounds)
     blocks = "zstd, 128 KiB before compression" if compress else "plain, 128 KiB"
     _show(out, "scan", {"rows": rows, "file_bytes": size, "blocks": blocks}, "rows/s", results)
 
 
-def _tank(out: Output, folder: Path, rounds: int) -> None:
+def _tank(out: Output, folder: Path, chosen: _Chosen) -> None:
     from logweir.tools.bench import tank
 
-    figures = tank.run_tank(folder, rounds=rounds)
+    figures = tank.run_tank(folder, rounds=chosen.rounds)
     if out.as_json:
         out.json({"suite": "tank", **tank.to_json(figures)})
         return
@@ -223,7 +203,7 @@ def _tank(out: Output, folder: Path, rounds: int) -> None:
     for mode, results in (("write", figures.publish_write), ("fsync", figures.publish_fsync)):
         batch = {**title, "in_flight": tank.IN_FLIGHT, "durability": mode}
         _show(out, "publish", batch, "bundles/s", results)
-    for name, ratio in figures.cpu.items():
+    for name, ratio in figures.cpu_ratio.items():
         out.line(f"processor time of the raw machine over ours, {name}: {ratio:.2f}")
     for mode, cpu_us in figures.lone_cpu_us.items():
         out.line(
@@ -238,12 +218,12 @@ def _tank(out: Output, folder: Path, rounds: int) -> None:
     out.line(f"fetches that wait: {told}")
 
 
-def _memcached(out: Output, folder: Path, rounds: int) -> None:
+def _memcached(out: Output, folder: Path, chosen: _Chosen) -> None:
     from logweir.tools.bench import memcached
 
-    figures = memcached.run_memcached(folder, rounds=rounds)
+    figures = memcached.run_memcached(folder, rounds=chosen.rounds)
     if out.as_json:
-        out.json({"suite": "memcached", **memcached.to_json(figures)})
+        out.json({"suite": "memcached", **plain(figures)})
         return
     out.line(f"baseline: {figures.baseline}, which keeps nothing; load {os.getloadavg()[0]:.1f}")
     title = {"items": memcached.ITEMS, "value_bytes": memcached.VALUE_BYTES, "connections": 1}
@@ -262,10 +242,10 @@ def _memcached(out: Output, folder: Path, rounds: int) -> None:
     out.line(f"{memcached.FOLLOWERS} followers, {told}, memory of the server: {shown}")
 
 
-def _synapse(out: Output, folder: Path, rounds: int) -> None:
+def _synapse(out: Output, folder: Path, chosen: _Chosen) -> None:
     from logweir.tools.bench import synapse
 
-    figures = synapse.run_synapse(folder, rounds=rounds)
+    figures = synapse.run_synapse(folder, rounds=chosen.rounds)
     if out.as_json:
         out.json({"suite": "synapse", **synapse.to_json(figures)})
         return
@@ -273,7 +253,7 @@ def _synapse(out: Output, folder: Path, rounds: int) -> None:
     _show(out, "ingest", title, "rows/s", figures.ingest)
     _show(out, "serve", title, "lines/s", figures.serve)
     for number, results in figures.relay.items():
-        cpu = f"{figures.relay_cpu[number]:.2f}"
+        cpu = f"{figures.relay_cpu_us_per_line[number]:.2f}"
         more = {"durability": "fsync", "server_cpu_us_per_line": cpu}
         _show(out, f"relay to {number}", more, "lines/s", results)
     for name in ("ingest_cpu", "serve_cpu", "latency_ms", "followers", "stuck"):
@@ -281,10 +261,10 @@ def _synapse(out: Output, folder: Path, rounds: int) -> None:
         out.line(f"{name}: " + ", ".join(f"{key} {value:.2f}" for key, value in values.items()))
 
 
-def _spark(out: Output, folder: Path, rows: int, rounds: int) -> None:
+def _spark(out: Output, folder: Path, chosen: _Chosen) -> None:
     from logweir.tools.bench.spark import measure_spark
 
-    for figure in measure_spark(folder, rows=rows, rounds=rounds):
+    for figure in measure_spark(folder, rows=chosen.rows, rounds=chosen.rounds):
         if out.as_json:
             out.json({"suite": "spark", **figure.to_json()})
         else:
@@ -292,12 +272,12 @@ def _spark(out: Output, folder: Path, rows: int, rounds: int) -> None:
         sys.stdout.flush()
 
 
-def _greenstack(out: Output, folder: Path, rounds: int) -> None:
+def _greenstack(out: Output, folder: Path, chosen: _Chosen) -> None:
     from logweir.tools.bench import greenstack
 
-    figures = greenstack.run_greenstack(folder, rounds=rounds)
+    figures = greenstack.run_greenstack(folder, rounds=chosen.rounds)
     if out.as_json:
-        out.json({"suite": "greenstack", **greenstack.to_json(figures)})
+        out.json({"suite": "greenstack", **plain(figures)})
         return
     title = {"requests": greenstack.REQUESTS, "value_bytes": len(greenstack.VALUE)}
     _show(out, "replace", title, "requests/s", figures.replace)
@@ -335,13 +315,16 @@ def _fair(out: Output, folder: Path, chosen: _Chosen) -> None:
         fairpage.write_page(chosen.page, waits)
 
 
-def _sustained(out: Output, folder: Path, durability: str, minutes: float, rows: int) -> None:
+def _sustained(out: Output, folder: Path, chosen: _Chosen) -> None:
     from logweir.tools.bench import sustained
 
+    durability, rows = chosen.durability, chosen.rows
     samples: list[sustained.Sample] = []
     beside: list[sustained.Beside] = []
     title = {"suite": "sustained", "durability": durability, "rows": rows}
-    for one in sustained.run_sustained(folder, minutes=minutes, durability=durability, rows=rows):
+    for one in sustained.run_sustained(
+        folder, minutes=chosen.minutes, durability=durability, rows=rows
+    ):
         if isinstance(one, sustained.Reopened):
             _grown(out, title, sustained.growth(samples), one)
             continue
@@ -354,7 +337,7 @@ def _sustained(out: Output, folder: Path, durability: str, minutes: float, rows:
             sizes = {"layers": one.layers_bytes, "state": one.state_bytes, "log": one.log_bytes}
             sizes["memory"] = one.memory_bytes
         if out.as_json:
-            out.json({**title, "server": "tarantool" if is_beside else "logweir", **one.to_json()})
+            out.json({**title, "server": "tarantool" if is_beside else "logweir", **plain(one)})
         else:
             shown = ", ".join(f"{name} {human_bytes(size)}" for name, size in sizes.items())
             pause = f"{'Tarantool, ' if is_beside else ''}pause {1000 * one.pause:.0f} ms"
@@ -362,7 +345,7 @@ def _sustained(out: Output, folder: Path, durability: str, minutes: float, rows:
         out.flush()
     if ratio := sustained.against(samples, beside):
         if out.as_json:
-            out.json({**title, "against": {name: round(one, 3) for name, one in ratio.items()}})
+            out.json({**title, "against": plain(ratio)})
             return
         rates = f"{ratio['rate']:,.0f} updates/s, Tarantool {ratio['tarantool_rate']:,.0f}"
         pauses = f"{1000 * ratio['pause']:.0f} ms and {1000 * ratio['tarantool_pause']:.0f} ms"
@@ -373,8 +356,7 @@ def _sustained(out: Output, folder: Path, durability: str, minutes: float, rows:
 def _grown(out: Output, title: dict[str, Any], grown: dict[str, float], reopened: Any) -> None:
     """`reopened`: of `sustained.Reopened`."""
     if out.as_json:
-        told_last = {"growth": {k: round(v, 3) for k, v in grown.items()}}
-        out.json({**title, **told_last, "reopened": reopened.to_json()})
+        out.json({**title, "growth": plain(grown), "reopened": plain(reopened)})
         return
     if grown:
         rate = grown.pop("rate")
@@ -387,10 +369,11 @@ def _grown(out: Output, title: dict[str, Any], grown: dict[str, float], reopened
     out.line(f"opened after SIGKILL in {reopened.seconds:.2f} s, {spent}")
 
 
-def _recover(out: Output, folder: Path, rows: int, rounds: int) -> None:
+def _recover(out: Output, folder: Path, chosen: _Chosen) -> None:
     from logweir.tools.bench.recover import run_recover
 
-    size, results = run_recover(folder, rows=rows, rounds=rounds)
+    rows = chosen.rows
+    size, results = run_recover(folder, rows=rows, rounds=chosen.rounds)
     _show(out, "recover", {"rows": rows, "log_bytes": size}, "openings/s", results)
 
 
@@ -403,7 +386,7 @@ def _statements(out: Output, folder: Path, chosen: _Chosen) -> None:
     peers: set[str] = set()
     for figure in run_statements(
         folder,
-        rows=chosen.rows_of(Suite.STATEMENTS),
+        rows=chosen.rows,
         rounds=chosen.rounds,
         durability=chosen.durability,
         cells=chosen.cells or "*",
@@ -434,24 +417,25 @@ def _statements(out: Output, folder: Path, chosen: _Chosen) -> None:
         report.write_page(chosen.page, figures)
 
 
-def _join(out: Output, folder: Path, rows: int, rounds: int) -> None:
+def _join(out: Output, folder: Path, chosen: _Chosen) -> None:
     from logweir.tools.bench.serve import run_join
 
-    _show(out, "join", {"rows": rows}, "rows/s", run_join(folder, rows=rows, rounds=rounds))
+    results = run_join(folder, rows=chosen.rows, rounds=chosen.rounds)
+    _show(out, "join", {"rows": chosen.rows}, "rows/s", results)
 
 
-def _relay(out: Output, folder: Path, rows: int, rounds: int) -> None:
+def _relay(out: Output, folder: Path, chosen: _Chosen) -> None:
     from logweir.tools.bench.serve import run_relay
 
-    size, results = run_relay(folder, rows=rows, rounds=rounds)
-    _show(out, "relay", {"rows": rows, "packet_bytes": size}, "bytes/s", results)
+    size, results = run_relay(folder, rows=chosen.rows, rounds=chosen.rounds)
+    _show(out, "relay", {"rows": chosen.rows, "packet_bytes": size}, "bytes/s", results)
 
 
-def _follow(out: Output, folder: Path, durability: str, rounds: int) -> None:
+def _follow(out: Output, folder: Path, chosen: _Chosen) -> None:
     from logweir.tools.bench.following import RATE_ROWS
     from logweir.tools.bench.serve import run_follow
 
-    for name, figures in run_follow(folder, durability=durability, rounds=rounds):
+    for name, figures in run_follow(folder, durability=chosen.durability, rounds=chosen.rounds):
         if out.as_json:
             told = {"latency_ms": figures.latency_ms, "memory_bytes": figures.memory}
             out.json({"suite": "follow", "case": name, "rows_per_second": RATE_ROWS, **told})
@@ -488,3 +472,22 @@ def _show(out: Output, suite: str, title: dict[str, Any], unit: str, results: li
         right=(unit, "ratio"),
     )
     out.line("")
+
+
+_RUNS: Final[dict[Suite, Callable[[Output, Path, _Chosen], None]]] = {
+    Suite.APPEND: _append,
+    Suite.SCAN: _scan,
+    Suite.RECOVER: _recover,
+    Suite.TANK: _tank,
+    Suite.STATEMENTS: _statements,
+    Suite.JOIN: _join,
+    Suite.RELAY: _relay,
+    Suite.FOLLOW: _follow,
+    Suite.MEMCACHED: _memcached,
+    Suite.SYNAPSE: _synapse,
+    Suite.SPARK: _spark,
+    Suite.GREENSTACK: _greenstack,
+    Suite.FAIR: _fair,
+    Suite.SUSTAINED: _sustained,
+}
+"""What measures each of them, and shows what was measured."""
