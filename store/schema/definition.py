@@ -1,7 +1,7 @@
 """What a space is: its fields, index parts, indexes, collations, sequences. Values only; no I/O.
 
-These stand in rows of Tarantool's system spaces; `logweir.store.schema.decode` reads them from
-there and `to_tuple` writes them back:
+These stand in rows of Tarantool's system spaces, from where `logweir.store.schema.decode` reads
+them:
 
 ======  ===============  =======================================================================
 space   holds            tuple
@@ -120,10 +120,6 @@ class CollationDef:
         options = sorted((option, value.upper()) for option, value in self.options)
         return (self.kind, self.locale, tuple(options))
 
-    def to_tuple(self) -> list[Any]:
-        """The row of `_collation`."""
-        return [self.id, self.name, self.owner, self.kind, self.locale, dict(self.options)]
-
 
 @dataclass(frozen=True, slots=True)
 class FieldDef:
@@ -197,21 +193,6 @@ class PartDef:
             return None
         return self.collation.rule
 
-    def to_map(self) -> dict[str, Any]:
-        """The part as it stands in an `_index` row."""
-        out: dict[str, Any] = {"field": self.field_no, "type": self.type.label}
-        if self.collation is not None:
-            out["collation"] = self.collation.id
-        if self.is_nullable:
-            out["is_nullable"] = True
-        if self.path is not None:
-            out["path"] = self.path
-        if self.sort_order != "asc":
-            out["sort_order"] = self.sort_order
-        if self.nullable_action not in ("none", "default"):
-            out["nullable_action"] = self.nullable_action
-        return out
-
 
 @dataclass(frozen=True)
 class IndexDef:
@@ -280,12 +261,6 @@ class IndexDef:
                 return own.order is not None and own.order != part.order
         return True
 
-    def to_tuple(self) -> list[Any]:
-        """The row of `_index`."""
-        options: dict[str, Any] = {"unique": self.is_unique, **dict(self.options)}
-        parts = [part.to_map() for part in self.parts]
-        return [self.space_id, self.id, self.name, self.type.name.lower(), options, parts]
-
 
 @dataclass(frozen=True, slots=True)
 class SequenceDef:
@@ -301,13 +276,6 @@ class SequenceDef:
     cache: int
     cycle: bool
 
-    def to_tuple(self) -> list[Any]:
-        """The row of `_sequence`."""
-        return [
-            *(self.id, self.owner, self.name, self.step, self.min),
-            *(self.max, self.start, self.cache, self.cycle),
-        ]
-
 
 @dataclass(frozen=True, slots=True)
 class SequenceUse:
@@ -318,13 +286,6 @@ class SequenceUse:
     is_generated: bool
     field_no: int
     path: str | None = None
-
-    def to_tuple(self) -> list[Any]:
-        """The row of `_space_sequence`."""
-        return [
-            *(self.space_id, self.sequence_id, self.is_generated),
-            *(self.field_no, self.path or ""),
-        ]
 
 
 def _is_topic(fields: tuple[FieldDef, ...]) -> bool:
@@ -420,20 +381,3 @@ class SpaceDef:
         ordered = sorted(indexes, key=lambda index: index.id)
         primary = ordered[0] if ordered and ordered[0].id == 0 else None
         return replace(self, indexes=tuple(one.with_primary(primary) for one in ordered))
-
-    def to_tuple(self) -> list[Any]:
-        """The row of `_space`."""
-        flags: dict[str, Any] = {
-            name: value
-            for name, value in (
-                ("group_id", self.group_id),
-                ("temporary", self.is_temporary),
-                ("view", self.is_view),
-                ("is_sync", self.is_sync),
-                ("sql", self.sql),
-            )
-            if value
-        }
-        fields = [one.to_map() for one in self.fields]
-        head = [self.id, self.owner, self.name, self.engine, self.field_count]
-        return [*head, {**flags, **dict(self.options)}, fields]

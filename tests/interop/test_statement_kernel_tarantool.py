@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("logweir.store.engine.statementkernel")
 
 from support.compiled import ALL, Compiled, Outcome
+from support.definitions import row_of
 from support.statements import TarantoolDice
 
 from interop.realtarantool import RealTarantool
@@ -57,8 +58,8 @@ def answer(request: Request, outcome: Outcome) -> bytes | int | None:
 def define(box: RealTarantool, spaces: list[SpaceDef]) -> None:
     drop = "for _, i in ipairs(...) do if box.space[i] then box.space[i]:drop() end end"
     box.eval(drop, [[space.id for space in spaces]])
-    rows = [("insert", 280, pack(space.to_tuple())) for space in spaces]
-    rows += [("insert", 288, pack(index.to_tuple())) for space in spaces for index in space.indexes]
+    rows = [("insert", 280, pack(row_of(space))) for space in spaces]
+    rows += [("insert", 288, pack(row_of(index))) for space in spaces for index in space.indexes]
     for row, found in zip(rows, box.dml(rows), strict=True):
         assert isinstance(found, bytes), (row, found)
 

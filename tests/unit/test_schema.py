@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from samples import sample
+from support.definitions import row_of
 
 from logweir.errors import RequestError
 from logweir.store.schema import schema as schema_module
@@ -95,11 +96,11 @@ def test_a_snapshot_makes_the_schema_it_was_written_from() -> None:
         if body["space_id"] == 280:
             for one in given[6]:
                 one["type"] = spelt_anew.get(one.get("type", "any"), one.get("type", "any"))
-            assert made.space(given[0]).to_tuple() == given
+            assert row_of(made.space(given[0])) == given
         elif body["space_id"] == 288:
             index = made.space(given[0]).index(given[1])
             assert index is not None
-            written = index.to_tuple()
+            written = row_of(index)
             if given[5] and isinstance(given[5][0], list):
                 pairs = [[part["field"], part["type"]] for part in written[5]]
                 assert pairs == [[part[0], part[1].lower()] for part in given[5]]
@@ -107,13 +108,13 @@ def test_a_snapshot_makes_the_schema_it_was_written_from() -> None:
             given[3] = given[3].lower()
             assert written == given
         elif body["space_id"] == 276:
-            assert made.collations[given[0]].to_tuple() == given
+            assert row_of(made.collations[given[0]]) == given
         elif body["space_id"] == 284:
-            assert made.sequence(given[0]).to_tuple() == given
+            assert row_of(made.sequence(given[0])) == given
         elif body["space_id"] == 340:
             use = made.space(given[0]).sequence
             assert use is not None
-            assert use.to_tuple() == given
+            assert row_of(use) == given
     assert len(made) == sample("02-spaces").summary["spaces"]["_space"]
 
 
@@ -357,7 +358,7 @@ def test_sequences_hold_the_primary_key(schema: Schema) -> None:
     apply(schema, 340, None, use)
     held = schema.space("t").sequence
     assert held is not None
-    assert held.to_tuple() == use
+    assert row_of(held) == use
     apply(schema, 288, SECONDARY, None)
     assert refusal(schema, 288, PRIMARY, None)[0] == 12
     moved = [512, 0, "p", "tree", FLAGS, [[1, "unsigned"]]]
@@ -482,9 +483,9 @@ def test_definitions_written_here_are_read_back() -> None:
             ),
         )
     )
-    apply(schema, 280, None, space.to_tuple())
+    apply(schema, 280, None, row_of(space))
     for index in space.indexes:
-        apply(schema, 288, None, index.to_tuple())
+        apply(schema, 288, None, row_of(index))
     assert schema.space("made") == space
     read = schema.space("made").index("n")
     assert read is not None

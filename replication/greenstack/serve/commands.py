@@ -71,7 +71,6 @@ from logweir.replication.greenstack.wire.messages import (
 )
 
 __all__ = [
-    "STORE_OPCODES",
     "Answer",
     "Executor",
     "Failed",
@@ -80,9 +79,6 @@ __all__ = [
     "item_of",
     "told",
 ]
-
-STORE_OPCODES: Final = frozenset((Opcode.MUTATION, Opcode.GET, Opcode.REMOVE))
-"""Requests that are run on a bucket."""
 
 _KINDS: Final[dict[int, int]] = {
     Operation.ADD: ADD,
@@ -230,7 +226,7 @@ class Executor:
         self._lsn = lsn
 
     def execute(self, request: Frame) -> Answer:
-        """Run one request of `STORE_OPCODES`. Returns the status and payload of its answer."""
+        """Run a MUTATION, GET or REMOVE. Returns the status and payload of its answer."""
         try:
             vbucket = _vbucket_of(request)
             if request.opcode == Opcode.GET:
