@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Self, TypeVar, cast
 
 from logweir.errors import RemoteProtocolError
@@ -73,26 +74,12 @@ class ServerSpace:
         return self._runner.run(work)
 
     def _learn(self) -> None:
-        name = self._name
-        self._define(SystemSpace.COLLATION, 0, [])
-        self._define(SystemSpace.SPACE, _BY_NAME if isinstance(name, str) else 0, [name])
-        self._define(SystemSpace.INDEX, 0, [self.schema.space(name).id])
+        name, by_name = self._name, _BY_NAME if isinstance(self._name, str) else 0
+        learn = partial(_learn, self._client, self.schema)
+        self._run(learn(SystemSpace.COLLATION))
+        self._run(learn(SystemSpace.SPACE, by_name, [name]))
+        self._run(learn(SystemSpace.INDEX, 0, [self.schema.space(name).id]))
         self.space = self.schema.space(name)
-
-    def _define(self, source: SystemSpace, index_id: int, key: Row) -> None:
-        self._run(_learn(self._client, self.schema, source, index_id, key))
-
-    def _select(
-        self,
-        space_id: int,
-        index_id: int,
-        iterator: str,
-        key: Row,
-        limit: int = U32_MAX,
-        offset: int = 0,
-    ) -> list[Row]:
-        found = _selected(self._client, space_id, index_id, iterator, key, limit, offset)
-        return self._run(found)
 
     def execute(self, request: Request) -> Row | None:
         """Make one change. Returns the tuple that the server answers with, if any."""
@@ -126,18 +113,18 @@ class ServerSpace:
         """Tuples in the order of an index, in one answer. `iterator`: one of `ITERATORS`."""
         number = self.schema.index(self.space, index).id
         limit = U32_MAX if limit is None else min(limit, U32_MAX)
-        yield from self._select(
-            self.space.id, number, iterator, key or (), limit, min(offset, U32_MAX)
-        )
+        asked = self.space.id, number, iterator, key or (), limit, min(offset, U32_MAX)
+        yield from self._run(_selected(self._client, *asked))
 
     def rows(self) -> Iterator[Row]:
         """All tuples in the order of the primary key, page by page: not as of one position."""
         primary = self.schema.index(self.space, 0)
-        page = self._select(self.space.id, 0, "ALL", (), _PAGE_ROWS)
-        while page:
+        iterator, key = "ALL", list[Value]()
+        while page := self._run(
+            _selected(self._client, self.space.id, 0, iterator, key, _PAGE_ROWS)
+        ):
             yield from page
-            key = [part.value_in(page[-1]) for part in primary.parts]
-            page = self._select(self.space.id, 0, "GT", key, _PAGE_ROWS)
+            iterator, key = "GT", [part.value_in(page[-1]) for part in primary.parts]
 
 
 async def _selected(
