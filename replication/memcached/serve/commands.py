@@ -88,22 +88,9 @@ __all__ = [
     "simple_answer",
 ]
 
-_QUIET: Final = {
-    Opcode.GETQ: Opcode.GET,
-    Opcode.GETKQ: Opcode.GETK,
-    Opcode.SETQ: Opcode.SET,
-    Opcode.ADDQ: Opcode.ADD,
-    Opcode.REPLACEQ: Opcode.REPLACE,
-    Opcode.DELETEQ: Opcode.DELETE,
-    Opcode.INCREMENTQ: Opcode.INCREMENT,
-    Opcode.DECREMENTQ: Opcode.DECREMENT,
-    Opcode.QUITQ: Opcode.QUIT,
-    Opcode.FLUSHQ: Opcode.FLUSH,
-    Opcode.APPENDQ: Opcode.APPEND,
-    Opcode.PREPENDQ: Opcode.PREPEND,
-    Opcode.GATQ: Opcode.GAT,
-    Opcode.GATKQ: Opcode.GATK,
-}
+_QUIET: Final = {one: Opcode[one.name[:-1]] for one in Opcode if one.name.endswith("Q")}
+"""Quiet forms to the loud ones."""
+
 READS: Final = frozenset(
     (
         Opcode.GET,
@@ -123,12 +110,6 @@ READS: Final = frozenset(
 _WITH_EXPIRY: Final = frozenset((Opcode.GETM, Opcode.GATM, Opcode.GETR, Opcode.PEEKM))
 _WITH_KEY: Final = _WITH_EXPIRY | {Opcode.GETK, Opcode.GATK}
 _READING: Final = _WITH_KEY | {Opcode.GET, Opcode.GAT}
-_ITEMS: Final = (
-    *(Opcode.GET, Opcode.GETK, Opcode.SET, Opcode.ADD, Opcode.REPLACE, Opcode.DELETE),
-    *(Opcode.INCREMENT, Opcode.DECREMENT, Opcode.APPEND, Opcode.PREPEND),
-    *(Opcode.TOUCH, Opcode.GAT, Opcode.GATK),
-    *(*_WITH_EXPIRY, Opcode.INCREMENTM, Opcode.DECREMENTM, Opcode.MARKM, Opcode.SETM),
-)
 WON: Final = 4
 """Beside the marks of an item: this client is told to make another value."""
 
@@ -164,6 +145,7 @@ _SHAPES: Final = {
     Opcode.SETM: ((8,), True, True),
     Opcode.PEEKM: ((0,), True, False),
 }
+_ITEMS: Final = [opcode for opcode, (_, needs_key, _) in _SHAPES.items() if needs_key]
 
 
 def is_malformed(packet: Packet) -> bool:
