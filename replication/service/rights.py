@@ -23,6 +23,7 @@ from logweir.replication.service.access import (
     Privilege,
 )
 from logweir.replication.service.shared import Shared
+from logweir.replication.service.users import PRIVILEGES
 from logweir.replication.urls import Url, option_names
 
 __all__ = ["Choice", "Privilege", "Rights", "StoreUsers"]
@@ -53,15 +54,7 @@ class Choice:
         return not self._patterns or any(fnmatchcase(name, one) for one in self._patterns)
 
 
-_OPENS: Final = {
-    Privilege.READ: "read",
-    Privilege.WRITE: "write",
-    Privilege.EXECUTE: "execute",
-    Privilege.CREATE: "create",
-    Privilege.DROP: "drop",
-    Privilege.ALTER: "alter",
-    Privilege.TAKEOVER: "takeover",
-}
+_OPENS: Final = [one for one in PRIVILEGES if one not in ("session", "usage")]
 
 
 class StoreUsers:
@@ -89,7 +82,7 @@ class StoreUsers:
                 elif grant.object_id not in reached:
                     reached.add(int(grant.object_id))
                     ahead.append(int(grant.object_id))
-        return ", ".join(name for bit, name in _OPENS.items() if bits & bit)
+        return ", ".join(name for name in _OPENS if bits & PRIVILEGES[name])
 
 
 class Rights:

@@ -48,16 +48,11 @@ __all__ = [
 _USER: Final = "_user"
 _PRIV: Final = "_priv"
 
+_UNNAMED: Final = (
+    Privilege.INSERT | Privilege.UPDATE | Privilege.DELETE | Privilege.GRANT | Privilege.REVOKE
+)
 PRIVILEGES: Final = {
-    "read": Privilege.READ,
-    "write": Privilege.WRITE,
-    "execute": Privilege.EXECUTE,
-    "session": Privilege.SESSION,
-    "usage": Privilege.USAGE,
-    "create": Privilege.CREATE,
-    "drop": Privilege.DROP,
-    "alter": Privilege.ALTER,
-    "takeover": Privilege.TAKEOVER,
+    name.lower(): one for name, one in Privilege.__members__.items() if one not in _UNNAMED
 }
 OBJECT_SPACES: Final = {"space": "_space", "function": "_func", "sequence": "_sequence"}
 

@@ -65,23 +65,11 @@ class Privilege(IntFlag):
 
 
 _USAGE: Final = int(Privilege.USAGE)
+_DML: Final = Privilege.INSERT | Privilege.UPDATE | Privilege.DELETE
 _NAMES: Final = {
-    Privilege.READ: "Read",
-    Privilege.WRITE: "Write",
-    Privilege.EXECUTE: "Execute",
-    Privilege.SESSION: "Session",
-    Privilege.USAGE: "Usage",
-    Privilege.CREATE: "Create",
-    Privilege.DROP: "Drop",
-    Privilege.ALTER: "Alter",
-    Privilege.INSERT: "INSERT",
-    Privilege.UPDATE: "UPDATE",
-    Privilege.DELETE: "DELETE",
-    Privilege.GRANT: "Grant",
-    Privilege.REVOKE: "Revoke",
-    Privilege.TAKEOVER: "Takeover",
+    one: name if one in _DML else name.capitalize() for name, one in Privilege.__members__.items()
 }
-
+"""As errors tell them."""
 
 _SUPER: Final = int(
     Privilege.READ
