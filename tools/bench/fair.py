@@ -309,7 +309,7 @@ def _wait(server: Server, port: int, name: str, flooded: str, what: str) -> Wait
     return Waits(what, name, flooded, middle, late, max(waits), len(waits), rate, load)
 
 
-def run_waits(folder: Path, *, patterns: str = "*", peers: bool = True) -> Iterator[Waits]:
+def run_waits(folder: Path, *, patterns: str = "*") -> Iterator[Waits]:
     """Measure each flood, `PROTOCOL/NAME`, that fits one of the patterns, with the same protocol's
     question; first here, then the peer."""
     folder.mkdir()
@@ -331,7 +331,7 @@ def run_waits(folder: Path, *, patterns: str = "*", peers: bool = True) -> Itera
                 yield found
         shutil.rmtree(place)
         compared = [one for one in floods if one not in protocol.lacks]
-        if not peers or not protocol.peer or not compared:
+        if not protocol.peer or not compared:
             continue
         place = folder / f"{name} peer"
         with suppress(Unreachable, ConnectionError), _peer(protocol, place) as server:

@@ -54,18 +54,11 @@ class Result:
         }
 
 
-def compare(
-    cases: Sequence[Case], *, rounds: int, progress: Callable[[int], None] | None = None
-) -> list[Result]:
+def compare(cases: Sequence[Case], *, rounds: int) -> list[Result]:
     """Time all cases in turn, `rounds` times; the first case is the baseline."""
     results = [Result(case.name) for case in cases]
-    for number in range(rounds):
-        rates = []
-        for case in cases:
-            seconds = case.run()
-            rates.append(case.units / max(seconds, 1e-9))
-            if progress is not None:
-                progress(number * len(cases) + len(rates))
+    for _ in range(rounds):
+        rates = [case.units / max(case.run(), 1e-9) for case in cases]
         for result, rate in zip(results, rates, strict=True):
             result.rates.append(rate)
             result.ratios.append(rate / rates[0])

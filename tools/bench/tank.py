@@ -26,7 +26,6 @@ import shutil
 import socket
 import struct
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -301,9 +300,7 @@ class _Published:
     latency_ms: dict[str, float]
 
 
-def _publishing(
-    directory: Path, durability: str, rounds: int, progress: Callable[[int], None] | None
-) -> _Published:
+def _publishing(directory: Path, durability: str, rounds: int) -> _Published:
     data = _bundle()
     frame = _publish_frame(data)
     count = PUBLISHED[durability]
@@ -323,7 +320,7 @@ def _publishing(
         name = "write+fdatasync" if durability == "fsync" else "loopback+write"
         raw = spent.case(name, lambda: write(count), count)
         ours = spent.case("publish", lambda: _publish(peer, [frame] * count), count)
-        results = compare([raw, ours], rounds=rounds, progress=progress)
+        results = compare([raw, ours], rounds=rounds)
         peer.socket.close()
         other.socket.close()
     shutil.rmtree(directory)
@@ -331,7 +328,7 @@ def _publishing(
 
 
 def _fetching(
-    directory: Path, messages: int, times: int, rounds: int, progress: Callable[[int], None] | None
+    directory: Path, messages: int, times: int, rounds: int
 ) -> tuple[list[Result], float, dict[str, float]]:
     """Bundles of so many messages, all so many times in a round."""
     data = _bundle(messages)
@@ -353,7 +350,7 @@ def _fetching(
                 "fetch", lambda: _fetch_all(peer, messages, len(framed), times), size * times
             ),
         ]
-        results = compare(cases, rounds=rounds, progress=progress)
+        results = compare(cases, rounds=rounds)
         waiting = _waiting(server) if messages == MESSAGES else {}
         peer.socket.close()
         other.socket.close()
@@ -420,33 +417,26 @@ def _waiting(server: Server) -> dict[str, float]:
     return {"connections": count, "memory_mib": memory / 2**20, "cpu_seconds_in_5": cpu}
 
 
-def run_tank(
-    directory: Path | None = None,
-    *,
-    rounds: int = 5,
-    progress: Callable[[int], None] | None = None,
-) -> TankFigures:
-    """Measure everything. `directory`: on the disk to be measured; a temporary one unless given."""
-    with tempfile.TemporaryDirectory(dir=directory, prefix="tank-bench-") as name:
-        base = Path(name)
-        fetch, fetch_cpu, waiting = _fetching(base / "fetch", MESSAGES, FETCHES, rounds, progress)
-        small, small_cpu, _ = _fetching(base / "small", 1, _SMALL_FETCHES, rounds, progress)
-        write = _publishing(base / "write", "write", rounds, progress)
-        fsync = _publishing(base / "fsync", "fsync", rounds, progress)
-        return TankFigures(
-            fetch,
-            small,
-            write.results,
-            fsync.results,
-            {
-                "fetch": fetch_cpu,
-                "fetch, bundles of one message": small_cpu,
-                "publish, durability write": write.cpu,
-            },
-            {"write": write.lone_cpu_us, "fsync": fsync.lone_cpu_us},
-            {"write": write.latency_ms, "fsync": fsync.latency_ms},
-            waiting,
-        )
+def run_tank(directory: Path, *, rounds: int = 5) -> TankFigures:
+    """Measure everything. `directory`: on the disk to be measured."""
+    fetch, fetch_cpu, waiting = _fetching(directory / "fetch", MESSAGES, FETCHES, rounds)
+    small, small_cpu, _ = _fetching(directory / "small", 1, _SMALL_FETCHES, rounds)
+    write = _publishing(directory / "write", "write", rounds)
+    fsync = _publishing(directory / "fsync", "fsync", rounds)
+    return TankFigures(
+        fetch,
+        small,
+        write.results,
+        fsync.results,
+        {
+            "fetch": fetch_cpu,
+            "fetch, bundles of one message": small_cpu,
+            "publish, durability write": write.cpu,
+        },
+        {"write": write.lone_cpu_us, "fsync": fsync.lone_cpu_us},
+        {"write": write.latency_ms, "fsync": fsync.latency_ms},
+        waiting,
+    )
 
 
 def to_json(figures: TankFigures) -> dict[str, Any]:
