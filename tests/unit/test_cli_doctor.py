@@ -110,9 +110,15 @@ def test_clock_that_went_back(tmp_path: Path) -> None:
     assert "went back" in told["clock"][1]["found"]
 
 
+def leave_out(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if it could not be compiled."""
+    FINDER.find_spec(kernel)  # what the extension has is known once it is loaded
+    monkeypatch.setattr(FINDER, "_has", FINDER._has - {kernel})
+
+
 def test_kernels_that_are_missing_or_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """One without a compiled file is a note, a library that is missing a problem."""
-    monkeypatch.setattr(FINDER, "_has", FINDER._has - {"logweir.wal.crckernel"})
+    leave_out("logweir.wal.crckernel", monkeypatch)
     found = {one.check: one for one in surroundings.machine_findings(10)}["kernels"]
     assert (found.state, "wal.crckernel" in found.found) == ("note", True)
     monkeypatch.setattr(FINDER, "broken", "libnone.so.1: cannot open shared object file")
@@ -125,7 +131,7 @@ def test_kernels_of_a_wheel_are_told_though_it_has_no_sources(
 ) -> None:
     """Those that are Cython alone are left out where a header is missing, without a word."""
     monkeypatch.setattr(logweir, "__path__", [str(tmp_path)])
-    monkeypatch.setattr(FINDER, "_has", FINDER._has - {"logweir.store.state.lmdbkernel"})
+    leave_out("logweir.store.state.lmdbkernel", monkeypatch)
     found = {one.check: one for one in surroundings.machine_findings(10)}["kernels"]
     assert (found.state, "store.state.lmdbkernel" in found.found) == ("note", True)
 
