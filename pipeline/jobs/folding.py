@@ -24,11 +24,13 @@ from uuid import UUID
 import pyarrow as pa
 
 from logweir.errors import CorruptFile, PositionUnavailable, WalError
-from logweir.limits import PIPELINE_PART_BYTES
+from logweir.limits import PIPELINE_NARROW_BYTES, PIPELINE_PART_BYTES
 from logweir.pipeline.jobs.fold import Folder
 from logweir.pipeline.jobs.history import History
 from logweir.pipeline.jobs.keyed import SCAN_COLUMNS, FoldPlan, Keyer, keyer_of
 from logweir.pipeline.jobs.runs import (
+    LEAST_RUN_BYTES,
+    RUN_BYTES,
     RUN_DDL,
     RUN_ORDER,
     all_in_order,
@@ -97,6 +99,13 @@ class Prepared:
             len(self.splits) == self.plan.parts == self.history.segments == 1
             and self.size <= PIPELINE_PART_BYTES
         )
+
+    @property
+    def run_bytes(self) -> int:
+        """How large runs are: so that one of each stretch is no more than a part should have,
+        however large parts are; but not so small that each costs more than its rows."""
+        count = self.size // PIPELINE_NARROW_BYTES + len(self.splits)
+        return min(max(PIPELINE_PART_BYTES // count, LEAST_RUN_BYTES), RUN_BYTES)
 
 
 Look = Callable[[Sequence[Split], ScanOptions, Until], Found]
@@ -350,7 +359,7 @@ def keyed_rows(split: Split, options: ScanOptions, keyer: Keyer) -> Iterator[pa.
 
 def by_part(spark: SparkSession, prepared: Prepared, work: Work, ddl: str) -> DataFrame:
     """What `work` makes of the rows of each part that has some. `ddl`: the columns of that."""
-    text, options = prepared.plan.to_text(), prepared.options
+    text, options, run_bytes = prepared.plan.to_text(), prepared.options, prepared.run_bytes
 
     def fold_all(split: Split) -> Iterator[pa.RecordBatch]:
         ordered = [*stretches(keyed_rows(split, options, keyer_of(text)))]
@@ -362,13 +371,14 @@ def by_part(spark: SparkSession, prepared: Prepared, work: Work, ddl: str) -> Da
 
     def key(split: Split) -> Iterator[pa.RecordBatch]:
         keyer = keyer_of(text)
-        yield from runs(stretches(keyed_rows(split, options, keyer)), keyer.parted)
+        ordered = stretches(keyed_rows(split, options, keyer))
+        yield from runs(ordered, keyer.parted, run_bytes)
 
     def rekey(_: int, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         keyer = keyer_of(text)
         left = Folder(keyer.history, keyer.plan.files).fold(rows)
         again = chain.from_iterable(map(keyer.rekeyed, left))
-        yield from runs(stretches(again), keyer.parted)
+        yield from runs(stretches(again), keyer.parted, run_bytes)
 
     rows = per_item(spark, prepared.splits, key, RUN_DDL)
     rounds, parts = prepared.history.segments, prepared.plan.parts

@@ -7,7 +7,7 @@ and again loses most of its rows. What is left of a stretch stays, where that is
 be looked at with the rows behind it. What is left out is never looked at by the fold either, so
 the result, and what is refused, stay the same.
 
-Spark moves and sorts *runs*, not rows: one row of Spark's is some `RUN_BYTES` of neighbours of one
+Spark moves and sorts *runs*, not rows: one row of Spark's is up to `RUN_BYTES` of neighbours of one
 stretch, as the bytes of an Arrow batch, with the place of the first of them.
 
 ==========  ==========  ============================================================================
@@ -42,6 +42,7 @@ from logweir.wal.xrow import RowType
 
 __all__ = [
     "FULL",
+    "LEAST_RUN_BYTES",
     "RUN_BYTES",
     "RUN_DDL",
     "RUN_ORDER",
@@ -55,7 +56,10 @@ __all__ = [
 ]
 
 RUN_BYTES: Final = 128 * 1024
-"""Of rows in one run, unless one has more."""
+"""Of rows in one run at most, unless one has more."""
+
+LEAST_RUN_BYTES: Final = 4 * 1024
+"""And at least, unless few go to a part."""
 
 RUN_DDL: Final = (
     "part INT, level INT, space_id INT, key BINARY, file INT, position BIGINT, rows BINARY"
@@ -101,7 +105,7 @@ def stretches(
 def runs(
     ordered: Iterable[pa.RecordBatch],
     parted: Callable[[pa.RecordBatch], Numbers],
-    run_bytes: int = RUN_BYTES,
+    run_bytes: int,
 ) -> Iterator[pa.RecordBatch]:
     """Stretches as runs. `parted`: the part of each row of one."""
     for batch in ordered:

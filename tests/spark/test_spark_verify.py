@@ -80,21 +80,19 @@ def test_small_files_are_checked_in_one_task(spark: SparkSession, folder: Path) 
 
 
 def test_what_fits_into_one_task_is_not_shuffled(spark: SparkSession, folder: Path) -> None:
-    """States and counts of a small folder are made where it is read; in parts they are the same."""
+    """States and counts of a small folder are made where it is read; cut, they are the same."""
     jobs: dict[str, Callable[..., Any]] = {
         "state": lambda **o: pipeline.state(spark, folder, **o),
         "table": lambda **o: pipeline.table(spark, folder, "counts", **o),
-        "stats": lambda **_: pipeline.stats(spark, folder),
+        "stats": lambda **o: pipeline.stats(spark, folder, **o),
     }
     for name, job in jobs.items():
-        plan = job()._jdf.queryExecution().executedPlan().toString()
-        assert "Exchange" not in plan, name
-        whole, tasks = widest(spark, f"one task, {name}", lambda job=job: job().collect())  # type: ignore[misc]
+        whole, cut = job(), job(split_bytes=500)
+        plans = [one._jdf.queryExecution().executedPlan().toString() for one in (whole, cut)]
+        assert ["Exchange" in plan for plan in plans] == [False, True], name
+        rows, tasks = widest(spark, f"one task, {name}", whole.collect)
         assert tasks == [1], name
-        if name != "stats":
-            parts = job(parts=5)
-            assert "Exchange" in parts._jdf.queryExecution().executedPlan().toString()
-            assert sorted(map(str, parts.collect())) == sorted(map(str, whole))
+        assert sorted(map(str, cut.collect())) == sorted(map(str, rows)), name
 
 
 def test_one_large_file_is_many_tasks_of_every_job(spark: SparkSession, tmp_path: Path) -> None:

@@ -25,8 +25,10 @@ from logweir.errors import (
     PositionUnavailable,
     RequestError,
 )
+from logweir.limits import PIPELINE_NARROW_BYTES, PIPELINE_PART_BYTES
 from logweir.pipeline.jobs.folding import look_here, prepare
 from logweir.pipeline.jobs.keyed import FoldPlan, Keyer
+from logweir.pipeline.jobs.runs import LEAST_RUN_BYTES, RUN_BYTES
 from logweir.recovery import restore
 from logweir.store.schema import collation
 from logweir.store.schema.definition import IndexType
@@ -385,6 +387,20 @@ def test_parts_are_ranges_of_keys(folder: Path) -> None:
     assert len({one[:2] for one in ordered}) == len(ordered)
     for row in rows:
         assert row["part"] == prepared.plan.part_of(row["space_id"], row["key"])
+
+
+def test_runs_that_overlap_are_no_more_than_a_part(folder: Path) -> None:
+    """One of each stretch of all rows fits into a task, until runs are as small as they may be."""
+    prepared = prepared_here(folder)
+    assert prepared.is_small
+    for size in (10**6, 10**8, 10**10, 10**11, 10**13):
+        one = replace(prepared, size=size)
+        assert one.is_small == (size < PIPELINE_PART_BYTES)
+        stretches = size // PIPELINE_NARROW_BYTES + 1
+        assert LEAST_RUN_BYTES <= one.run_bytes <= RUN_BYTES
+        if one.run_bytes > LEAST_RUN_BYTES:
+            assert stretches * one.run_bytes <= PIPELINE_PART_BYTES
+    assert not replace(prepared, splits=prepared.splits * 2).is_small
 
 
 def test_a_vinyl_space_is_refused_by_name() -> None:
