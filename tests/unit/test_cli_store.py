@@ -238,3 +238,41 @@ def test_a_store_that_is_not_there_or_in_use_says_what_to_do(store: Path) -> Non
         done = run("space", "drop", store, "fruit")
     assert done.exit_code == 4
     assert "if that is a server, give its address (tarantool://…)" in done.stderr
+
+
+def typed_at(answers: list[tuple[bytes, bytes]], *words: str | Path) -> tuple[int, str]:
+    """Exit code and what is shown at a terminal where each answer is typed once its question is."""
+    pid, terminal = pty.fork()
+    if not pid:
+        os.execv(PROGRAM, [str(PROGRAM), *map(str, words)])
+    shown = told = b""
+    try:
+        while more := os.read(terminal, 1000):
+            shown, told = shown + more, told + more
+            if answers and answers[0][0] in told:
+                os.write(terminal, answers.pop(0)[1])
+                told = b""
+    except OSError:  # how Linux tells that the other end is closed
+        pass
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode("utf-8", "replace")
+
+
+def test_passwords_are_typed_unseen(store: Path) -> None:
+    """Twice, again where they differ or are empty; Ctrl-C and what is no text end it."""
+    first, again = b"Password: ", b"confirmation: "
+    wrong = [(first, b"\n"), (first, b"one\n"), (again, b"two\n")]
+    right = [(first, b"secret\n"), (again, b"secret\n")]
+    code, shown = typed_at([*wrong, *right], "user", "add", store, "bob")
+    assert (code, "added bob" in shown, "secret" in shown) == (0, True, False), shown
+    assert "It is empty." in shown
+    assert "The two are not the same." in shown
+    for answer, expected in ((b"\x03", 130), (b"\xff\n", 2), (b"\x04", 2)):
+        code, shown = typed_at([(first, answer)], "user", "passwd", store, "bob")
+        assert (code, "Traceback" in shown) == (expected, False), shown
+    done = subprocess.run(
+        [PROGRAM, "user", "passwd", store, "bob", "--password-stdin"],
+        input=b"\xff\n",
+        capture_output=True,
+    )
+    assert (done.returncode, b"it is not in UTF-8" in done.stderr) == (2, True), done.stderr

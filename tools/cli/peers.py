@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
-from getpass import getpass
 from typing import Final
 
 from logweir.replication.protocols import parse_url
 from logweir.replication.urls import Url
+from logweir.tools.cli.passwords import asked_password
 
 __all__ = ["peer_url"]
 
@@ -27,5 +27,5 @@ def peer_url(text: str) -> Url:
         return url
     password = os.environ.get(_VARIABLE, "")
     if not password and sys.stderr.isatty() and os.path.exists("/dev/tty"):
-        password = getpass(f"Password of {url.user} at {url.host or url.socket}: ")
+        password = asked_password(f"Password of {url.user} at {url.host or url.socket}: ")
     return replace(url, password=password)

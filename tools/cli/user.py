@@ -13,6 +13,7 @@ from logweir.replication.service import users
 from logweir.replication.service.access import Privilege
 from logweir.tools.cli.operating import Ask, StoreArgument, operate
 from logweir.tools.cli.output import Output
+from logweir.tools.cli.passwords import new_password, read_password
 
 Action = Literal["list", "add", "passwd", "drop", "grant", "revoke"]
 
@@ -69,15 +70,11 @@ def command(
 
 def _said(from_stdin: bool) -> str:
     if from_stdin:
-        line = sys.stdin.readline()
-        if not line:
-            raise ConfigError("password", "is missing: stdin ended before it", origin="stdin")
-        return line.rstrip("\r\n")
+        return read_password()
     if not sys.stdin.isatty():
         hint = "give --password-stdin, and the password as one line on stdin"
         raise ConfigError("password", "there is no terminal to ask for it", hint=hint)
-    password: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-    return password
+    return new_password()
 
 
 def _change(ask: Ask, action: Action, name: str, rights: str, on: str) -> None:
