@@ -134,6 +134,9 @@ MEMORY_STRANGERS_SHARE: Final = 20
 CONNECTIONS: Final = 4096
 """Connections that one server keeps open at a time; one more is refused."""
 
+METRICS_CONNECTIONS: Final = 16
+"""Connections that the port of metrics and health takes, however many the others have."""
+
 LISTEN_BACKLOG: Final = 512
 """Connections that wait to be accepted."""
 

@@ -9,8 +9,8 @@ reason     what is refused, and how
 =========  =========================================================================================
 `address`  who is in none of the networks of the address's `from`: cut off at once, before TLS
 `tls`      who does not agree on TLS; with an authority for clients also who has no certificate
-`limit`    one more than `limits.CONNECTIONS` over all addresses: told in the protocol's own form
-           (`Service.refusal`), closed
+`limit`    one more than `limits.CONNECTIONS` over all addresses, and than the address has of its
+           own: told in the protocol's own form (`Service.refusal`), closed
 `user`     whom the certificate, or `from`, names as a user that the store does not have, or whose
            certificate has no common name or several: told and closed in the same way
 `logins`   one more of an address that is not heard for failed logins (`replication.logins`)
@@ -144,6 +144,7 @@ class _Door:
     service: Service
     addresses: AddressList | None
     tls: ssl.SSLContext | None
+    reserve: int
 
     @property
     def asks_certificates(self) -> bool:
@@ -247,10 +248,12 @@ class Listener:
         *,
         tls: ssl.SSLContext | None = None,
         open_to: str = "",
+        reserve: int = 0,
     ) -> Url:
         """Serve one more address. `open_to`: what anybody may do there without a login, "" for
-        nothing. Returns it with its real port. Raises `ConfigError`."""
-        door = _Door(url, service, AddressList.of(url), None if url.socket else tls)
+        nothing; `reserve`: so many connections it takes however many the others have. Returns it
+        with its real port. Raises `ConfigError`."""
+        door = _Door(url, service, AddressList.of(url), None if url.socket else tls, reserve)
         file = None
         handed = await self.handed.take(url)
         try:
@@ -350,13 +353,23 @@ class Listener:
         if door.user_from(address) is None:
             self._refuse(door.url.scheme, "address", peer)
             return False
-        arriving = sum(
-            bound.server.arriving for bound in self._bound if isinstance(bound.server, SecureServer)
-        )
-        if len(self._links) + arriving >= self._limit:
+        if self._is_full(door, arriving=True):
             self._refuse(door.url.scheme, "limit", peer)
             return False
         return True
+
+    def _is_full(self, door: _Door, *, arriving: bool = False) -> bool:
+        """Whether an address takes no more connections. `arriving`: those that are still being
+        secured count, too."""
+        secured = {
+            id(one.door): one.server.arriving
+            for one in self._bound
+            if arriving and isinstance(one.server, SecureServer)
+        }
+        if len(self._links) + sum(secured.values()) < self._limit:
+            return False
+        own = sum(one.scheme == door.url.scheme for one in self._links)
+        return own + secured.get(id(door), 0) >= door.reserve
 
     def _turn_away(self, link: Link, reason: str, text: str, farewell: bytes) -> _Refused:
         self._refuse(link.scheme, reason, link.peer, error=text)
@@ -367,7 +380,7 @@ class Listener:
         user = door.user_from(link.address)
         if user is None:
             return self._turn_away(link, "address", "its address is not taken", b"")
-        if len(self._links) >= self._limit:
+        if self._is_full(door):
             text = f"too many connections: {self._limit} are open"
             return self._turn_away(link, "limit", text, door.service.refusal(text))
         named = link.certificate_names() if door.asks_certificates else [user]

@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from logweir.errors import LogweirError
-from logweir.limits import CONNECTIONS, MEMORY_BYTES, STATUS_GAPS
+from logweir.limits import CONNECTIONS, MEMORY_BYTES, METRICS_CONNECTIONS, STATUS_GAPS
 from logweir.replication.administration import Administration
 from logweir.replication.httpconversation import PAGES
 from logweir.replication.listener import Listener, Service
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
-from logweir.replication.metricsport import MetricsService
+from logweir.replication.metricsport import METRICS, MetricsService
 from logweir.replication.protocols import (
     SCHEMES,
     check_addresses,
@@ -225,7 +225,8 @@ class Server:
             self._tasks.append(asyncio.create_task(board.run()))
         for url, page, open_to in pages:
             tls = None if url.option("tls") == "0" else self.options.tls
-            await self.listener.listen(url, page, tls=tls, open_to=open_to)
+            reserve = METRICS_CONNECTIONS if url.scheme == METRICS else 0
+            await self.listener.listen(url, page, tls=tls, open_to=open_to, reserve=reserve)
 
     def _look(self) -> dict[str, Any]:
         """`status` without spaces."""

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import http.client
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from support.ports import free_port
 import logweir
 from interop.serving import Serving
 from logweir.errors import WriteFailed, WriterPoisoned
+from logweir.limits import METRICS_CONNECTIONS
 from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.replication.iproto.follow.join import join
 from logweir.replication.protocols import parse_listen_url, parse_url
@@ -124,3 +126,28 @@ def test_server_on_a_full_disk_is_not_ready_before_it_refuses(tmp_path: Path) ->
         assert asked(server, "/healthz")[0] == 200
         filler.unlink()
         assert asked(server, "/readyz") == (200, "ready\n")
+
+
+def test_health_is_told_where_all_connections_are_taken(tmp_path: Path) -> None:
+    """Whoever may connect would have a well server started again otherwise; the port has some of
+    its own, and no more than these."""
+    with (
+        Serving(tmp_path / "s", metrics=METRICS, connections=3) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        for _ in range(3):
+            taken = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), 20))
+            assert taken.recv(9) == b"Tarantool"
+        assert asked(server, "/healthz") == (200, "alive\n")
+        assert asked(server, "/readyz") == (200, "ready\n")
+        port = next(url.port for url in server.server.listener.urls if url.scheme == "metrics")
+        for _ in range(METRICS_CONNECTIONS):
+            one = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            stack.callback(one.close)
+            one.request("GET", "/healthz")
+            assert one.getresponse().read() == b"alive\n"
+        with pytest.raises(ConnectionError):
+            asked(server, "/healthz")
+        refused = socket.create_connection(("127.0.0.1", server.port), 20)
+        stack.enter_context(refused)
+        assert refused.recv(300) == b""
