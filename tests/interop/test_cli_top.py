@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
@@ -12,10 +13,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 from rich.screen import Screen
+from support.loops import run
 
 import logweir
 from interop.rawclient import RawClient
+from interop.serving import Serving
 from interop.test_iproto_cli import CODE, serving, told
+from logweir.replication.iproto.client import open_client
+from logweir.replication.iproto.wire.codec import RequestType
 from logweir.replication.service.rates import rates_of
 from logweir.tools.cli.top import _Fitted, _view
 
@@ -171,3 +176,19 @@ def test_a_screen_begins_with_what_is_ill_and_tells_what_it_cuts(
     cut = [line.strip() for line in lines if "lines more" in line]
     assert cut == ([f"… {unseen} lines more: enlarge the terminal"] if unseen else [])
     assert ("tank://broker:1/28" in "".join(lines)) is (not unseen)
+
+
+def test_a_greeting_that_comes_when_nobody_waits_any_more_is_no_error(tmp_path: Path) -> None:
+    """As where Ctrl-C ends a look that is just connecting: nothing is written behind the screen."""
+
+    async def test() -> None:
+        async with open_client(server.urls[0]) as client:
+            greeting = await client.greeting
+            client.greeting = asyncio.get_running_loop().create_future()
+            client.greeting.cancel()
+            client.handle([greeting])
+            assert client.greeting.cancelled()
+            assert not (await client.call(RequestType.PING)).is_error
+
+    with Serving(tmp_path) as server:
+        run(test)

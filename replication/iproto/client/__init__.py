@@ -104,7 +104,8 @@ class Client(Asking[CommandSession, Answer]):
         """See `Conversation`."""
         for event in events:
             if isinstance(event, Greeting):
-                self.greeting.set_result(event)
+                if not self.greeting.done():  # else who waited for it was stopped
+                    self.greeting.set_result(event)
             else:
                 self._answered(event.header.sync, event)
 
