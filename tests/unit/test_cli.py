@@ -149,6 +149,8 @@ def test_what_is_missing_is_told_where_much_is(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert re.search(r"^\w+ +kernels ", done.stdout, re.M), done.stderr
     assert re.search("^ok +settings ", done.stdout, re.M)
+    assert re.search(r"^note +listen .*\n.*logweir\[serve\]", done.stdout, re.M), done.stdout
+    assert done.returncode == 0
 
 
 def test_every_command_module_is_in_the_table() -> None:

@@ -130,10 +130,11 @@ def _settings(context: typer.Context) -> Iterator[Finding]:
                 url = parse_listen_url(text, origin=origin)
                 check_addresses(listen=[url])
                 yield _address(name, url)
-            elif found := page_address(name, text, origin):
-                yield _address(name, found)
+            elif page := page_address(name, text, origin):
+                yield _address(name, page)
         except ConfigError as error:
-            yield _refused(name, error)
+            found = _refused(name, error)  # who gave no settings may want no server
+            yield found if given else found._replace(state="note")
     if params["web"] and importlib.util.find_spec("starlette") is None:
         yield Finding("web", "problem", "the page needs more", "pip install 'logweir[web]'")
 
