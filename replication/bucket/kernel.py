@@ -58,8 +58,6 @@ def put8(out: bytearray, at: int, value: int) -> int:
 
 def uint_stop(data: bytes, at: int, end: int) -> int:
     """Where the unsigned integer at `at` ends; -1 if it is none, or longer than it need be."""
-    if at < end and data[at] < 0x80:
-        return at + 1
     stop = rows.uint_end(data, at, end)
     width = stop - at
     if width == 2:

@@ -13,6 +13,7 @@ from support.canary import Room, Table, every_room, short
 
 from interop.gsraw import get, mutation
 from interop.kvclient import store
+from logweir.replication.bucket import kernel as items
 from logweir.replication.bucket.item import VBUCKETS, Item, pack_item
 from logweir.replication.greenstack.wire import kernel as gs_kernel
 from logweir.replication.greenstack.wire import pushkernel
@@ -409,3 +410,15 @@ def test_documents_want_whole_tables_and_stop_where_there_is_no_room(kernel: Any
         return bytes(out[: numbers[kernel.BYTES]]) if how == kernel.DONE else None
 
     every_room(told, 5000)
+
+
+@pytest.mark.parametrize("behind", [b"\0", b"\1", b"\x7f", b"\xff"])
+@pytest.mark.parametrize("ttl", [255, 3])
+@pytest.mark.parametrize("marks", [0, 1])
+def test_an_item_that_is_cut_ends_nowhere(behind: bytes, ttl: int, marks: int) -> None:
+    """Whatever stands behind the place where it is cut; a whole one ends where it does."""
+    plain, fields = interpreted(items), [0] * 32
+    whole = pack_item(Item(b"k", 300, b"v" * 300, flags=2**20, cas=2**40, ttl=ttl, marks=marks))
+    for end in range(len(whole)):
+        assert plain.item_end(whole[:end] + behind * 16, 0, end, fields) == -1, end
+    assert plain.item_end(whole + behind * 16, 0, len(whole), fields) == len(whole)
