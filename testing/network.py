@@ -9,7 +9,8 @@ does not read is stopped, as by TCP.
   does when it is sent again.
 * `bar`: from one place no connections to another can be made, until `heal`; those that are stay.
 * `Host.sever`: a connection of which neither side hears anything any more, also not its end. Both
-  are told after `KEEPALIVE_SECONDS`, as by probes of TCP.
+  are told after `KEEPALIVE_SECONDS`, as by probes of TCP; who has sent something meanwhile, which
+  is sent again and again, only after `RETRIES_SECONDS`.
 * `Host.stop`: the process ends, and its peers are told so; or the power goes and they are not: who
   still sends something to it is told once the place has joined again.
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Host", "SimNetwork"]
 
 KEEPALIVE_SECONDS: Final = 120.0
+RETRIES_SECONDS: Final = 924.0
 _WINDOW_BYTES: Final = 32 * 1024
 """So much of a connection is on its way, or waits to be read."""
 _HIGH_BYTES: Final = 64 * 1024
@@ -283,7 +285,13 @@ class End(asyncio.Transport):
 
     def time_out(self) -> None:
         """The other side answers no probes any more."""
-        self.host.put(self.host.network.scheduler.seconds + KEEPALIVE_SECONDS, self._reset)
+        now = self.host.network.scheduler.seconds
+        self.host.put(now + KEEPALIVE_SECONDS, self._probe)
+        self.host.put(now + RETRIES_SECONDS, self._reset)
+
+    def _probe(self) -> None:
+        if not self._on_way:
+            self._reset()
 
     def _tell(self, call: Callable[[End], object]) -> None:
         """Have something made at the other side."""

@@ -16,7 +16,8 @@ any          an error                           `Refused`
 
 The rows of one read come as one event: their bytes one after the other, as they would stand in a
 block of a log file. Rows of types 30 … 32 (raft) are left out. Once subscribed, a master that says
-nothing for `SILENCE_SECONDS` is given up. Source: Tarantool 2.6.0, observed.
+nothing for `SILENCE_SECONDS` is given up, during a join one that does so for `stall_seconds`: as
+long as it sends something it may take as long as it likes. Source: Tarantool 2.6.0, observed.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from logweir.replication.iproto.wire.codec import (
 )
 from logweir.replication.iproto.wire.requests import encode_request
 from logweir.replication.session import BaseSession, InputBuffer
+from logweir.replication.urls import STALL_SECONDS
 from logweir.store.schema.definition import LOGIN_METHOD
 from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock
@@ -155,8 +157,9 @@ class ClientSession(BaseSession[Event]):
 
     peer = "the master"
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, stall_seconds: float = STALL_SECONDS) -> None:
         super().__init__()
+        self._stall_seconds = stall_seconds
         self._input = InputBuffer("IPROTO_FRAME_BYTES", IPROTO_FRAME_BYTES + 9)
         self._splitter = Splitter()
         self._state = _State.GREETING
@@ -183,11 +186,13 @@ class ClientSession(BaseSession[Event]):
         return events
 
     def next_deadline(self) -> float | None:
-        """See `Session`: when a silent master is given up. A join may take as long as it likes."""
+        """See `Session`: when a silent master is given up."""
         if self._state in (_State.GREETING, _State.AUTH, _State.VOTE, _State.SUBSCRIBING):
             return self._heard + CONNECT_SECONDS
         if self._state == _State.FOLLOWING:
             return self._heard + SILENCE_SECONDS
+        if self._state in (_State.JOIN_START, _State.INITIAL, _State.FINAL):
+            return self._heard + self._stall_seconds
         return None
 
     def deadline_passed(self, now: float) -> Sequence[Event]:

@@ -44,6 +44,16 @@ _CALM_SECONDS: Final = 300.0
 """So long may it take until all stores are alike: a connection that is not heard any more is given
 up after 30 s, so is a try to connect; and the pause before the next one may be 30 s."""
 _BEGAN: Final = 1_795_000_000.0
+_SMALL: Final = {
+    "stream.hub.HUB_STEP_BYTES": 300,
+    "stream.hub.HUB_WINDOWS_BYTES": 1000,
+    "iproto.push.HUB_STEP_BYTES": 300,
+    "iproto.push._STEP_BYTES": 300,
+    "iproto.follow.upstream.UPSTREAM_STEP_BYTES": 300,
+    "dialer.UPSTREAM_WAITING_BYTES": 1000,
+    "link.OUTPUT_HIGH_BYTES": 1000,
+}
+"""Limits that so few rows reach."""
 _STATEMENTS: Final = {
     RowType.INSERT: "insert",
     RowType.REPLACE: "replace",
@@ -112,7 +122,7 @@ class Stores:
         source = self.nodes[0]
         source.machine.begin(begun())
         source.has_store = True
-        source.writes = dice.randint(5, 25)
+        source.writes = dice.randint(5, 40)
         if dice.random() < 0.35:
             self.nodes[1].writes_at_all = True
             self.nodes[1].writes = dice.randint(3, 15)
@@ -134,6 +144,9 @@ class Stores:
             logger.addHandler(handler)
             stack.callback(logger.removeHandler, handler)
             stack.enter_context(mock.patch("uuid.uuid4", self._uuid))
+            if self.dice.random() < 0.7:
+                for name, value in _SMALL.items():
+                    stack.enter_context(mock.patch(f"logweir.replication.{name}", value))
             stack.enter_context(small(self.dice, self._boot, self._sync_state))
             try:
                 self.scheduler.run(self._main)

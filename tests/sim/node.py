@@ -215,6 +215,7 @@ class Node:
         self.shown = log.vclock
         if self.noted is None:
             self.noted = VClock() if not self.number else log.vclock
+        log.retain("observer", self.noted)
         self.replica_id = log.replica_id
         world.owners[self.replica_id] = self.number
         log.on_commit(self._committed)

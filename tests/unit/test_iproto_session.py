@@ -19,6 +19,7 @@ from logweir.replication.iproto.wire import codec
 from logweir.replication.iproto.wire.codec import encode_ack
 from logweir.replication.iproto.wire.requests import Request, encode_request
 from logweir.replication.iproto.wire.runs import Run
+from logweir.replication.urls import STALL_SECONDS
 from logweir.store.engine.reference import request_of
 from logweir.wal.vclock import VClock
 
@@ -259,7 +260,7 @@ def test_rows_and_heartbeats_keep_their_order() -> None:
 
 
 def test_silent_master_is_given_up() -> None:
-    """Four seconds after its last word once subscribed, never during a join."""
+    """Four seconds after its last word once subscribed, during a join as long as any upstream."""
     session = following()
     assert session.next_deadline() == 14.0
     session.receive_data(codec.encode_heartbeat(3, 1.0), 12.0)
@@ -269,7 +270,15 @@ def test_silent_master_is_given_up() -> None:
     assert "said nothing" in session.close_reason
     joining = replica()
     joining.join(UUID)
-    assert joining.next_deadline() is None
+    assert joining.next_deadline() == STALL_SECONDS
+    begun = codec.encode_vclock_answer(VClock({1: 1}))
+    joining.receive_data(begun, 20.0)
+    joining.deadline_passed(STALL_SECONDS)
+    assert not joining.close_reason
+    assert joining.next_deadline() == 20.0 + STALL_SECONDS
+    joining.receive_data(begun, 40.0)  # the last stage begins
+    joining.deadline_passed(40.0 + STALL_SECONDS)
+    assert "said nothing for 30.0 s" in joining.close_reason
 
 
 def test_refusal_is_an_event_with_its_number() -> None:

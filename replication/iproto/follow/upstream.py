@@ -25,7 +25,7 @@ from logweir.replication.iproto.client_session import (
 )
 from logweir.replication.iproto.wire.codec import Ballot, Greeting
 from logweir.replication.link import Link
-from logweir.replication.urls import Url
+from logweir.replication.urls import STALL_SECONDS, Url, option_seconds
 from logweir.wal.columns import RowColumns
 
 __all__ = ["Upstream", "connect"]
@@ -53,7 +53,8 @@ class Upstream(Inbox[Event]):
 
     def __init__(self, link: Link, url: Url, on_data: Callable[[], None]) -> None:
         super().__init__(link, url, _size, on_data)
-        self.session = ClientSession(link.time())
+        stall_seconds = option_seconds(url, "stall", STALL_SECONDS)
+        self.session = ClientSession(link.time(), stall_seconds)
         self._rest = b""  # rows of a transaction whose end has not come
 
     def peek(self) -> Event | None:
