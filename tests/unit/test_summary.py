@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support.logs import ORDERS, SPACE_ROW, START, delete, insert, update, write_log, write_snapshot
 
 from logweir.wal.damage import DamageKind, FileEnd
+from logweir.wal.mp import pack
 from logweir.wal.reader import WalReader
 from logweir.wal.spacenames import SYSTEM_SPACES, SpaceNames
 from logweir.wal.summary import summarize_file
 from logweir.wal.vclock import VClock
-from logweir.wal.xrow import RowType
+from logweir.wal.xrow import Key, Row, RowType
 
 
 def test_log_is_counted(tmp_path: Path) -> None:
@@ -84,6 +86,20 @@ def test_rename_by_field_name_is_learned(tmp_path: Path) -> None:
     names = SpaceNames()
     summarize_file(tmp_path / f"{0:020d}.xlog", names=names)
     assert names.show(512) == "purchases"
+
+
+@pytest.mark.parametrize(
+    ("base", "field", "name"), [({}, 2, "new"), ({}, 3, "orders"), ({Key.INDEX_BASE: 1}, 3, "new")]
+)
+def test_fields_of_an_update_count_from_its_base(
+    base: dict[Key, int], field: int, name: str
+) -> None:
+    """0 where it has none."""
+    names = SpaceNames()
+    names[512] = "orders"
+    body = {Key.SPACE_ID: 280, Key.KEY: [512], Key.TUPLE: [["=", field, "new"]], **base}
+    names.learn_row(Row(RowType.UPDATE, body=pack({int(key): body[key] for key in body})))
+    assert names[512] == name
 
 
 def test_names_before_a_file_come_from_its_folder(tmp_path: Path) -> None:
