@@ -481,7 +481,7 @@ async def _relay(
     pause = shared.options.replication_timeout_seconds
     start = status.sent.with_lsn(0, shared.log.vclock.lsn(0))
     reader = shared.hub.reader(start, step_bytes=_STEP_BYTES)
-    await reader.skip_in_background()
+    await _skip(conversation, reader, sync)
     sent_at = link.time()
     try:
         while link.is_open:
@@ -507,3 +507,16 @@ async def _relay(
                     await reader.wait()
     finally:
         reader.close()
+
+
+async def _skip(conversation: Conversation, reader: Reader, sync: int) -> None:
+    """Pass over what a replica has already. Of a large log that may take longer than the replica
+    waits for a word, so it is sent heartbeats meanwhile: else it would begin anew for ever."""
+    pause = conversation.shared.options.replication_timeout_seconds
+    work = asyncio.ensure_future(reader.skip_in_background())
+    try:
+        while not (await asyncio.wait((work,), timeout=pause))[0]:
+            _beat(conversation, sync)
+    finally:
+        work.cancel()  # nothing, once it is done
+    await work

@@ -14,6 +14,8 @@ from interop.serving import Serving
 from logweir.replication.iproto.serve.instance import follower_name
 from logweir.replication.iproto.wire import codec
 from logweir.replication.iproto.wire.requests import encode_request
+from logweir.replication.stream.hub import Reader
+from logweir.wal.xrow import RowType
 
 INSTANCE = uuid.UUID("aaaaaaaa-0000-4000-8000-000000000001")
 NAME = follower_name(INSTANCE)
@@ -149,3 +151,31 @@ def test_join_by_a_slow_reader_does_not_hold_up_changes(
             assert not other.ask(3, {0x10: 512, 0x21: [1]}).is_error
         assert int(until_error(client).error().code) == 116
         assert int(join(client).header.type) == 0
+
+
+def test_a_replica_hears_of_us_while_its_place_in_the_log_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a large log that takes longer than it waits for a word: it would begin anew for ever."""
+    found, skip = threading.Event(), Reader.skip
+    found.set()
+
+    def slow(reader: Reader) -> None:
+        assert found.wait(30)
+        skip(reader)
+
+    monkeypatch.setattr(Reader, "skip", slow)
+    options = {"guest": "all", "replication_timeout_seconds": 0.5}
+    with Serving(tmp_path, **options) as serving, RawClient(serving.port) as client:
+        fill(serving)
+        vclock = dict(join(client).body[0x26])
+        found.clear()
+        subscribe(client, vclock)
+        heard = [client.receive() for _ in range(4)]  # the answer, and a heartbeat at once
+        assert not any(one.is_error for one in heard)
+        client.send(codec.encode_ack(logweir.VClock(vclock)))
+        found.set()
+        serving.log.insert("t", (7,))
+        while (answer := client.receive()).header.type != RowType.INSERT:
+            assert not answer.is_error
+        assert answer.body[0x21] == [7]
