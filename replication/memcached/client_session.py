@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from logweir.errors import RemoteProtocolError
-from logweir.limits import FRAME_SECONDS
+from logweir.limits import FRAME_SECONDS, TAP_BODY_BYTES
 from logweir.replication.memcached.serve.commands import TAP_OPCODES
 from logweir.replication.memcached.wire.codec import (
     Opcode,
@@ -59,7 +59,8 @@ __all__ = ["Alive", "Answer", "ClientSession", "Refused", "Selected", "Started",
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The server will not send a stream. `what`: the step; `status`, `text`: its answer."""
+    """The server will not send a stream, or we do not take what it sends (`TOO_BIG`). `what`: the
+    step; `status`, `text`: its answer."""
 
     what: str
     status: int
@@ -187,7 +188,10 @@ class ClientSession(BaseSession[StreamEvent]):
         if packet.is_response:
             self._take_response(packet, events)
         elif packet.too_big:
-            self.end(f"a packet of opcode {packet.opcode:#04x} is larger than we take")
+            what = f"a packet of opcode {packet.opcode:#04x}"
+            text = f"it is larger than {TAP_BODY_BYTES} bytes"
+            events.append(Refused(what, Status.TOO_BIG, text))
+            self.end(text)
         elif packet.opcode == Opcode.NOOP:
             events.append(Alive())
         elif packet.opcode in TAP_OPCODES:

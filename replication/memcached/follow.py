@@ -46,7 +46,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from logweir.errors import ConfigError, LogweirError, SourceStopped, Unreachable
-from logweir.limits import BACKFILL_CHUNK_ITEMS, UPSTREAM_STEP_BYTES
+from logweir.limits import BACKFILL_CHUNK_ITEMS, TAP_VALUE_BYTES, UPSTREAM_STEP_BYTES
 from logweir.replication.bucket.address import vbuckets_of
 from logweir.replication.bucket.change import NO_REPLACE, TAKE
 from logweir.replication.bucket.follow import BucketSource
@@ -145,11 +145,19 @@ class _Upstream(Inbox[StreamEvent]):
             return SourceStopped(
                 f"{self.url}: {text}", hint="it does not speak TAP; Couchbase before 5.0 does"
             )
+        if event.status == Status.TOO_BIG:
+            return SourceStopped(f"{self.url}: {text}", hint=_TOO_BIG)
         if event.status == Status.NOT_FOUND:
             hint = "there is no such bucket: make it there, or name another in the address"
         else:
             hint = "check user and password, and its log"
         return Unreachable(str(self.url), text, hint=hint)
+
+
+_TOO_BIG: Final = (
+    f"a value above {TAP_VALUE_BYTES} bytes: make it shorter or remove it at the server, or leave "
+    "its vbucket out with vbuckets="
+)
 
 
 def _size(event: StreamEvent) -> int:
@@ -443,7 +451,7 @@ class _Following:
             raise SourceStopped(
                 f"{self._source.url}: opcode {opcode:#04x} for key {message.key!r} of vbucket "
                 f"{vbucket} cannot be applied: status {status:#06x}",
-                hint="a key above 250 bytes, a value above the limit or a dead vbucket here",
+                hint=f"a key above 250 bytes, a dead vbucket here, or {_TOO_BIG}",
             )
 
     def _note_seen(self, vbucket: int, key: bytes) -> None:

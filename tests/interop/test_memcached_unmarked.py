@@ -13,10 +13,10 @@ from interop.tapserver import Peer, TapServer
 from interop.test_iproto_cli import told
 from interop.test_memcached_source import following, keys, mutation, opaque, status
 from logweir.errors import ConfigError
-from logweir.limits import BACKFILL_CHUNK_ITEMS
+from logweir.limits import BACKFILL_CHUNK_ITEMS, TAP_BODY_BYTES, TAP_VALUE_BYTES
 from logweir.replication.bucket.item import VbucketState
 from logweir.replication.bucket.store import Buckets
-from logweir.replication.memcached.wire.codec import Status, encode_answer
+from logweir.replication.memcached.wire.codec import Opcode, Status, encode_answer
 from logweir.replication.memcached.wire.messages import Opaque, TapMessage
 from logweir.replication.runner import SourceState
 
@@ -155,3 +155,22 @@ def test_a_bucket_that_is_not_there_is_no_copy(
         server.wait(lambda: upstream.connections >= 2 and "0x0001" in status(server).last_error)
         assert "there is no such bucket" in status(server).last_error
         assert not [line for line in caplog.messages if "full_copy" in line or "syncing" in line]
+
+
+@pytest.mark.parametrize("size", [TAP_VALUE_BYTES + 1, TAP_BODY_BYTES + 1])
+def test_a_value_above_the_limit_stops_and_the_way_on_is_told(tmp_path: Path, size: int) -> None:
+    """Whether its packet was kept or passed over; the server is not asked again."""
+
+    def send(peer: Peer) -> None:
+        peer.connect()
+        peer.send(TapMessage(Opcode.TAP_MUTATION, b"a", b"1"))
+        peer.send(TapMessage(Opcode.TAP_MUTATION, b"large", bytes(size)))
+        peer.receive()
+
+    with TapServer(send) as upstream, following(tmp_path / "s", upstream.port) as server:
+        server.wait(lambda: status(server).state == SourceState.STOPPED)
+        assert f"a value above {TAP_VALUE_BYTES} bytes" in status(server).last_error
+        assert "vbuckets=" in status(server).last_error
+        if size < TAP_BODY_BYTES:
+            assert "b'large'" in status(server).last_error
+        assert upstream.connections == 1
