@@ -150,7 +150,7 @@ def test_who_may_not_is_told(tmp_path: Path, stack: ExitStack) -> None:
     assert default.publish("two/more", "first") == 1
     assert taken(reader) == [b"two/more", b"first"]
     users.revoke(log, "ann", Privilege.READ, users.Target("space", "matrix"))
-    default.publish("two/more", "second")
+    assert default.publish("two/more", "second") == 0
     with pytest.raises(NoPermissionError):
         taken(reader)
     assert serving.server.status()["failed_logins"] == 1

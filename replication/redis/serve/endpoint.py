@@ -200,12 +200,13 @@ class Conversation:
             self._leave_all({channel: number - 1})
             self.session.put(resp.error(self._denied()))
             self.session.end(f"{self._rights.user} may not read any more")
-        elif link.unsent_bytes + self.session.waiting_bytes > REDIS_SUBSCRIBER_BYTES:
+            link.flush()
+            return False
+        if link.unsent_bytes + self.session.waiting_bytes > REDIS_SUBSCRIBER_BYTES:
             self._leave_all({channel: number - 1} | self._untaken(link.unsent_bytes))
             link.abort(f"slow reader: {link.unsent_bytes} bytes of messages are unsent")
             return False
-        else:
-            self._put_message(made[self.session.version], channel, number)
+        self._put_message(made[self.session.version], channel, number)
         return True
 
     def _put_message(self, made: bytes, channel: bytes, number: int) -> None:
