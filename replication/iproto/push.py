@@ -52,6 +52,7 @@ from logweir.store.commit.queue import Job
 from logweir.store.engine.request import Request as Change
 from logweir.store.engine.synchro import DECISIONS, Decision
 from logweir.store.schema.definition import SpaceDef
+from logweir.store.schema.row import uuid_of
 from logweir.store.schema.schema import Schema
 from logweir.store.view import ReadView
 from logweir.wal.columns import RowColumns
@@ -131,8 +132,8 @@ def _check(conversation: Conversation, request: Request) -> None:
 
 
 def _replica_ids(view: ReadView) -> dict[uuid.UUID, int]:
-    rows = [unpack(row) for row in view.tuples(view.engine.schema.space(_CLUSTER_ID))]
-    return {uuid.UUID(row[1]): row[0] for row in rows}
+    rows = view.tuples(view.engine.schema.space(_CLUSTER_ID))
+    return {found: unpack(row)[0] for row in rows if (found := uuid_of(row)) is not None}
 
 
 def _known_id(conversation: Conversation, instance: uuid.UUID) -> int:
@@ -163,11 +164,10 @@ async def _give_place(conversation: Conversation, instance: uuid.UUID) -> None:
     def apply(group: Group) -> None:
         space = group.schema.space(_CLUSTER_ID)
         assert space.primary is not None
-        rows = group.engine.entries(space, space.primary, b"", None, reverse=False)
-        taken = {uuid.UUID(row[1]): row[0] for row in map(unpack, rows)}
-        if instance in taken:
+        rows = list(group.engine.entries(space, space.primary, b"", None, reverse=False))
+        if instance in map(uuid_of, rows):
             return
-        free = sorted(set(range(1, VCLOCK_COMPONENTS)) - set(taken.values()))
+        free = sorted(set(range(1, VCLOCK_COMPONENTS)) - {unpack(row)[0] for row in rows})
         if not free:
             text = f"Replica count limit reached: {VCLOCK_COMPONENTS}"
             raise RequestError(ErrorCode.REPLICA_MAX, text)

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 from support.waiting import until
 
-from interop.realtarantool import RealTarantool
+from interop.realtarantool import RealTarantool, TarantoolDied
 from interop.serving import Serving
 from logweir.replication.service import users
 from logweir.replication.service.access import Privilege
+from logweir.store.commit.group import Group
+from logweir.store.engine.request import Request, encode_body
+from logweir.wal.mp import pack
+from logweir.wal.xrow import RowType
 
 pytestmark = pytest.mark.tarantool
 
@@ -151,3 +155,25 @@ def test_replica_with_a_password_and_without_rights(tmp_path: Path) -> None:
             until(lambda: equal(serving, replica))
         finally:
             replica.kill()
+
+
+def test_a_row_of_no_uuid_hinders_nothing_but_replicas(tmp_path: Path) -> None:
+    """Older versions took one: a real replica names it, and joins when it is gone."""
+    with Serving(tmp_path / "ours", guest="replicate") as serving:
+        log = serving.log
+        log.create_space("t")
+        wrong = Request(RowType.INSERT, 320, tuple=pack([2, "{b8ee}"]))
+
+        def write(group: Group) -> None:
+            space = group.schema.space(320)
+            group.engine.execute(space, wrong)
+            group.log(RowType.INSERT, encode_body(wrong), space)
+
+        log.inner.run(write)
+        told = pytest.raises(TarantoolDied, match=r"Invalid UUID: \{b8ee\}")
+        with told, replica_of(serving, tmp_path / "first"):
+            pass
+        log.delete("_cluster", 2)
+        with replica_of(serving, tmp_path / "second") as replica:
+            until(lambda: equal(serving, replica))
+            assert replica.eval("return box.info.id") == [2]

@@ -18,8 +18,8 @@ from logweir.replication.iproto.serve.watchers import Events
 from logweir.replication.iproto.wire.codec import VERSION, Ballot
 from logweir.replication.iproto.wire.runs import SelectReader
 from logweir.replication.service.shared import Shared
+from logweir.store.schema.row import uuid_of
 from logweir.store.schema.schema import Schema
-from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 
 __all__ = ["FollowerStatus", "Instance", "follower_name"]
@@ -148,7 +148,7 @@ class Instance:
             return ()
         with log.read_view() as view:
             rows = list(view.tuples(view.engine.schema.space(_CLUSTER_ID)))
-        known = {_NAME + str(uuid.UUID(unpack(row)[1])) for row in rows} | self.joining
+        known = {_NAME + str(uuid_of(row)) for row in rows} | self.joining
         self._cluster_at = at
         return [name for name in names if name.startswith(_NAME) and name not in known]
 
