@@ -14,8 +14,10 @@ frames     messages whose rest has not come. Who holds most of them is closed; t
            themselves
 requests   what is `Unanswered`. A connection with more of it than the budget has left is not read,
            until half of it is gone
-answers    what the peer has not taken. For a connection with more of it than the budget has left
-           nothing more is made; if the budget is passed all the same, who holds most is closed
+answers    what the peer has not taken, with what it has taken of a piece that was written at once,
+           which is free when all of it is taken; and what is held for it beside: what it subscribes
+           to, what it has not acknowledged. For a connection with more of it than the budget has
+           left nothing more is made; if the budget is passed all the same, who holds most is closed
 =========  =========================================================================================
 
 So a connection has always as much as is left for another one, whoever came first, and one that
@@ -47,7 +49,7 @@ _LOOK_SECONDS: Final = 0.1
 
 class Holder(Protocol):
     """What is asked of a link here. `kept_bytes`: of frames whose rest has not come;
-    `unsent_bytes`: of answers; `is_known`: it has said who it is; `gone`: done when it has
+    `held_bytes`: of answers; `is_known`: it has said who it is; `gone`: done when it has
     ended."""
 
     budget: Budget | None
@@ -56,7 +58,7 @@ class Holder(Protocol):
     gone: asyncio.Future[str]
 
     @property
-    def unsent_bytes(self) -> int:
+    def held_bytes(self) -> int:
         """See the class."""
         ...
 
@@ -104,7 +106,7 @@ class Budget:
         self.closed = 0
         self._answers_bytes = 0
         self._looked_at = float("-inf")
-        self._holders: dict[Holder, int] = {}  # and how much it had unsent at most
+        self._holders: dict[Holder, int] = {}  # and how much of answers it held at most
         self._freed_bytes = 0
         self._on_closed = on_closed
         self._on_freed = on_freed
@@ -167,20 +169,20 @@ class Budget:
             self._relieve()
 
     def wrote(self, holder: Holder, size_bytes: int, now: float) -> bool:
-        """So many bytes were written of which some are unsent. Returns whether it has more of them
-        unsent than it may."""
+        """So many bytes were written of which some are unsent. Returns whether it holds more of
+        such than it may."""
         self._answers_bytes += size_bytes
         if self.used_bytes > self.limit_bytes // 2 and now >= self._looked_at + _LOOK_SECONDS:
             self._looked_at = now
             self._count_answers()
         self._relieve()
-        unsent_bytes = holder.unsent_bytes
-        if unsent_bytes > self._holders.get(holder, unsent_bytes):
-            self._holders[holder] = unsent_bytes
-        return unsent_bytes > self.left_bytes
+        held_bytes = holder.held_bytes
+        if held_bytes > self._holders.get(holder, held_bytes):
+            self._holders[holder] = held_bytes
+        return held_bytes > self.left_bytes
 
     def _count_answers(self) -> None:
-        self._answers_bytes = sum([one.unsent_bytes for one in tuple(self._holders)])
+        self._answers_bytes = sum([one.held_bytes for one in tuple(self._holders)])
 
     def _relieve(self) -> None:
         """Close who holds most until there is room."""
@@ -207,7 +209,7 @@ class Budget:
 
 
 def _held(holder: Holder) -> int:
-    return holder.kept_bytes + holder.unsent_bytes
+    return holder.kept_bytes + holder.held_bytes
 
 
 class Unanswered:

@@ -106,6 +106,8 @@ class Link(Port, asyncio.BufferedProtocol):
         self._reading_holds = 0
         self._turn_is_over = False
         self._later: Callable[[], None] | None = None
+        self._beside_bytes = 0
+        self._pieces: list[tuple[int, int]] = []  # not wholly taken: begin and end in `sent_bytes`
         self._tasks: set[asyncio.Task[None]] = set()
         self._deafness: tuple[float, Callable[[], None]] | None = None  # that is to begin
         self._unheard: list[bytes] | None = None  # what came meanwhile
@@ -126,6 +128,21 @@ class Link(Port, asyncio.BufferedProtocol):
     def unsent_bytes(self) -> int:
         """Bytes that the peer has not taken yet, as far as this process knows."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def held_bytes(self) -> int:
+        """The same with what it has taken of a piece that was written at once, since the transport
+        lets go of that as a whole, and with what is held beside."""
+        pieces = self._untaken_pieces()
+        return self._beside_bytes + (self.sent_bytes - pieces[0][0] if pieces else 0)
+
+    def hold_beside(self, size_bytes: int) -> None:
+        """So many bytes are held for the peer, in all, that were not written: what it subscribes
+        to, what was read for it, what it has not acknowledged."""
+        grown_bytes = size_bytes - self._beside_bytes
+        self._beside_bytes = size_bytes
+        if grown_bytes > 0:
+            self._count(grown_bytes)
 
     @property
     def is_encrypted(self) -> bool:
@@ -435,18 +452,30 @@ class Link(Port, asyncio.BufferedProtocol):
     # --- inside -----------------------------------------------------------------------------------
 
     def _keep_back(self, size_bytes: int, unsent: int) -> None:
-        transport = self._transport
-        assert transport is not None
+        end, pieces = self.sent_bytes, self._untaken_pieces()
+        begin = end - size_bytes
+        if pieces and end - pieces[-1][0] < MEMORY_FREE_BYTES:
+            begin = pieces.pop()[0]  # many small ones are looked at as one
+        pieces.append((begin, end))
         if unsent > OUTPUT_MAX_BYTES:
             self.abort(f"slow reader: {unsent} bytes are unsent")
-        elif (
-            self.budget is not None
-            and self.budget.wrote(self, size_bytes, self._loop.time())
-            and not self._is_squeezed
-            and self.is_open
-        ):
+        else:
+            self._count(size_bytes)
+
+    def _count(self, size_bytes: int) -> None:
+        """So many more bytes are held."""
+        budget, transport = self.budget, self._transport
+        if budget is None or not budget.wrote(self, size_bytes, self._loop.time()):
+            return
+        if not self._is_squeezed and self.is_open and transport is not None:
             self._is_squeezed = True
             transport.set_write_buffer_limits(MEMORY_FREE_BYTES, MEMORY_FREE_BYTES // 4)
+
+    def _untaken_pieces(self) -> list[tuple[int, int]]:
+        taken, pieces = self.sent_bytes - self.unsent_bytes, self._pieces
+        while pieces and pieces[0][1] <= taken:
+            del pieces[0]
+        return pieces
 
     def _watch_output(self) -> None:
         if self._stall_timer is None and self._transport is not None:

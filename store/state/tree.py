@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["SortedPart", "Tree", "takes_length"]
 
 _LONG_NAME: Final = b"/long"
-_STEP_VALUES: Final = 16
-_SMALL_BYTES: Final = 1024
+_STEP_VALUES: Final = 256
 
 _PART_ROWS: Final = 4096
 
@@ -206,15 +205,15 @@ class Tree:
             if not (cursor.set_range(start) if start else cursor.first()):
                 return found, True
             ahead = cursor.iternext(keys=False)
-            wanted = _STEP_VALUES
+            wanted = 1
             while len(found) < limit_items and size < limit_bytes:
                 step = list(islice(ahead, wanted))
                 found += step
                 size += sum(map(len, step))
                 if len(step) < wanted:
                     return found, True
-                if size < len(found) * _SMALL_BYTES:
-                    wanted = 16 * _STEP_VALUES
+                fitting = (limit_bytes - size) * len(found) // (size + 1)  # if they are as these
+                wanted = max(min(fitting, 2 * wanted, _STEP_VALUES), 1)
         return found, False
 
     def descending(

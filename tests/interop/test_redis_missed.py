@@ -20,7 +20,7 @@ from support.ports import free_port
 from support.waiting import until
 
 from interop.serving import Serving
-from logweir.limits import REDIS_SUBSCRIBER_BYTES
+from logweir.limits import MEMORY_LEAST_BYTES, REDIS_SUBSCRIBER_BYTES
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.redis.serve.missed import MISSED_BYTES
 from logweir.replication.redis.wire import resp
@@ -342,6 +342,44 @@ def test_whoever_cuts_it_off_nothing_is_lost(tmp_path: Path, stack: ExitStack) -
     assert set(again[:-6]) == {0}
     text = serving.server.metrics.render().decode()
     assert "\nlogweir_redis_lost_messages_total 0.0\n" in text
+
+
+def test_many_that_come_back_and_do_not_read_yet_are_not_sent_all_at_once(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    """What they missed would fill the memory twice over: it is made as they take it, so nobody is
+    closed, and each has everything in order, with what came meanwhile behind it."""
+    serving = serve(stack, tmp_path, memory_bytes=MEMORY_LEAST_BYTES)
+    peer = client(stack, serving.port)
+    names = range(2 * MEMORY_LEAST_BYTES // MISSED_BYTES)
+    size, count = 500_000, MISSED_BYTES // 500_000 - 2
+
+    def subscribe(number: int) -> socket.socket:
+        one = stack.enter_context(socket.create_connection(("127.0.0.1", serving.port), 20))
+        one.sendall(b"CLIENT SETNAME n%d\r\nSUBSCRIBE a\r\n" % number)
+        return one
+
+    away = [subscribe(number) for number in names]
+    until(lambda: peer.pubsub_numsub("a") == [(b"a", len(names))])
+    for one in away:
+        one.close()
+    until(lambda: peer.pubsub_numsub("a") == [(b"a", 0)])
+    for number in range(count):
+        peer.publish("a", number.to_bytes(4, "big") * (size // 4))
+    back = [subscribe(number) for number in names]
+    until(lambda: peer.pubsub_numsub("a") == [(b"a", len(names))])
+    budget = serving.server.listener.budget
+    until(lambda: budget.status()["answers_bytes"] > len(names) << 20)
+    assert peer.publish("a", b"end") == len(names)
+    for one in back:
+        taken, end = bytearray(), resp.bulk(b"end")
+        while not taken.endswith(end):
+            more = one.recv(1 << 20)
+            assert more, "closed"
+            taken += more
+        parts = re.findall(rb"message\r\n\$1\r\na\r\n\$500000\r\n(....)", taken, re.DOTALL)
+        assert [int.from_bytes(part, "big") for part in parts] == list(range(count))
+    assert budget.closed == 0
 
 
 def test_a_place_that_was_given_up_is_not_sent_from(tmp_path: Path, stack: ExitStack) -> None:

@@ -85,6 +85,24 @@ def test_long_keys_are_those_of_a_sorted_dict(seed: int, state: State) -> None:
     txn.abort()
 
 
+@pytest.mark.parametrize("size", [10, 1000, 900_000])
+def test_no_more_values_are_read_than_fit(size: int, state: State) -> None:
+    """Of large ones one too many, of small ones as many as are as large together as the last
+    step; and all when there is room."""
+    count = 40 if size > 1000 else 3000
+    txn = state.begin()
+    tree = txn.tree(512, 0)
+    assert tree is not None
+    for number in range(count):
+        tree.put(number.to_bytes(4, "big"), bytes(size))
+    limit = size * count // 4
+    found, is_whole = tree.values(b"", count, limit)
+    assert not is_whole
+    assert limit <= sum(map(len, found)) <= limit + size
+    assert tree.values(b"", 10**6, 10**9) == ([bytes(size)] * count, True)
+    txn.abort()
+
+
 class Counting:
     """LMDB's transaction, with a count of calls and of the bytes that they moved."""
 

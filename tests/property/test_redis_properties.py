@@ -181,8 +181,11 @@ def test_what_is_missed_is_sent_again_or_told(steps: list[tuple[str, bytes, obje
             assert isinstance(what, tuple)
             key = (channel, what)
             if step == "join":
-                first, found = missed.join(channel, what, now)
-                assert first >= 0
+                at, found = missed.join(channel, what, now), []
+                assert at >= 0
+                while (following := missed.after(channel, what, at)) is not None:
+                    at = following[0]
+                    found.append(following[1])
                 before = waiting.pop(key, [])
                 assert before == before[: lost.pop(key, 0)] + found
                 present[key] = present.get(key, 0) + 1

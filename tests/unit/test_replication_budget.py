@@ -40,7 +40,7 @@ class Peer:
     def __init__(self, budget: Budget | None = None, *, is_known: bool = False) -> None:
         self.budget = budget
         self.kept_bytes = 0
-        self.unsent_bytes = 0
+        self.held_bytes = 0
         self.is_known = is_known
         self.gone: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.holds = 0
@@ -61,7 +61,7 @@ class Peer:
     def write(self, size_bytes: int, now: float = 0.0) -> bool:
         """So much more is unsent."""
         assert self.budget is not None
-        self.unsent_bytes += size_bytes
+        self.held_bytes += size_bytes
         return self.budget.wrote(self, size_bytes, now)
 
 
@@ -175,16 +175,16 @@ async def test_answers_that_nobody_takes_are_bounded_over_all_connections() -> N
     assert not first.write(LIMIT_BYTES // 3)
     assert first.write(LIMIT_BYTES // 3)
     assert not second.write(MEMORY_FREE_BYTES)
-    first.unsent_bytes = 0  # it took all
+    first.held_bytes = 0  # it took all
     assert not second.write(LIMIT_BYTES // 3, now=1.0)
-    assert budget.used_bytes == second.unsent_bytes
+    assert budget.used_bytes == second.held_bytes
     third.write(LIMIT_BYTES // 2, now=2.0)
     first.write(LIMIT_BYTES // 4, now=3.0)
     assert third.reason
     assert not first.reason
     assert not second.reason
     assert budget.status()["closed_connections"] == 1
-    assert budget.used_bytes == first.unsent_bytes + second.unsent_bytes
+    assert budget.used_bytes == first.held_bytes + second.held_bytes
 
 
 def test_too_little_memory_is_a_config_error() -> None:

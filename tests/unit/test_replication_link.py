@@ -232,6 +232,38 @@ def test_unsent_bytes_of_a_connection_are_bounded(monkeypatch: pytest.MonkeyPatc
     serve(service, test)
 
 
+def test_a_piece_of_which_some_was_taken_is_held_as_a_whole() -> None:
+    """In the budget, too, until all of it is taken; many small ones cost no list of them."""
+    service = EchoService()
+
+    async def test(listener: Listener, url: Url) -> None:
+        reader, writer = await asyncio.open_connection(url.host, url.port, limit=1024)
+        await service.begun.wait()
+        link = service.conversations[0].link
+        size = 24 * 1024 * 1024
+        link.send(bytes(size))
+        link.send(bytes(size))
+        assert size < link.unsent_bytes < 2 * size
+        assert link.held_bytes == 2 * size
+        assert listener.budget.status()["answers_bytes"] == 2 * size
+        got = 0
+        while link.unsent_bytes >= size:
+            got += len(await reader.read(1 << 20))
+        while link.held_bytes > size:  # the transport has let go of the first one
+            got += len(await reader.read(1 << 20))
+        assert link.held_bytes == size > link.unsent_bytes
+        for _ in range(1000):
+            link.send(bytes(100))
+        assert link.held_bytes == size + 1000 * 100
+        assert len(link._pieces) <= 3
+        await reader.readexactly(2 * size + 1000 * 100 - got)
+        await link.drained()
+        assert link.held_bytes == 0
+        writer.close()
+
+    serve(service, test)
+
+
 def test_closing_connection_whose_peer_takes_nothing_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is still to be sent when a connection is closed is waited for no longer than a stall,
     also if it was not enough for back-pressure."""

@@ -131,7 +131,7 @@ class Conversation:
         self._behind: _Batch | None = None  # under way: what comes next waits for its end
         self._settled: asyncio.Event | None = None  # that CALLs wait for
         self._streams = Streams(self, instance.trials)
-        self._watchers = Watchers(instance.events, self._send)
+        self._watchers = Watchers(instance.events, self._send, link.hold_beside)
         self._ask = shared.log.inner.committer.reader.ask
         self._let_in: object = None  # what this user was allowed when `_readable` was begun
         self._readable: set[int] = set()  # ids of spaces

@@ -41,6 +41,7 @@ __all__ = ["Events", "Watchers"]
 
 _KEY_BYTES: Final = 256
 _VALUE_BYTES: Final = 16 * 1024
+_WATCHED_BYTES: Final = 512  # what a key costs that is watched, about
 
 
 class Events:
@@ -160,11 +161,15 @@ class _Watched:
 
 
 class Watchers:
-    """What one connection watches. `send`: takes bytes of an EVENT."""
+    """What one connection watches. `send`: takes bytes of an EVENT; `hold`: how many bytes the keys
+    cost, about, see `Link.hold_beside`."""
 
-    def __init__(self, events: Events, send: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, events: Events, send: Callable[[bytes], None], hold: Callable[[int], None]
+    ) -> None:
         self._events = events
         self._send = send
+        self._hold = hold
         self._keys: dict[str, _Watched] = {}
 
     def watch(self, key: str, sync: int) -> None:
@@ -176,6 +181,7 @@ class Watchers:
                 text = f"A connection may watch {WATCHED_KEYS} keys of {_KEY_BYTES} letters"
                 raise RequestError(ErrorCode.MEMORY_ISSUE, text)
             watched = self._keys[key] = _Watched(sync)
+            self._hold(len(self._keys) * _WATCHED_BYTES)
             self._events.join(self)
         watched.sync, watched.is_ready = sync, True
         self._tell(key, watched)
@@ -183,6 +189,7 @@ class Watchers:
     def unwatch(self, key: str) -> None:
         """Watch a key no longer."""
         self._keys.pop(key, None)
+        self._hold(len(self._keys) * _WATCHED_BYTES)
         if not self._keys:
             self._events.leave(self)
 

@@ -78,7 +78,7 @@ class Streaming:
         self._is_dump = bool(connect.options & Option.DUMP)
         self._reader: Reader | None = None
         self._pin = ""
-        self._unflushed_bytes = 0
+        self._unflushed_bytes = self._chunk_bytes = 0  # of items that were read for the consumer
         self._resumes = False
         self._filter: frozenset[int] | None = None
         self._told_open = False
@@ -253,15 +253,22 @@ class Streaming:
         """Everything that is there; the log is kept from where it is to be followed."""
         wanted = vbucket_table(vbuckets)
         while backfill.end is None:
-            if isinstance(backfill, Backfill):
-                tuples = backfill.take_tuples()
-                await self._keep_log(backfill)
-                await self._put_tuples(tuples, wanted, self._service.now())
-            else:
-                items = backfill.take()
-                await self._keep_log(backfill)
-                for item in items:
-                    await self._put(mutation_of(item), None)
+            await self._takes()
+            await self._put_chunk(backfill, wanted)
+            self._hold(0)
+
+    async def _put_chunk(self, backfill: Chunks, wanted: bytes) -> None:
+        if isinstance(backfill, Backfill):
+            tuples = backfill.take_tuples()
+            self._hold(sum(map(len, tuples)))
+            await self._keep_log(backfill)
+            await self._put_tuples(tuples, wanted, self._service.now())
+            return
+        items = backfill.take()
+        self._hold(sum(len(item.key) + len(item.value) for item in items))
+        await self._keep_log(backfill)
+        for item in items:
+            await self._put(mutation_of(item), None)
 
     async def _keep_log(self, backfill: Chunks) -> None:
         """Keep the log from where it is to be followed, while there is more to be given."""
@@ -575,8 +582,14 @@ class Streaming:
         elif not self.producer.has_room or self.producer.unacknowledged:
             await self._room.wait()
 
+    def _hold(self, chunk_bytes: int) -> None:
+        """So much was read for the consumer."""
+        self._chunk_bytes = chunk_bytes
+        self._link.hold_beside(chunk_bytes + self.producer.unacknowledged_bytes)
+
     def _rest(self) -> None:
         """Nothing more can be said for now."""
+        self._hold(self._chunk_bytes)
         self.producer.ask(self._link.time())
         self._link.flush()
         self._keep(at_once=False)

@@ -329,8 +329,12 @@ class Conversation:
         self._waiting.clear()
         self.service.statistics.closed(self.link)
         self.service.wait_no_more(self)
+        self._end_stream(reason)
+
+    def _end_stream(self, reason: str) -> None:
         if self.streaming is not None:
             self.streaming.closed(reason)
+            self.streaming = None
             self.service.streams.pop(self, None)
 
     @property
@@ -558,8 +562,5 @@ class Conversation:
 
     def replaced(self) -> None:
         """Another connection uses our stream's name now."""
-        if self.streaming is not None:
-            self.streaming.closed("another connection took its name")
-            self.streaming = None
-            self.service.streams.pop(self, None)
+        self._end_stream("another connection took its name")
         self.link.close("another connection took the name of this stream")

@@ -25,7 +25,7 @@ Source: Redis 7.0, observed, answer by answer (`tests/interop/test_redis_command
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import count
@@ -62,6 +62,7 @@ _WHILE_SUBSCRIBED: Final = (
 )
 _EXPIRE_MAX: Final = 2**62 // 1000
 _WHOLE_BYTES: Final = 20
+_CHANNEL_BYTES: Final = 1024  # what a subscription costs beside the name, about
 
 
 class RedisService:
@@ -129,10 +130,12 @@ class _Refused(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """Of one subscription, until it is given up."""
+    """Of one subscription, until it is given up. `sent`: while it is sent what it missed, the last
+    message of that."""
 
     channel: bytes
     who: Who
+    sent: int | None = None
 
 
 class Conversation:
@@ -144,8 +147,10 @@ class Conversation:
         self.session = ServerSession()
         self._number = next(service.numbers)
         self._ahead: deque[list[bytes] | Malformed] = deque()
+        self._rest: Iterator[None] | None = None  # of the command that is being done
         self._reached: set[Conversation] = set()
         self._channels: dict[bytes, _Place | None] = {}
+        self._held_bytes = 0
         self._sent: deque[tuple[int, _Place, int]] = deque()  # to who has a name: up to which byte
         self._begin()
 
@@ -166,15 +171,17 @@ class Conversation:
         session, link = self.session, self.link
         turn = link.turn()
         done = failed = 0
-        while self._ahead and not session.close_reason:
+        while (self._rest or self._ahead) and not session.close_reason:
             if turn.is_over(link.sent_bytes + session.waiting_bytes):
                 link.go_on_later(self._work)
                 break
-            command = self._ahead.popleft()
             try:
-                self._do(command)
-                done += 1
+                rest = self._rest = self._rest or self._do(self._ahead.popleft())
+                if rest is None or next(rest, True):
+                    self._rest = None
+                    done += 1
             except _Refused as refused:
+                self._rest = None
                 session.put(resp.error(str(refused)))
                 failed += 1
         self.service.shared.metrics.answered(link.scheme, done, failed)
@@ -187,6 +194,7 @@ class Conversation:
         """See `Conversation` of `logweir.replication.link`."""
         del reason
         self._ahead.clear()
+        self._rest = None
         self._leave_all(self._untaken(self.link.cut_bytes))
 
     def take(self, made: dict[int, bytes], channel: bytes, number: int) -> bool:
@@ -206,7 +214,8 @@ class Conversation:
             self._leave_all({channel: number - 1} | self._untaken(link.unsent_bytes))
             link.abort(f"slow reader: {link.unsent_bytes} bytes of messages are unsent")
             return False
-        self._put_message(made[self.session.version], channel, number)
+        if (place := self._channels[channel]) is None or place.sent is None:
+            self._put_message(made[self.session.version], channel, number)
         return True
 
     def _put_message(self, made: bytes, channel: bytes, number: int) -> None:
@@ -220,11 +229,11 @@ class Conversation:
 
     # --- one command ------------------------------------------------------------------------------
 
-    def _do(self, command: list[bytes] | Malformed) -> None:
-        """Answer it. Raises `_Refused`."""
+    def _do(self, command: list[bytes] | Malformed) -> Iterator[None] | None:
+        """Answer it; with what is returned, in steps. Raises `_Refused`, as the steps do."""
         if isinstance(command, Malformed):
             self.session.refuse(command)
-            return
+            return None
         name, *words = command
         name = name.lower()
         if name in _CONTAINERS and words:
@@ -237,7 +246,7 @@ class Conversation:
             raise _Refused(f"ERR wrong number of arguments for '{name.decode()}' command")
         if self._channels and not is_always and self.session.version == 2:
             raise _Refused(f"ERR Can't execute '{name.decode()}': {_WHILE_SUBSCRIBED}")
-        act(self, command)
+        return act(self, command)
 
     def _may(self, wanted: Privilege) -> bool:
         return self._rights.may(wanted, self.service.space)
@@ -360,7 +369,7 @@ class Conversation:
 
     # --- channels ---------------------------------------------------------------------------------
 
-    def _subscribe(self, command: list[bytes]) -> None:
+    def _subscribe(self, command: list[bytes]) -> Iterator[None]:
         for channel in command[1:]:
             self._need_channel(Privilege.READ, channel)
         who = (self._rights.user, self._name) if self._name and self.service.resends else None
@@ -371,17 +380,22 @@ class Conversation:
                     raise _Refused(f"ERR more than {REDIS_CHANNELS} channels")
                 self._channels[channel] = None if who is None else _Place(channel, who)
                 self.service.channels.setdefault(channel, {})[self] = None
+                self._count(len(channel) + _CHANNEL_BYTES)
             self._tell(b"subscribe", resp.bulk(channel))
-            if is_new and who is not None:
-                self._resend(channel, who)
+            if is_new and (place := self._channels[channel]) is not None:
+                yield from self._resend(place)
 
-    def _resend(self, channel: bytes, who: Who) -> None:
-        """Send what somebody missed; it has just subscribed."""
-        last, messages = self.service.missed.join(channel, who, self.link.time())
-        self.service.shared.metrics.resent(len(messages))
-        for number, message in enumerate(messages, last + 1):
-            made = _message(channel, message, self.session.version)
-            self._put_message(made, channel, number)
+    def _resend(self, place: _Place) -> Iterator[None]:
+        """Send what somebody missed, who has just subscribed, a message at a step. What comes
+        meanwhile is sent behind it, from where it is kept."""
+        missed, channel = self.service.missed, place.channel
+        place.sent = missed.join(channel, place.who, self.link.time())
+        while (found := missed.after(channel, place.who, place.sent)) is not None:
+            place.sent, message = found
+            self.service.shared.metrics.resent(1)
+            self._put_message(_message(channel, message, self.session.version), channel, place.sent)
+            yield
+        place.sent = None
 
     def _unsubscribe(self, command: list[bytes]) -> None:
         channels = command[1:] or list(self._channels)
@@ -408,14 +422,22 @@ class Conversation:
         del subscribers[self]
         if not subscribers:
             del self.service.channels[channel]
+        self._count(-len(channel) - _CHANNEL_BYTES)
         return self._channels.pop(channel)
+
+    def _count(self, size_bytes: int) -> None:
+        """So much more is held for the subscriptions."""
+        self._held_bytes += size_bytes
+        self.link.hold_beside(self._held_bytes)
 
     def _leave_all(self, sent: Mapping[bytes, int]) -> None:
         """The connection ends. `sent`: the last message of a channel that was sent, where that is
         not the newest."""
         for channel in tuple(self._channels):
             if (place := self._leave(channel)) is not None:
-                number = sent.get(channel)
+                number = sent.get(channel, place.sent)
+                if number is not None and place.sent is not None:
+                    number = min(number, place.sent)
                 self.service.missed.leave(channel, place.who, self.link.time(), number)
 
     def _untaken(self, unsent_bytes: int) -> dict[bytes, int]:
@@ -522,7 +544,7 @@ def _unknown(command: list[bytes]) -> _Refused:
 _CONTAINERS: Final = (b"client", b"pubsub")
 _ANY: Final = 2**31
 _COMMANDS: Final[
-    dict[bytes, tuple[int, int, Callable[[Conversation, list[bytes]], None], bool]]
+    dict[bytes, tuple[int, int, Callable[[Conversation, list[bytes]], Iterator[None] | None], bool]]
 ] = {
     b"ping": (0, 1, Conversation._ping, True),
     b"echo": (1, 1, Conversation._echo, False),

@@ -2,10 +2,11 @@
 
 Who has a name (CLIENT SETNAME, HELLO … SETNAME) and loses its connection keeps its place on each of
 its channels: the last message that it was sent. When it subscribes again under that name, as the
-same user, it is sent what came behind its place. Messages are kept for so many seconds and bytes of
-a listener, the oldest make way first, and a place as long as its messages could be there; what
-somebody has missed for good is told in the log and counted. UNSUBSCRIBE and RESET give a place up.
-Several connections of one name have one place: it is away when the last of them is.
+same user, it is sent what came behind its place, as it takes it. Messages are kept for so many
+seconds and bytes of a listener, the oldest make way first, and a place as long as its messages
+could be there; what somebody has missed for good is told in the log and counted. UNSUBSCRIBE and
+RESET give a place up. Several connections of one name have one place: it is away when the last of
+them is.
 
 Only on channels on which somebody has a place anything is kept, and in memory alone: a restart
 forgets it, as all that Redis knows of messages.
@@ -16,7 +17,6 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
 
 from logweir.limits import REDIS_SUBSCRIBER_BYTES
@@ -48,10 +48,10 @@ class _Place:
 
 @dataclass(slots=True)
 class _Channel:
-    """`number`: of the newest message; `messages`: the last of them, up to that one."""
+    """`number`: of the newest message; `messages`: the last of them, up to that one, by number."""
 
     number: int = 0
-    messages: deque[bytes] = field(default_factory=deque)
+    messages: dict[int, bytes] = field(default_factory=dict)
     places: dict[Who, _Place] = field(default_factory=dict)
 
 
@@ -83,30 +83,36 @@ class Missed:
         if found is None:
             return 0
         found.number += 1
-        found.messages.append(message)
+        found.messages[found.number] = message
         self._order.append((found, now))
         self.size_bytes += len(message) + _MESSAGE_BYTES
         self._trim(now)
         return found.number
 
-    def join(self, channel: bytes, who: Who, now: float) -> tuple[int, list[bytes]]:
-        """Somebody subscribes. Returns the messages that are to be sent first, and the number of
-        the last message before them."""
+    def join(self, channel: bytes, who: Who, now: float) -> int:
+        """Somebody subscribes. Returns the number of the last message that it has: `after` is asked
+        for the next ones."""
         self._trim(now)
         found = self._channels.setdefault(channel, _Channel())
         place = found.places.get(who)
         if place is None:
             found.places[who] = _Place()
-            return found.number, []
+            return found.number
         place.present += 1
         if place.present > 1:
-            return found.number, []
+            return found.number
         del self._away[channel, who]
+        return place.number
+
+    def after(self, channel: bytes, who: Who, number: int) -> tuple[int, bytes] | None:
+        """The first message behind `number` that is kept, and its own number; None: there is none.
+        Those between are lost."""
+        found = self._channels[channel]
         gone = found.number - len(found.messages)
-        if gone > place.number:
-            self._lost(who, channel, gone - place.number)
-        first = max(gone, place.number)
-        return first, list(islice(found.messages, first - gone, None))
+        if gone > number:
+            self._lost(who, channel, gone - number)
+            number = gone
+        return (number + 1, found.messages[number + 1]) if number < found.number else None
 
     def leave(self, channel: bytes, who: Who, now: float, number: int | None = None) -> None:
         """A connection is gone, which was sent all up to `number`; None: up to the newest."""
@@ -135,7 +141,9 @@ class Missed:
         """Let go of what is too old or too much."""
         order, away = self._order, self._away
         while order and (order[0][1] + self._seconds <= now or self.size_bytes > self._limit_bytes):
-            self.size_bytes -= len(order.popleft()[0].messages.popleft()) + _MESSAGE_BYTES
+            found = order.popleft()[0]
+            oldest = found.messages.pop(found.number - len(found.messages) + 1)
+            self.size_bytes -= len(oldest) + _MESSAGE_BYTES
         while away:
             (channel, who), until = next(iter(away.items()))
             if until > now and len(away) <= self._limit_away:
