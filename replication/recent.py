@@ -31,6 +31,7 @@ _HINTS: Final = {
     "source.stopped": "mend what is named, then restart the server",
     "source.waiting": "nothing, if the upstream comes back; else look at its address and network",
     "stream.gap": "`logweir verify` of this server; the follower connects again by itself",
+    "topic.malformed": "delete what is no bundle from the space of the topic",
     "synapse.gap": "`logweir gaps` lists what is lost",
     "web.look_failed": "a fault of logweir's: report it with the log's lines around it",
     "synapse.waits": "start the homeserver's HTTP replication listener, or mend its address",

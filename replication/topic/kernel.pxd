@@ -74,14 +74,14 @@ cdef Py_ssize_t varint_size(Py_ssize_t value) noexcept
 cpdef tuple stored(bytes data)
 
 @cython.locals(at=Py_ssize_t, field=int, value=cython.ulonglong, width=Py_ssize_t)
-cdef int fields(
-    const unsigned char* raw, Py_ssize_t end, unsigned long long[::1] out) except -1
+cdef bint fields(
+    const unsigned char* raw, Py_ssize_t end, unsigned long long[::1] out) noexcept
 
 @cython.locals(
     found="unsigned long long[::1]", small=Py_ssize_t, data=bytes, buffer=bytearray,
     room="unsigned char[::1]", start=Py_ssize_t, at=Py_ssize_t, end=Py_ssize_t,
     raw="const unsigned char*", begin=Py_ssize_t, length=Py_ssize_t, framed=Py_ssize_t,
-    rest=cython.ulonglong, is_viewed=bint)
+    rest=cython.ulonglong, is_viewed=bint, unreadable=Py_ssize_t)
 cpdef tuple chunk(
     list tuples, unsigned long long partition, Py_ssize_t size, Py_ssize_t limit, list out)
 

@@ -313,14 +313,16 @@ def tuple_head(partition: int, first: int, last: int, time: int, size: int) -> b
 
 def stored(data: bytes) -> tuple[int, int, int, int]:
     """Partition, first and last number of the tuple of a bundle, and where in it the bundle begins.
-    Raises ValueError for what is no tuple of the format of topics."""
+    Raises ValueError for what no consumer could read, see `fields`."""
     found = array("Q", bytes(40))
-    fields(data, len(data), found)
+    if not fields(data, len(data), found):
+        raise ValueError("no tuple of a bundle")
     return found[0], found[1], found[2], found[3]
 
 
-def fields(raw: bytes, end: int, out: Any) -> int:
-    """What `stored` returns, into `out`, and behind it where the bundle ends."""
+def fields(raw: bytes, end: int, out: Any) -> bool:
+    """Put what `stored` returns into `out`, and behind it where the bundle ends. Returns whether
+    that is a tuple of the format of topics, with numbers that there are and a bundle."""
     at = 1
     if end > 0 and raw[0] >= 0xDC:
         at = 3 if raw[0] == 0xDC else 5
@@ -331,7 +333,7 @@ def fields(raw: bytes, end: int, out: Any) -> int:
         if value >= 0x80:
             width = 1 << (value - 0xCC) if 0xCC <= value <= 0xCF else 0
             if width == 0 or width > end - at:
-                raise ValueError("no tuple of a bundle")
+                return False
             value = 0
             while width > 0:
                 value = value << 8 | raw[at]
@@ -342,34 +344,36 @@ def fields(raw: bytes, end: int, out: Any) -> int:
         field += 1
     value = raw[at] if at < end else 0xC1
     if value < 0xC4 or value > 0xC6:
-        raise ValueError("no tuple of a bundle")
+        return False
     width = 1 if value == 0xC4 else 2 if value == 0xC5 else 4
     if width > end - at - 1:
-        raise ValueError("no tuple of a bundle")
+        return False
     value = 0
     while width > 0:
         at += 1
         value = value << 8 | raw[at]
         width -= 1
     if value > end - at - 1:
-        raise ValueError("no tuple of a bundle")
+        return False
     out[3] = at + 1
     out[4] = at + 1 + value
-    return 0
+    return 1 <= out[1] <= out[2] <= HIGHEST and value > 0
 
 
 def chunk(
     tuples: list[bytes], partition: int, size: int, limit: int, out: list[Any]
-) -> tuple[int, int, bool]:
+) -> tuple[int, int, bool, int]:
     """Put the bundles of stored tuples of one partition into `out`, each behind its length, as
     long as all are `limit` bytes at most; the first of all in any case. `size`: of what is there.
 
     Small ones are put one behind the other into one buffer, others are views of their tuples.
-    Returns the bytes of all then; the first number of the one that did not fit, 0 if all did; and
-    whether no more are to come, as that one, or one of another partition, was seen.
+    A tuple that no consumer could read is left out before the first bundle, and ends the chunk
+    behind it, since consumers count on. Returns the bytes of all then; the first number of the one
+    that did not fit, 0 if all did; whether no more are to come, as that one, or one of another
+    partition, was seen; and how many were left out.
     """
     found = array("Q", bytes(40))
-    small = 0
+    small = unreadable = 0
     for data in tuples:
         if len(data) < _VIEWED_BYTES:
             small += len(data)
@@ -380,15 +384,19 @@ def chunk(
     at = 0
     for data in tuples:
         raw = data
-        fields(raw, len(data), found)
+        if not fields(raw, len(data), found):
+            if size > 0:
+                return _chunked(out, view, start, at, size), 0, True, unreadable
+            unreadable += 1
+            continue
         if found[0] != partition:
-            return _chunked(out, view, start, at, size), 0, True
+            return _chunked(out, view, start, at, size), 0, True, unreadable
         begin = found[3]
         end = found[4]
         length = end - begin
         framed = length + varint_size(length)
         if size > 0 and framed > limit - size:
-            return _chunked(out, view, start, at, size), found[1], True
+            return _chunked(out, view, start, at, size), found[1], True, unreadable
         size += framed
         rest = length
         is_viewed = len(data) >= _VIEWED_BYTES
@@ -406,7 +414,7 @@ def chunk(
                 room[at] = raw[begin]
                 at += 1
                 begin += 1
-    return _chunked(out, view, start, at, size), 0, False
+    return _chunked(out, view, start, at, size), 0, False, unreadable
 
 
 def _chunked(out: list[Any], view: memoryview, start: int, at: int, size: int) -> int:

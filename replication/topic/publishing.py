@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 
 from logweir.errors import LimitExceeded
 from logweir.limits import TANK_BUNDLE_BYTES
-from logweir.replication.logs import get_logger
+from logweir.replication.logs import SparingLog
 from logweir.replication.topic import kernel
 from logweir.replication.topic.partition import Append, Chunk, ChunkMaker
 from logweir.replication.topic.requests import PublishResult
-from logweir.replication.topic.spaces import TopicDef, bundle_tuple, last_bundle, place_bundle
+from logweir.replication.topic.spaces import TopicDef, bundle_tuple, last_number, place_bundle
 from logweir.store import Log
 from logweir.store.commit.group import Group
 from logweir.store.schema.values import LargeTuple
@@ -47,7 +47,6 @@ class Outcome(NamedTuple):
 
 FAILED: Final = Outcome(PublishResult.FAILED)
 _STORED: Final = PublishResult.STORED  # to look up members of an enumeration takes time
-_log = get_logger("logweir.replication.tank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +68,11 @@ class News:
 @dataclass(frozen=True, slots=True)
 class Run:
     """New tuples of one space, and where their outcomes stand: from a place of a list on, so
-    many."""
+    many. `told`: of what is refused."""
 
-    tuples: list[LargeTuple]
-    places: list[tuple[list[Outcome], int, int]]
+    told: SparingLog
+    tuples: list[LargeTuple] = field(default_factory=list)
+    places: list[tuple[list[Outcome], int, int]] = field(default_factory=list)
 
     def add(
         self, topic: str, appends: list[Append], end: int, last: int, outcomes: list[Outcome]
@@ -103,7 +103,7 @@ class Run:
         size = len(placed.data)
         if size > TANK_BUNDLE_BYTES:
             error = LimitExceeded("TANK_BUNDLE_BYTES", TANK_BUNDLE_BYTES, size)
-            _log.error("publish.refused", topic=topic, error=str(error))
+            self.told.warning("publish.refused", topic=topic, error=str(error))
             return FAILED
         self.tuples.append(bundle_tuple(append.partition, placed, append.time_ms))
         return Outcome(_STORED, placed.first, placed.last, framed_bytes(size), placed.data)
@@ -152,8 +152,7 @@ class Writing:
         """The last number of a partition as `group` sees it."""
         found = self._known.get((space_id, partition))
         if found is None:
-            bundle = last_bundle(group.engine, space_id, partition)
-            found = bundle.last if bundle else 0
+            found = last_number(group.engine, space_id, partition)
         return found
 
     def wrote(self, space_id: int, partition: int, last: int, rows: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from logweir.errors import LogweirError
 from logweir.limits import TANK_READ_AHEAD_BYTES
+from logweir.replication.logs import SparingLog, get_logger
 from logweir.replication.topic import kernel
 from logweir.replication.topic.bundle import SPARSE
 from logweir.replication.topic.partition import Chunk
@@ -45,12 +46,15 @@ class ReadBundles:
 
 
 class ReadAhead:
-    """What was read of topics of one store, `limits.TANK_READ_AHEAD_BYTES` in all, about."""
+    """What was read of topics of one store, `limits.TANK_READ_AHEAD_BYTES` in all, about. Tuples
+    that others have written into a topic's space and no consumer could read are passed over, and
+    told in the log sparingly."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._ahead: dict[ReadKey, ReadBundles] = {}  # the oldest first
         self._ahead_bytes = 0
+        self._sparing = SparingLog(get_logger("logweir.replication.tank"))
 
     def __contains__(self, key: ReadKey) -> bool:
         return key in self._ahead
@@ -93,7 +97,7 @@ class ReadAhead:
         self, topic: TopicDef, partition: int, start: int, limit_bytes: int, last: int
     ) -> ReadBundles:
         out: list[bytes | memoryview] = []
-        base = size = following = 0
+        base = size = following = unreadable = 0
         is_sparse = is_over = False
         with self._log.read_view() as view:
             found = tuples_from(view.engine, topic.space_id, partition, start)
@@ -106,8 +110,16 @@ class ReadAhead:
                     if size:
                         break  # who asks for what is after is told
                     raise
-                size, following, is_over = kernel.chunk(tuples, partition, size, limit_bytes, out)
+                size, following, is_over, left_out = kernel.chunk(
+                    tuples, partition, size, limit_bytes, out
+                )
                 if size and not base:
-                    _, base, _, at = kernel.stored(tuples[0])
-                    is_sparse = bool(tuples[0][at : at + 1] and tuples[0][at] & SPARSE)
+                    begin = tuples[left_out]
+                    _, base, _, at = kernel.stored(begin)
+                    is_sparse = bool(begin[at] & SPARSE)
+                unreadable += left_out
+        if unreadable:
+            self._sparing.warning(
+                "topic.malformed", topic=topic.name, partition=partition, tuples=unreadable
+            )
         return ReadBundles(Chunk(base, is_sparse, out, size), following, last)

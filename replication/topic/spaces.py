@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from logweir.errors import ErrorCode, RequestError
@@ -57,6 +58,7 @@ __all__ = [
     "delete_topic",
     "insert_bundle",
     "last_bundle",
+    "last_number",
     "oldest_bundle",
     "place_bundle",
     "set_config",
@@ -96,13 +98,21 @@ class TopicDef:
 
 @dataclass(frozen=True, slots=True)
 class StoredBundle:
-    """One tuple of a topic space."""
+    """One tuple of a topic space, written by whomever."""
 
     partition: int
     first: int
     last: int
     time_ms: int
     data: bytes
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether consumers are given it, see `kernel.fields`."""
+        return 1 <= self.first <= self.last <= NUMBER_MAX and bool(self.data)
+
+
+_IS_READABLE: Final = attrgetter("is_readable")
 
 
 class Placed(NamedTuple):
@@ -206,16 +216,22 @@ def _stored(data: bytes) -> StoredBundle:
 
 
 def last_bundle(engine: Engine, space_id: int, partition: int) -> StoredBundle | None:
-    """The newest bundle of a partition."""
+    """The newest bundle of a partition that consumers are given."""
+    wanted = Select.of(engine.schema, space_id, [partition], iterator="REQ")
+    return next(filter(_IS_READABLE, map(_stored, select(engine, wanted))), None)
+
+
+def last_number(engine: Engine, space_id: int, partition: int) -> int:
+    """The last number of a partition that is taken; 0: none."""
     wanted = Select.of(engine.schema, space_id, [partition], iterator="REQ", limit=1)
-    for data in select(engine, wanted):
-        return _stored(data)
-    return None
+    return max(
+        (max(one.first, one.last) for one in map(_stored, select(engine, wanted))), default=0
+    )
 
 
 def oldest_bundle(engine: Engine, space_id: int, partition: int) -> StoredBundle | None:
-    """The oldest bundle of a partition."""
-    return next(bundles_from(engine, space_id, partition, 0), None)
+    """The oldest bundle of a partition that consumers are given."""
+    return next(filter(_IS_READABLE, bundles_from(engine, space_id, partition, 0)), None)
 
 
 def tuples_from(
@@ -225,7 +241,10 @@ def tuples_from(
     after it; behind a partition's follow those of the next."""
     key = [partition, number]
     for data in select(engine, Select.of(engine.schema, space_id, key, iterator="LE", limit=1)):
-        place, _, last, _ = kernel.stored(data)
+        try:
+            place, _, last, _ = kernel.stored(data)
+        except ValueError:
+            break  # nobody can read it
         if place == partition and last >= number:
             yield [data]
             key = [partition, last + 1]

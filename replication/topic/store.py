@@ -29,7 +29,7 @@ from logweir.limits import (
     TANK_UNSTORED_BYTES,
     TANK_UNSTORED_HERE_BYTES,
 )
-from logweir.replication.logs import get_logger
+from logweir.replication.logs import SparingLog, get_logger
 from logweir.replication.metrics import Metrics, TopicFigures
 from logweir.replication.service.line import Line
 from logweir.replication.topic import kernel
@@ -65,6 +65,7 @@ from logweir.replication.topic.spaces import (
     bundles_from,
     create_topic,
     last_bundle,
+    oldest_bundle,
     topics_of,
     view_config,
 )
@@ -118,6 +119,7 @@ class StoredTopics:
         line: Line | None = None,
     ) -> None:
         self._log = log
+        self._sparing = SparingLog(_log)
         self._read_only = read_only
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -279,7 +281,9 @@ class StoredTopics:
                 return None if view is None else view.extent()
             tail = self._tail(topic, partition)
         except LogweirError as error:
-            _log.error("topic.unreadable", topic=topic, partition=partition, error=str(error))
+            self._sparing.warning(
+                "topic.unreadable", topic=topic, partition=partition, error=str(error)
+            )
             return None
         return Extent(tail.first, tail.last, tail.written_bytes)
 
@@ -290,7 +294,9 @@ class StoredTopics:
                 self._counts.setdefault(topic, [0, 0, 0])[2] += chunk.size_bytes
             return chunk
         except LogweirError as error:
-            _log.error("topic.unreadable", topic=topic, partition=partition, error=str(error))
+            self._sparing.warning(
+                "topic.unreadable", topic=topic, partition=partition, error=str(error)
+            )
             return None
 
     def _chunk(self, topic: str, partition: int, start: int, limit_bytes: int) -> Chunk:
@@ -326,7 +332,7 @@ class StoredTopics:
         with self._log.read_view() as view:
             self._entries[space_id] = view.count(space_id)
             newest = last_bundle(view.engine, space_id, partition)
-            oldest = next(bundles_from(view.engine, space_id, partition, 0), None)
+            oldest = oldest_bundle(view.engine, space_id, partition)
             if tail is None:
                 tail = self._tails[topic, partition] = _Tail(0, 0, 0, 0)
                 tail.last = newest.last if newest else 0
@@ -392,7 +398,7 @@ class StoredTopics:
             self._writing.forget(space_id, len(run.tuples))
             for outcomes, index, count in run.places:
                 outcomes[index : index + count] = [FAILED] * count
-            _log.error("publish.refused", space_id=space_id, error=str(error))
+            self._sparing.warning("publish.refused", space_id=space_id, error=str(error))
 
     def _number(
         self,
@@ -414,7 +420,7 @@ class StoredTopics:
             outcomes += [FAILED] * (end - at)
             return
         space_id = topic.space_id
-        run = runs.setdefault(space_id, Run([], []))
+        run = runs.setdefault(space_id, Run(self._sparing))
         before = len(run.tuples)
         last = self._writing.last(group, space_id, partition)
         last = run.add(name, appends, end, last, outcomes)
@@ -427,7 +433,7 @@ class StoredTopics:
             return self._consumers.store(group, append, self._writing)
         except RequestError as error:
             group.rollback(mark)
-            _log.error("publish.refused", topic=append.topic, error=str(error))
+            self._sparing.warning("publish.refused", topic=append.topic, error=str(error))
             return FAILED
 
     def create_from(self, request: Create, owner: int | None = None) -> Awaitable[CreateError]:

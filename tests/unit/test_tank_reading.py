@@ -6,6 +6,7 @@ import asyncio
 import errno
 import threading
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,58 @@ def test_a_place_that_its_space_refuses_fails_no_other(
             assert "publish.refused" in caplog.text
         finally:
             await topics.close()
+
+    run(test)
+
+
+def test_refused_bundles_are_told_sparingly(
+    log: logweir.Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many a client sends, of which none is stored."""
+    kinds = {"group": "string", "topic": "string", "partition": "unsigned", "number": "string"}
+    log.create_space(CONSUMER_SPACE, list(kinds.items()), primary=["group", "topic", "partition"])
+
+    async def test() -> None:
+        topics = StoredTopics(log)
+        try:
+            number = 3 * LOG_BURST_LINES
+            asked = published(topics, number, "consumer:g/t", 3)
+            assert await asked == [PublishResult.FAILED] * number
+            assert caplog.text.count("publish.refused") == LOG_BURST_LINES
+        finally:
+            await topics.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [(0, 3, 3, 0, b""), (0, 3, 1, 0, ordinary(b"x")), (0, 0, 0, 0, ordinary(b"x"))],
+    ids=["empty", "ends before it begins", "number 0"],
+)
+def test_what_others_write_that_is_no_bundle_is_passed_over(
+    log: logweir.Log, caplog: pytest.LogCaptureFixture, row: tuple[object, ...]
+) -> None:
+    """Consumers are given what is before and behind it, under its numbers; one that waits behind it
+    hears of what comes then; publishers go on; the log tells of it."""
+
+    async def test() -> None:
+        async with served(log) as url, Client(url) as client, Client(url) as other_client:
+            await client.publish([PublishPart("t", 0, ordinary(b"1")) for _ in range(2)])
+            log.insert("t", row)
+            following = max(2, int(str(row[1]))) + 1
+            async with aclosing(aiter(client.consumer("t", [0]))) as messages:
+                assert [(await anext(messages)).number for _ in range(2)] == [1, 2]
+                waiting = asyncio.ensure_future(anext(messages))
+                await somebody_waits(url)
+                part = PublishPart("t", 0, ordinary(b"2"))
+                assert await other_client.publish([part, part]) == [PublishResult.STORED] * 2
+                found = await waiting, await anext(messages)
+                assert [one.number for one in found] == [following, following + 1]
+            async with aclosing(aiter(client.consumer("t", [0]))) as messages:
+                numbers = [(await anext(messages)).number for _ in range(4)]
+            assert numbers == [1, 2, following, following + 1]
+            assert "topic.malformed" in caplog.text or row[1] == 0
 
     run(test)
 

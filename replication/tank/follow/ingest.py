@@ -30,7 +30,7 @@ from logweir.replication.topic.spaces import (
     TopicDef,
     create_topic,
     insert_bundle,
-    last_bundle,
+    last_number,
     place_bundle,
     set_partitions,
     topics_of,
@@ -96,8 +96,7 @@ class Intake:
             return int(noted["next"])
         with self._log.read_view() as view:
             space_id = self._topics[local_name(self._name, topic)].space_id
-            last = last_bundle(view.engine, space_id, partition)
-        return last.last + 1 if last else 1
+            return last_number(view.engine, space_id, partition) + 1
 
     def is_new(self, topics: Sequence[str]) -> bool:
         """Whether nothing was read yet of any of these topics."""
@@ -144,8 +143,7 @@ class Intake:
     def _apply(self, group: Group, batch: Batch, now_ms: int) -> int:
         topic = self._topics[local_name(self._name, batch.topic)]
         instance = str(batch.partition)
-        newest = last_bundle(group.engine, topic.space_id, batch.partition)
-        last = newest.last if newest else 0
+        last = last_number(group.engine, topic.space_id, batch.partition)
         if last >= batch.wanted:
             raise SourceStopped(
                 f"{topic.name}/{batch.partition}: here it ends with number {last}, and number "
