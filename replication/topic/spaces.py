@@ -224,9 +224,8 @@ def last_bundle(engine: Engine, space_id: int, partition: int) -> StoredBundle |
 def last_number(engine: Engine, space_id: int, partition: int) -> int:
     """The last number of a partition that is taken; 0: none."""
     wanted = Select.of(engine.schema, space_id, [partition], iterator="REQ", limit=1)
-    return max(
-        (max(one.first, one.last) for one in map(_stored, select(engine, wanted))), default=0
-    )
+    newest = next(map(_stored, select(engine, wanted)), None)
+    return max(newest.first, newest.last) if newest else 0
 
 
 def oldest_bundle(engine: Engine, space_id: int, partition: int) -> StoredBundle | None:

@@ -18,6 +18,7 @@ from logweir.replication.protocols import parse_listen_url
 from logweir.replication.session import InputBuffer
 from logweir.replication.tank.wire.codec import encode_request
 from logweir.replication.tank.wire.messages import Topics
+from logweir.wal.mp import pack
 
 STRANGERS = 16
 PART = bytes(1 << 18)
@@ -151,8 +152,40 @@ def test_beginnings_of_frames_go_with_their_connections(tmp_path: Path) -> None:
                 return sum(one.size_bytes for one in found)
 
             server.wait(lambda: kept_bytes() < count // 2 * size)
+            assert budget.closed < count
         finally:
             gc.enable()
+
+
+def test_what_connections_subscribe_to_is_counted(tmp_path: Path) -> None:
+    """Channels and watched keys, as long as they are subscribed to."""
+    listen = [parse_listen_url("redis://:0"), parse_listen_url("tarantool://:0")]
+    with (
+        Serving(
+            tmp_path / "s", listen=listen, guest="all", memory_bytes=MEMORY_LEAST_BYTES
+        ) as server,
+        ExitStack() as stack,
+    ):
+        budget = server.server.listener.budget
+        redis, tarantool = (
+            [
+                stack.enter_context(socket.create_connection((url.host, url.port), 10))
+                for _ in range(8)
+            ]
+            for url in server.urls
+        )
+        names = b" ".join(b"%d" % number + bytes(500).replace(b"\0", b"x") for number in range(120))
+        bodies = [pack({0: 74, 1: 1}) + pack({87: f"key {number}"}) for number in range(200)]
+        watches = b"".join(b"\xce" + len(one).to_bytes(4, "big") + one for one in bodies)
+        for one in redis:
+            one.sendall(b"SUBSCRIBE " + names + b"\r\n")
+        for one in tarantool:
+            one.sendall(watches)
+        wanted = 8 * (120 * 1500 + 200 * 500)
+        server.wait(lambda: budget.status()["answers_bytes"] > wanted)
+        redis[0].sendall(b"UNSUBSCRIBE\r\n")
+        server.wait(lambda: budget.status()["answers_bytes"] < wanted)
+        assert budget.closed == 0
 
 
 def resident_bytes() -> int:
