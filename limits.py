@@ -244,8 +244,7 @@ IPROTO_ANSWER_BYTES: Final = 128 * 1024 * 1024
 """Largest answer to one SELECT; a larger one is refused (error 2)."""
 
 TRIAL_BYTES: Final = 16 * 1024 * 1024
-"""What the statements of one open transaction of a stream may take; one more is refused (error 2).
-"""
+"""What the statements of one open transaction of a stream take; one more is error 2."""
 
 TRIAL_READ_BYTES: Final = 64 * 1024 * 1024
 """What the SELECTs of one may be answered in all: they run again before it is committed."""
@@ -461,8 +460,7 @@ TAP_VALUE_BYTES: Final = TUPLE_BYTES - 1024
 """Largest value of an item, so that its tuple fits `TUPLE_BYTES`."""
 
 TEXT_LINE_BYTES: Final = 2048
-"""Longest beginning of a line of memcached's text protocol without its end. Source: memcached
-1.6.18."""
+"""Longest beginning of a line of memcached's text without its end. Source: memcached 1.6.18."""
 
 TEXT_KEYS_BYTES: Final = 1024 * 1024
 """The same where the line asks for items, whose keys may be many; memcached sets no bound there."""
@@ -585,8 +583,7 @@ PIPELINE_BATCH_ROWS: Final = 16_384
 """Most rows of one batch."""
 
 PIPELINE_NARROW_BYTES: Final = 16 * 1024 * 1024
-"""Bytes of rows that a task of a state or compaction puts in order at a time, and among which it
-looks for those that a later one makes void."""
+"""Bytes of rows that a task of a state or compaction puts in order, and thins out, at a time."""
 
 PIPELINE_WINDOW_BYTES: Final = 4 * 1024 * 1024
 """A task asks the disk for this much at a time."""
