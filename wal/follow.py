@@ -65,6 +65,8 @@ class Follower:
         self._lsns = array("Q", after.lsns())
         self._read = self._lsns  # where the log was read to; the very same once it is equal
         self._passed_local = False  # local rows were passed over that nobody counted
+        self.is_given_up = False
+        """Set in any thread: `poll` ends at the next block, whatever is there."""
 
     def __enter__(self) -> Follower:
         return self
@@ -150,7 +152,7 @@ class Follower:
                 self._level()
                 if above is not None:
                     yield above.shown(settled)
-                if not is_whole:
+                if self.is_given_up or not is_whole:
                     return
             self._safe_end = self._offset  # what is behind is no block, or not yet
             if last and reader.path.name >= last:

@@ -310,7 +310,7 @@ class Reader:
             self._skipped = True
 
     async def skip_in_background(self) -> None:
-        """`skip` in a thread, which is not cut short if the task is."""
+        """`skip` in a thread, which ends soon if the task is cancelled; then it is closed."""
         work = asyncio.ensure_future(asyncio.to_thread(self.skip))
 
         def close(done: asyncio.Future[None]) -> None:
@@ -321,6 +321,8 @@ class Reader:
         try:
             await asyncio.shield(work)
         except BaseException:
+            if self._follower is not None:
+                self._follower.is_given_up = True
             work.add_done_callback(close)
             raise
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -385,5 +386,34 @@ def test_listeners_are_called_at_each_commit(log: Log) -> None:
         await asyncio.to_thread(int)
         assert calls == [1, 1]
         reader.close()
+
+    asyncio.run(main())
+
+
+def test_a_place_that_nobody_waits_for_is_not_looked_for_to_the_end(log: Log) -> None:
+    """Its thread ends at the next block, and the reader is closed: else those of replicas that come
+    again and again take all threads."""
+    log.write(1, 40)
+    looked, may_go_on = threading.Event(), threading.Event()
+
+    file = log.path / f"{0:020d}.xlog"
+
+    def durable() -> tuple[Path, int]:
+        looked.set()
+        assert may_go_on.wait(30)
+        return file, file.stat().st_size
+
+    async def main() -> None:
+        follower = Follower(log.path, VClock({1: 39}), durable=durable)
+        hub = Hub(lambda after: follower)
+        reader = hub.reader(VClock({1: 39}))
+        skipping = asyncio.ensure_future(reader.skip_in_background())
+        await asyncio.to_thread(looked.wait, 30)
+        skipping.cancel()
+        await asyncio.wait((skipping,))
+        may_go_on.set()
+        while hub.readers:
+            await asyncio.to_thread(threading.Event().wait, 0.001)
+        assert 0 < follower.offset < file.stat().st_size // 4
 
     asyncio.run(main())
