@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Final, cast
 if TYPE_CHECKING:
     from importlib.abc import Loader
 
-__all__ = ["FINDER", "KERNELS", "SHARED", "Kernels"]
-
 SHARED: Final = "logweir.wal.sharedkernel"
 """What Cython adds to a kernel that takes buffers, once for all; Cython writes it."""
 

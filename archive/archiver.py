@@ -52,8 +52,6 @@ from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain
 from logweir.wal.lease import Lease
 from logweir.wal.vclock import VClock
 
-__all__ = ["Archiver", "Progress"]
-
 _DAMAGE: Final = (CorruptFile, CorruptBlock, ChainGap, RecoveryRefused)
 _SEEN_AGAIN_BYTES: Final = 4096
 _DOUBT_SECONDS: Final = 0.2

@@ -29,8 +29,6 @@ from logweir.wal.crc32c import checksum
 from logweir.wal.failpoint import failpoint
 from logweir.wal.vclock import VClock
 
-__all__ = ["DATA", "Archived", "Catalog", "Keep", "Points", "Sources"]
-
 DATA: Final = "data/"
 _ENTRIES: Final = "entries/"
 _IDENTITY: Final = "archive/identity"

@@ -30,8 +30,6 @@ from logweir.replication.metrics import ArchiveFigures
 from logweir.store.log import Log
 from logweir.wal.vclock import VClock
 
-__all__ = ["ARCHIVE_FOLLOWER", "ArchiveProcess", "Settings", "main"]
-
 ARCHIVE_FOLLOWER: Final = "archive"
 """For whom a server keeps the logs that are not archived, as `logweir retain list` names it."""
 

@@ -38,8 +38,6 @@ from logweir.errors import DecodeError, LogweirError
 from logweir.wal.crc32c import checksum
 from logweir.wal.vclock import VClock
 
-__all__ = ["ENTRY_BYTES", "Entry", "Kind"]
-
 Kind = Literal["log", "tail", "snapshot"]
 
 ENTRY_BYTES: Final = 8192

@@ -25,8 +25,6 @@ from logweir.store.recover.compare import compare_states
 from logweir.wal.filesystem import OS, FileSystem, explain
 from logweir.wal.vclock import VClock
 
-__all__ = ["Drill", "drill", "restore_archive"]
-
 Progress = Callable[[int], object]
 """Called with the bytes fetched so far."""
 

@@ -16,8 +16,6 @@ from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.lease import leased
 from logweir.wal.reader import WalReader
 
-__all__ = ["Lag", "lag_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Lag:

@@ -24,8 +24,6 @@ from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain, make_folders
 from logweir.wal.newfile import create_file
 
-__all__ = ["Objects", "digest_of", "open_objects", "pieces_of"]
-
 _NEW: Final = ".new"
 
 

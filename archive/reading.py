@@ -10,8 +10,6 @@ from logweir.pipeline.storage import UrlFileSystem
 from logweir.wal.filesystem import ReadFile
 from logweir.wal.reader import Block
 
-__all__ = ["HashedFile", "HeldFile", "OneFile", "Times"]
-
 
 class Times:
     """The earliest and the latest row of blocks."""

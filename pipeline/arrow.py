@@ -25,8 +25,6 @@ from logweir.wal.columns import ABSENT, ODD, RowColumns
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, RowType, type_name
 
-__all__ = ["BatchBuilder", "Group", "Place", "Taken"]
-
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 

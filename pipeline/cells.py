@@ -15,18 +15,6 @@ from logweir.errors import DecodeError, LimitExceeded
 from logweir.pipeline import jsonkernel, kernel, typedkernel
 from logweir.wal.render import value_json
 
-__all__ = [
-    "Cells",
-    "Spans",
-    "gathered",
-    "json_texts",
-    "numbers",
-    "packed",
-    "placed",
-    "repeated",
-    "texts",
-]
-
 Spans = np.ndarray[Any, np.dtype[np.uint64]]
 """Of each row a value's first byte and, 2^32 times, its end; 0 if there is none."""
 

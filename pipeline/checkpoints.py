@@ -12,8 +12,6 @@ from logweir.errors import ConfigError, WalError
 from logweir.pipeline.options import ORIGIN
 from logweir.pipeline.storage import open_storage
 
-__all__ = ["query_id", "stream_name"]
-
 _METADATA_BYTES: Final = 64 * 1024
 
 

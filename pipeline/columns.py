@@ -47,17 +47,6 @@ from logweir.errors import ConfigError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "COLUMNS",
-    "DEFAULT_COLUMNS",
-    "TOPIC_COLUMNS",
-    "arrow_schema",
-    "check_columns",
-    "ddl",
-    "quoted",
-    "widened",
-]
-
 COLUMNS: Final[Mapping[str, str]] = {
     "file": "STRING",
     "block_offset": "BIGINT",

@@ -20,8 +20,6 @@ from logweir.pipeline.cells import packed
 from logweir.pipeline.columns import arrow_schema
 from logweir.wal.xrow import type_name
 
-__all__ = ["COUNTED", "COUNTS", "TOTALS", "counts", "totals"]
-
 COUNTED: Final = ("kind", "space_id", "type", "lsn", "ts", "key", "size")
 """The columns that `counts` reads."""
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["batches", "option_text", "scan", "scan_options"]
-
 Path = str | os.PathLike[str]
 
 

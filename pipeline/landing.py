@@ -35,8 +35,6 @@ from logweir.wal.xrow import RowType
 if TYPE_CHECKING:
     from logweir.pipeline.parts import Part
 
-__all__ = ["logweir_land"]
-
 FUNCTION: Final = "logweir_land"
 SOURCE: Final = "spark"
 _CHUNK_BYTES: Final = 1024 * 1024

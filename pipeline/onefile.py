@@ -30,8 +30,6 @@ from logweir.wal.filesystem import AppendFile
 from logweir.wal.newfile import check_output, create_file, new_output
 from logweir.wal.render import dumps
 
-__all__ = ["ENDINGS", "WrittenFile", "write_file"]
-
 
 class _Writer(Protocol):
     def write(self, table: pa.Table) -> None: ...

@@ -29,25 +29,6 @@ from logweir.pipeline.columns import DEFAULT_COLUMNS, check_columns
 from logweir.wal.selection import parse_time, parse_type
 from logweir.wal.vclock import VClock
 
-__all__ = [
-    "ORIGIN",
-    "SPOOL",
-    "STAGE",
-    "ScanOptions",
-    "SinkOptions",
-    "absolute",
-    "check_decimals",
-    "is_spooled",
-    "is_topic",
-    "list_text",
-    "parse_boolean",
-    "parse_count",
-    "parse_vclock",
-    "scheme_of",
-    "shown",
-    "target_folder",
-]
-
 ORIGIN: Final = "option"
 STAGE: Final = ".logweir-stage-"
 """How the name of what is not yet published begins."""

@@ -49,8 +49,6 @@ from logweir.wal.xrow import FLAG_COMMIT, RowType
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Part", "PartWriter", "SinkLayout", "check_sink_columns"]
-
 USER_SPACES: Final = 512
 """The first id of a space that is not the system's."""
 

@@ -37,8 +37,6 @@ from logweir.replication.urls import Url
 from logweir.wal.columns import RowColumns
 from logweir.wal.vclock import VClock
 
-__all__ = ["messages", "numbers", "positions", "replicaset", "rows"]
-
 _ACKNOWLEDGE_SECONDS: Final = 0.5
 _SILENCE_SECONDS: Final = 30.0
 _AHEAD: Final = 16

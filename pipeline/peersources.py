@@ -35,14 +35,6 @@ from logweir.wal.vclock import VClock
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "PeerReader",
-    "PeerStream",
-    "TopicReader",
-    "TopicStream",
-    "peer_url",
-]
-
 _ASK_SECONDS: Final = 0.2
 
 

@@ -53,18 +53,6 @@ from logweir.wal.spacenames import SpaceNames
 from logweir.wal.vclock import VClock
 from logweir.wal.walk import walk_blocks
 
-__all__ = [
-    "Plan",
-    "Range",
-    "Source",
-    "Split",
-    "lost_behind",
-    "plan",
-    "reached",
-    "space_ids",
-    "together",
-]
-
 Item = TypeVar("Item")
 _HEADS_BYTES: Final = 4096
 

@@ -53,8 +53,6 @@ from logweir.wal.vclock import VClock
 from logweir.wal.walk import walk_blocks
 from logweir.wal.writer import INPROGRESS, PROGRAM, file_name
 
-__all__ = ["BATCH_KEY", "Target", "part_rows", "publish", "remove_stale_stages"]
-
 BATCH_KEY: Final = "Logweir-Batch"
 LOCK_NAME: Final = "logweir.lock"
 STALE_SECONDS: Final = 86400.0

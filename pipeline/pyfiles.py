@@ -16,8 +16,6 @@ from logweir import errors
 from logweir.errors import ConfigError
 from logweir.wal.filesystem import explain
 
-__all__ = ["py_files"]
-
 _ROOMS: Final = ("wal", "recovery", "store", "replication", "pipeline")
 _EARLIEST: Final = (1980, 1, 1, 0, 0, 0)
 

@@ -27,16 +27,6 @@ if TYPE_CHECKING:
 
     from logweir.pipeline.plan import Split
 
-__all__ = [
-    "LogweirReader",
-    "SplitPartition",
-    "batch_reader",
-    "counting_reader",
-    "resumed",
-    "schema_of",
-    "stream_reader",
-]
-
 
 def schema_of(options: dict[str, str]) -> tuple[str, dict[str, str]]:
     """The columns that the options ask for, as DDL, and the options with what was looked up for

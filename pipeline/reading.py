@@ -49,8 +49,6 @@ from logweir.wal.vclock import VClock
 from logweir.wal.walk import Walked, walk_blocks
 from logweir.wal.xrow import FLAG_COMMIT
 
-__all__ = ["batches", "groups", "scan"]
-
 _OPEN_ENDS: Final = frozenset(map(FileEnd, TAIL_KINDS)) | {FileEnd.UNCLOSED}
 
 

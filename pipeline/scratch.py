@@ -17,8 +17,6 @@ from typing import Final
 
 from logweir.wal.failpoint import failpoint
 
-__all__ = ["scratch"]
-
 _PREFIX: Final = "logweir-scratch-"
 
 

@@ -32,8 +32,6 @@ from logweir.pipeline.sparkjar import spark_jar
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["find_java", "has_module", "register", "session", "without_module", "without_zip"]
-
 JAVA_MIN: Final = 17
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from logweir.pipeline.parts import Part, SinkLayout
 
-__all__ = ["LogweirStreamWriter", "LogweirWriter", "PartMessage", "sink_types"]
-
 
 @dataclass
 class PartMessage(WriterCommitMessage):

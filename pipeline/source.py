@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from logweir.pipeline.sinks import LogweirStreamWriter, LogweirWriter
 
-__all__ = ["FORMAT", "LogweirSource", "RegisteredSource"]
-
 FORMAT = "logweir"
 
 

@@ -22,8 +22,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-__all__ = ["build", "find_compiler", "spark_jar"]
-
 _HERE: Final = Path(__file__).parent / "jvm"
 _JAR: Final = _HERE / "logweir-spark.jar"
 _DIGEST: Final = "META-INF/logweir-sources"

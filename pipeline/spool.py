@@ -39,8 +39,6 @@ from logweir.replication.urls import STALL_SECONDS, Url, option_seconds
 from logweir.store import CheckpointOptions, Durability
 from logweir.wal.vclock import VClock
 
-__all__ = ["Spool", "taken"]
-
 _LOCK_SECONDS: Final = 3.0
 """How long a query that was stopped may need to let its spool go."""
 

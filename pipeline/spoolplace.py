@@ -53,8 +53,6 @@ from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import AppendFile, Buffer, OsFileSystem, ReadFile, each, explain
 from logweir.wal.writer import INPROGRESS
 
-__all__ = ["CopyFileSystem", "SpoolPlace"]
-
 _KEPT: Final = re.compile(r"\d{20}[.](?:xlog|snap)")
 _CLAIM: Final = ".claim"
 

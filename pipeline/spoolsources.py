@@ -41,8 +41,6 @@ from logweir.wal.vclock import VClock
 if TYPE_CHECKING:
     from logweir.pipeline.spool import Spool
 
-__all__ = ["SpoolReader", "SpoolStream", "UpstreamPartition"]
-
 _OF_FOLDERS: Final = ("kinds", "recursive")
 _OF_STREAMS: Final = (
     *("start", "fail_on_data_loss"),

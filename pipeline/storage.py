@@ -18,22 +18,6 @@ from logweir.errors import ConfigError, WalError
 from logweir.pipeline.options import ORIGIN, SPOOL, scheme_of, shown
 from logweir.wal.filesystem import OS, AppendFile, FileSystem, ReadFile
 
-__all__ = [
-    "BEGUN",
-    "BEGUN_END",
-    "OWNERS",
-    "SPOOL_PART",
-    "CutFile",
-    "CutFileSystem",
-    "SpoolFileSystem",
-    "SpoolPart",
-    "UrlFileSystem",
-    "as_os_error",
-    "connect",
-    "inside",
-    "open_storage",
-]
-
 SPOOL_PART: Final = re.compile(
     r"(\d{20}[.](?:xlog|snap))[.](\d{20})-(\d{20})[.]([0-9]{8}[0-9a-f]{16})"
 )

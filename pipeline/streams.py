@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from logweir.pipeline.plan import Split
     from logweir.pipeline.tail import Caps, Tail
 
-__all__ = ["TailPartition", "TailReader", "from_offset", "of_store", "read_part", "to_offset"]
-
 _NOT_IN_STREAMS = (
     *("kinds", "recursive", "vclock_from", "vclock_to", "replica_id", "lsn_from", "lsn_to"),
     *("split_mode", "on_error", "live"),

@@ -34,8 +34,6 @@ from logweir.wal.reader import Block
 from logweir.wal.settled import ALL_SETTLED, Settled
 from logweir.wal.vclock import VClock
 
-__all__ = ["NO_CAPS", "Caps", "Tail"]
-
 _REMEMBERED: Final = 64
 
 

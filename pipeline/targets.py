@@ -18,8 +18,6 @@ from logweir.pipeline.options import scheme_of, target_folder
 from logweir.pipeline.storage import UrlFileSystem, as_os_error, connect
 from logweir.wal.filesystem import OS, AppendFile, Buffer, FileSystem
 
-__all__ = ["open_target"]
-
 
 def open_target(key: str, to: str | Path) -> tuple[FileSystem, Path]:
     """The file system of a place to write, and the path in it. `key`: the option that names it.

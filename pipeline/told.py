@@ -32,8 +32,6 @@ from logweir.pipeline.typedrows import typed_rows
 if TYPE_CHECKING:
     from logweir.pipeline.plan import Range, Split
 
-__all__ = ["told"]
-
 _LSN_MAX: Final = 2**63 - 1
 
 

@@ -35,8 +35,6 @@ from logweir.store.schema.named import REST
 if TYPE_CHECKING:
     from logweir.pipeline.arrow import Taken
 
-__all__ = ["TypedRows", "definition_text", "space_of_text", "typed_rows"]
-
 _FRONT: Final = {"op": "STRING", "replica_id": "INT", "lsn": "BIGINT", "time": "TIMESTAMP"}
 _OPS: Final = "_ops"
 

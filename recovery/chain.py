@@ -16,16 +16,6 @@ from logweir.wal.endmark import END_MARK_NAME, EndMark
 from logweir.wal.meta import Meta
 from logweir.wal.vclock import VClock
 
-__all__ = [
-    "FORCE_HINT",
-    "border",
-    "foreign_tail",
-    "is_bad_tail",
-    "missing_begin",
-    "missing_end",
-    "own_mark",
-]
-
 FORCE_HINT: Final = (
     "copy the folder first; then `logweir repair DIR --to NEW` keeps what is whole and says what "
     "is lost, or open it with force_recovery"

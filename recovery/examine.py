@@ -51,8 +51,6 @@ from logweir.wal.resync import Unsynced
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint
 
-__all__ = ["Progress", "Scans", "examine"]
-
 Progress = Callable[[int, int], None]
 """Called with the bytes read so far and the bytes there are."""
 

@@ -28,8 +28,6 @@ from logweir.wal.filesystem import FileSystem
 from logweir.wal.meta import Meta
 from logweir.wal.vclock import VClock
 
-__all__ = ["scan_headerless"]
-
 _INSTANCE: Final = re.compile(rb"Instance: ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\n")
 
 

@@ -30,8 +30,6 @@ from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
-__all__ = ["Located", "LogScan", "scan_log", "scan_snapshot"]
-
 Progress = Callable[[int], None]
 """Called with the number of bytes that were read since the last call."""
 

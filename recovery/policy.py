@@ -39,8 +39,6 @@ from logweir.wal.filesystem import explain
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, file_name
 
-__all__ = ["RecoveryPlan", "plan", "plan_from"]
-
 _IN_THE_WAY: Final = ".corrupted"
 
 

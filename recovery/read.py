@@ -24,8 +24,6 @@ from logweir.wal.reader import WalReader
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import Row
 
-__all__ = ["read"]
-
 Tell = Callable[[Damage], None]
 
 

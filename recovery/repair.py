@@ -50,8 +50,6 @@ from logweir.wal.reader import WalReader
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import Row, RowType
 
-__all__ = ["RepairResult", "repair"]
-
 _CLUSTER_ID: Final = 320
 _SYSTEM_SPACES: Final = frozenset({272, 276, 280, 288, 296, 304, 312, 320})
 """Spaces without whose rows nothing starts: schema, spaces, indexes, functions, users, rights."""

@@ -27,8 +27,6 @@ from logweir.wal.damage import TAIL_KINDS, Damage, FileEnd
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
 
-__all__ = ["Batch", "replay", "snapshot_blocks", "walk"]
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:

@@ -34,8 +34,6 @@ from logweir.wal.meta import Meta
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint
 
-__all__ = ["HOLE_ITEM", "FileReport", "Hole", "LogPosition", "RecoveryReport"]
-
 HOLE_ITEM: Final = "Hole"
 
 

@@ -42,8 +42,6 @@ from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.lease import leased
 from logweir.wal.vclock import VClock
 
-__all__ = ["RestoreResult", "plan_until", "restore", "unavailable"]
-
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:

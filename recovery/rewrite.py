@@ -35,18 +35,6 @@ from logweir.wal.reader import Block, WalReader
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import INPROGRESS, PROGRAM, AppendPoint, WalWriter, WriterOptions
 
-__all__ = [
-    "LogRewriter",
-    "Rewritten",
-    "copy_file",
-    "file_digest",
-    "names_in",
-    "new_target",
-    "rewrite",
-    "salvage_snapshot",
-    "while_files_go",
-]
-
 T = TypeVar("T")
 _ATTEMPTS: Final = 5
 _DIGEST_BYTES: Final = 16

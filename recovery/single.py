@@ -18,8 +18,6 @@ from logweir.wal.directory import LogFile, Suffix
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.reader import WalReader
 
-__all__ = ["examine_file"]
-
 
 def examine_file(
     path: Path, *, filesystem: FileSystem = OS, progress: Callable[[int], None] | None = None

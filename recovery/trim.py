@@ -20,8 +20,6 @@ from logweir.wal.filesystem import OS, FileSystem, explain
 from logweir.wal.lease import LOCK_NAME
 from logweir.wal.reader import WalReader
 
-__all__ = ["Trimmed", "trim"]
-
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:

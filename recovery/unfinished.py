@@ -16,8 +16,6 @@ from logweir.wal.damage import Damage, DamageKind
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.newfile import replace_file
 
-__all__ = ["UNFINISHED_NAME", "mark_unfinished", "unfinished_copy", "unmark"]
-
 UNFINISHED_NAME: Final = "logweir.unfinished"
 _TEXT_BYTES: Final = 4096
 

@@ -16,8 +16,6 @@ from typing import Final
 from logweir.errors import ConfigError
 from logweir.replication.urls import Url, option_names
 
-__all__ = ["FROM", "AddressList", "is_loopback"]
-
 FROM: Final = "from"
 """The option's name."""
 

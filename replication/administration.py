@@ -51,8 +51,6 @@ from logweir.store.recover.checkpoint import logs_before, read_followers
 from logweir.wal.directory import scan_directory
 from logweir.wal.lease import leased
 
-__all__ = ["Administration", "followers_of"]
-
 
 class Administration:
     """The calls on one open store. Each runs in a thread of its own.

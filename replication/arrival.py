@@ -18,8 +18,6 @@ from typing import Final
 from logweir.limits import LISTEN_BACKLOG, TLS_HANDSHAKE_SECONDS
 from logweir.replication.link import Link, peer_text
 
-__all__ = ["Reception", "SecureServer", "bound_sockets"]
-
 _PAUSE_SECONDS: Final = 0.1  # if nothing can be accepted: no more files may be open, say
 
 

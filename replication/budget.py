@@ -41,8 +41,6 @@ from logweir.limits import (
     MEMORY_STRANGERS_SHARE,
 )
 
-__all__ = ["Budget", "Holder", "Unanswered"]
-
 _LAYERS_BYTES: Final = 2 * LAYER_BYTES  # where changes wait until the state has taken some
 _LOOK_SECONDS: Final = 0.1
 

@@ -19,17 +19,6 @@ from logweir.replication.link import Conversation, Link
 from logweir.replication.session import Session
 from logweir.replication.urls import Schemes, Url, read_url
 
-__all__ = [
-    "Asking",
-    "Closing",
-    "Inbox",
-    "Reconnecting",
-    "check_tls",
-    "client_tls",
-    "dial",
-    "dial_with",
-]
-
 
 class Closing(ABC):
     """What is closed at the end of `async with`."""

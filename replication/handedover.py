@@ -17,8 +17,6 @@ from typing import Final
 from logweir.errors import ConfigError
 from logweir.replication.urls import Url
 
-__all__ = ["HandedOver", "handed_over"]
-
 _FIRST: Final = 3
 _VARIABLES: Final = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 

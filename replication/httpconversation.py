@@ -9,8 +9,6 @@ from typing import Final, NamedTuple
 from logweir.replication.httpsession import JSON, HttpSession, Request
 from logweir.replication.link import Link
 
-__all__ = ["PAGES", "Answer", "HttpConversation"]
-
 PAGES: Final = frozenset(("metrics", "web"))
 """Schemes of the addresses that are no protocol's: for the log and the status only."""
 

@@ -18,8 +18,6 @@ from typing import Final
 from logweir.limits import HTTP_BODY_BYTES, HTTP_HEAD_BYTES, HTTP_IDLE_SECONDS
 from logweir.replication.session import BaseSession, Parting
 
-__all__ = ["JSON", "HttpSession", "Request", "error_body"]
-
 JSON: Final = "application/json"
 
 

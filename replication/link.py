@@ -34,8 +34,6 @@ from logweir.replication.portkernel import Port
 from logweir.replication.session import Parting, ReceivesInto, SendsParts, Session
 from logweir.replication.turns import Turn, advance, finish
 
-__all__ = ["UNIX_PEER", "Conversation", "Link", "peer_text"]
-
 UNIX_PEER: Final = "unix/:"
 """With this the text of a peer at a unix socket begins."""
 

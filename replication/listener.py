@@ -58,8 +58,6 @@ from logweir.store.state import heap
 if TYPE_CHECKING:
     from logweir.replication.metrics import Metrics
 
-__all__ = ["Listener", "Service", "bind_hint", "exposure", "server_tls"]
-
 _log = get_logger("logweir.replication")
 _STOPPED: Final = Parting("the server stops")
 _FREE_SECONDS: Final = 0.5

@@ -32,8 +32,6 @@ from logweir.replication.logs import SparingLog, get_logger
 if TYPE_CHECKING:
     from logweir.replication.metrics import Metrics
 
-__all__ = ["Logins"]
-
 
 @dataclass(slots=True)
 class _Known:

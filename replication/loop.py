@@ -11,8 +11,6 @@ from typing import Any, Final, TypeVar
 from logweir.limits import MALLOC_ARENAS, MALLOC_KEPT_BYTES, MALLOC_SHARED_BYTES
 from logweir.store.state import heap
 
-__all__ = ["run"]
-
 SWITCH_SECONDS: Final = 0.001
 """How long a thread of a serving process may keep the interpreter while another one waits."""
 

@@ -39,15 +39,6 @@ except ImportError as error:
         hint="pip install 'logweir[serve]'",
     ) from error
 
-__all__ = [
-    "LATENCY_BOUNDS_MS",
-    "ArchiveFigures",
-    "Latencies",
-    "Metrics",
-    "StreamFigures",
-    "TopicFigures",
-]
-
 _SECONDS = tuple(0.001 * 2**i for i in range(16))
 
 

@@ -23,8 +23,6 @@ from logweir.replication.link import Link
 from logweir.replication.listener import Service
 from logweir.replication.metrics import Metrics
 
-__all__ = ["METRICS", "MetricsService"]
-
 METRICS: Final = "metrics"
 """The scheme of its address, which is for the log and the status only."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-__all__ = ["I32_LOW", "U16_HIGH", "U16_LOW", "U32_HIGH", "U32_LOW", "U64_HIGH", "U64_LOW"]
-
 U16_HIGH: Final = struct.Struct(">H")
 U32_HIGH: Final = struct.Struct(">I")
 U64_HIGH: Final = struct.Struct(">Q")

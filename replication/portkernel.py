@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from logweir.replication.budget import Budget
 
-__all__ = ["Outbox", "Pace", "Port"]
-
 _FIRST_BYTES = 4096
 _LEAST_BYTES = 256
 _SCRATCH_BYTES = 256 * 1024

@@ -18,18 +18,6 @@ from logweir.replication.urls import Schemes, Url, option_seconds, read_listen_u
 if TYPE_CHECKING:
     from logweir.replication.service.protocol import WireProtocol
 
-__all__ = [
-    "PROTOCOLS",
-    "SCHEMES",
-    "check_addresses",
-    "check_place",
-    "fetch_status",
-    "parse_listen_url",
-    "parse_url",
-    "stall_seconds",
-    "wire_protocols",
-]
-
 PROTOCOLS: Final = ("iproto", "tank", "memcached", "greenstack", "synapse", "redis")
 
 

@@ -13,8 +13,6 @@ from typing import Any, Final
 
 from logweir.limits import RECENT_ERRORS, RECENT_TEXT_CHARACTERS
 
-__all__ = ["RecentErrors"]
-
 _WHERE: Final = ("url", "source", "follower", "peer", "bucket", "topic", "stream", "name", "user")
 _WHY: Final = ("reason", "error", "exception")
 _HINTS: Final = {

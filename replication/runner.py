@@ -31,8 +31,6 @@ from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics, StreamFigures
 from logweir.replication.urls import STALL_SECONDS, Url
 
-__all__ = ["Progress", "Runner", "Source", "SourceState", "SourceStatus", "Timing", "UrlSource"]
-
 _log = get_logger("logweir.replication")
 
 

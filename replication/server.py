@@ -56,8 +56,6 @@ from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import VERSION
 
-__all__ = ["Server", "ServerOptions", "raise_file_limit"]
-
 _log = get_logger("logweir.replication")
 
 

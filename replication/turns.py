@@ -22,8 +22,6 @@ from typing import Protocol
 
 from logweir.limits import TURN_ANSWER_BYTES, TURN_SECONDS
 
-__all__ = ["Turn", "advance", "finish"]
-
 
 class Taking(Protocol):
     """What is asked of a link that is sent something in turns."""

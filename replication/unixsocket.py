@@ -18,8 +18,6 @@ from typing import Final
 from logweir.errors import ConfigError
 from logweir.replication.urls import Url
 
-__all__ = ["SocketFile", "connect_file", "mode_of", "socket_hint"]
-
 _OWNER_ONLY: Final = 0o600
 
 

@@ -35,20 +35,6 @@ from typing import Final
 from logweir.errors import ConfigError, without_secrets
 from logweir.replication.logs import get_logger
 
-__all__ = [
-    "STALL_SECONDS",
-    "Scheme",
-    "Schemes",
-    "Url",
-    "option_names",
-    "option_seconds",
-    "read_listen_url",
-    "read_password",
-    "read_url",
-    "schemes_of",
-]
-
-
 _log = get_logger("logweir.replication")
 
 STALL_SECONDS: Final = 30.0

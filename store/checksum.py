@@ -14,8 +14,6 @@ from logweir.store.schema.definition import SpaceDef
 from logweir.store.view import ReadView
 from logweir.wal.crc32c import checksum
 
-__all__ = ["SpaceChecksum", "space_checksums"]
-
 _TUPLES = 1000  # that are joined for one call of the checksum
 
 

@@ -29,8 +29,6 @@ from logweir.wal.mp import Value, unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
-__all__ = ["Change", "Changes", "Chooser"]
-
 _DEFINING: Final = frozenset((SystemSpace.COLLATION, SystemSpace.SPACE, SystemSpace.INDEX))
 _EMPTYING: Final = frozenset((SystemSpace.SPACE, SystemSpace.TRUNCATE))
 _TOLD: Final = _DEFINING | _EMPTYING

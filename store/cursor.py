@@ -9,8 +9,6 @@ from logweir.wal.process import OfProcess
 from logweir.wal.reader import Block
 from logweir.wal.xrow import Transaction
 
-__all__ = ["LogCursor"]
-
 
 class LogCursor(OfProcess):
     """A place in the log of a store. A context manager; for one thread at a time."""

@@ -12,8 +12,6 @@ from collections.abc import Callable
 
 from logweir.wal.process import start_thread
 
-__all__ = ["Ending"]
-
 
 class Ending:
     """Work that is done once, however often it is asked for."""

@@ -25,8 +25,6 @@ from logweir.store.state.state import typed
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.writer import WriterOptions
 
-__all__ = ["open"]
-
 
 def open(
     path: str | os.PathLike[str],

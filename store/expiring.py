@@ -27,8 +27,6 @@ from logweir.wal.xrow import RowType
 if TYPE_CHECKING:
     from logweir.store.inner import Inner
 
-__all__ = ["Expires", "Sweeper"]
-
 _LOGGER: Final = logging.getLogger("logweir")
 
 

@@ -29,17 +29,6 @@ from logweir.store.schema.definition import IndexDef, IndexType, SpaceDef
 from logweir.store.schema.fieldtype import FieldType
 from logweir.wal.mp import Value, unpack
 
-__all__ = [
-    "EXPIRY_SPACE",
-    "FORMAT",
-    "Expiry",
-    "due",
-    "due_index",
-    "expiry_of",
-    "settings",
-    "unexpired",
-]
-
 EXPIRY_SPACE: Final = "logweir_expiry"
 FORMAT: Final = (
     ("space", "unsigned"),

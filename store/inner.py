@@ -45,8 +45,6 @@ from logweir.wal.reader import Block
 from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock
 
-__all__ = ["Inner"]
-
 T = TypeVar("T")
 
 

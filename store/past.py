@@ -26,8 +26,6 @@ from logweir.wal.vclock import VClock
 if TYPE_CHECKING:
     from logweir.store.inner import Inner
 
-__all__ = ["Past", "as_of"]
-
 
 @contextlib.contextmanager
 def as_of(

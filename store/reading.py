@@ -24,8 +24,6 @@ from logweir.wal.xrow import Transaction as LoggedTransaction
 if TYPE_CHECKING:
     from logweir.store.inner import Inner
 
-__all__ = ["Reads"]
-
 Key = Any
 """A key: one value, or a list or tuple of values for several parts."""
 

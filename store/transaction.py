@@ -24,8 +24,6 @@ from logweir.wal.xrow import RowType
 if TYPE_CHECKING:
     from logweir.store.inner import Inner
 
-__all__ = ["Transaction"]
-
 
 class Transaction(Statements):
     """Changes that become visible and durable together when the `with` block ends.

@@ -21,8 +21,6 @@ from logweir.wal.mp import Value
 if TYPE_CHECKING:
     from logweir.store.log import Log
 
-__all__ = ["TypedSpace"]
-
 T = TypeVar("T")
 
 

@@ -25,8 +25,6 @@ from logweir.wal.mp import Value, unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
-__all__ = ["ReadView", "View", "get"]
-
 
 def get(engine: Engine, space: int | str, key: Value, *, index: int | str = 0) -> bytes | None:
     """The tuple, as MsgPack, with that full key of a unique index."""

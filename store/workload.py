@@ -26,8 +26,6 @@ from logweir.store.log import Durability, Log
 from logweir.wal.failpoint import arm_from_environment
 from logweir.wal.filesystem import OS, make_folders
 
-__all__ = ["FAILPOINTS", "check_store", "write_store"]
-
 FAILPOINTS: Final = (
     "wal.before_write",
     "wal.after_write_before_sync",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["SimClock"]
-
 
 class SimClock:
     """Seconds since 1970 that stand still, for `logweir.open(clock=…)` and for programs that are

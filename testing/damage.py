@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 
-__all__ = ["damaged"]
-
 
 def damaged(data: bytes, chance: random.Random) -> bytes:
     """`data` with one to four faults: a few bytes changed, removed, doubled or put in."""

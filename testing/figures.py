@@ -44,8 +44,6 @@ from logweir.tools.crash.programs import Commands
 from logweir.tools.crash.suite import KINDS, Bounds, crash
 from logweir.tools.page import find_root
 
-__all__ = ["COMMAND", "TABLES", "Amount", "Row", "Table", "main", "program"]
-
 COMMAND: Final = "python -P -m logweir.testing.figures --page"
 SAMPLES: Final = "tests/data/tarantool"
 _QUICK: Final = 3

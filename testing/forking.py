@@ -8,8 +8,6 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["error_of", "in_child"]
-
 CHILD_SECONDS: Final = 60
 
 

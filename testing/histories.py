@@ -40,8 +40,6 @@ from logweir.testing.measuring import Measured
 from logweir.wal.failpoint import kill_at
 from logweir.wal.filesystem import OS, FileSystem, make_folders
 
-__all__ = ["failing_calls", "kills", "power_cuts"]
-
 _FORMAT: Final = [("id", "unsigned"), ("value", "string")]
 _OPTIONS: Final[dict[str, Any]] = {
     "wal_max_size": 700,

@@ -17,8 +17,6 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
-__all__ = ["Interrupter"]
-
 _LIBRARY: Final = ("contextlib.py", "threading.py")
 """Of Python itself: where locks are taken and given back."""
 

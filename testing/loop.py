@@ -11,8 +11,6 @@ from logweir.testing.network import Host, Listening
 from logweir.testing.primitives import modules_of
 from logweir.testing.scheduler import Killed, Scheduler, Task
 
-__all__ = ["ScheduledLoop"]
-
 _TURN_SECONDS: Final = 1e-6
 
 

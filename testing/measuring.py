@@ -23,21 +23,6 @@ from logweir.testing.interrupting import Interrupter
 from logweir.testing.store import CrashStore
 from logweir.wal.filesystem import FileSystem
 
-__all__ = [
-    "Measured",
-    "cut_files",
-    "damages",
-    "failing_calls",
-    "forks",
-    "interrupts",
-    "is_broken",
-    "power_cuts",
-    "readable_rows",
-    "rotten",
-    "work",
-    "wrong_bits",
-]
-
 _ROTS: Final = tuple(itertools.product((False, True), (7, 2403, 9000)))
 _STORE: Final = Path(logweir.__file__).parent / "store"
 

@@ -26,8 +26,6 @@ from logweir.testing.valve import Valve
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 
-__all__ = ["Member", "mesh"]
-
 _MEMBERS: Final = 3
 _PAUSE_SECONDS: Final = 0.3
 _SCATTER_SECONDS: Final = 0.05

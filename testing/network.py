@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from logweir.testing.loop import ScheduledLoop
     from logweir.testing.scheduler import Scheduler
 
-__all__ = ["Host", "SimNetwork"]
-
 KEEPALIVE_SECONDS: Final = 120.0
 RETRIES_SECONDS: Final = 924.0
 _WINDOW_BYTES: Final = 32 * 1024

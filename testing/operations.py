@@ -45,8 +45,6 @@ from logweir.testing.store import CrashStore
 from logweir.wal.filesystem import OS, FileSystem, make_folders
 from logweir.wal.vclock import VClock
 
-__all__ = ["CHANGES", "OPERATIONS", "are_whole"]
-
 _ANSWER_SECONDS: Final = 30.0
 _PUBLISHES: Final = 3
 _INSTANCE: Final = uuid.UUID(int=7, version=4)

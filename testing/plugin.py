@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from logweir.testing.store import CrashStore
     from logweir.tools.crash.keeping import Tally
 
-__all__ = ["crash_program", "crash_store", "failpoint"]
-
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """`--crash-seed` and `--crash-only`, which repeat a failure."""

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from logweir.testing.scheduler import Scheduler, Task
 
-__all__ = ["modules_of"]
-
 
 class _Lock:
     """As `threading.Lock`."""

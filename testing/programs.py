@@ -12,8 +12,6 @@ from logweir.tools.crash.keeping import CrashTest, Tally
 from logweir.tools.crash.programs import Commands
 from logweir.tools.crash.suite import KINDS, Bounds, crash, told
 
-__all__ = ["crash_program"]
-
 
 def crash_program(
     run: str,

@@ -29,8 +29,6 @@ from typing import Any, Final
 
 from logweir.testing.primitives import modules_of
 
-__all__ = ["Killed", "Scheduler", "Stuck", "Task"]
-
 _REAL: Final = {"threading": threading, "queue": queue, "time": time}
 _OWN: Final = ("logweir.testing.", "logweir.recovery.faults.")
 """The packages whose threads and locks are the real ones."""

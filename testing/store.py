@@ -35,8 +35,6 @@ from logweir.testing.clock import SimClock
 from logweir.tools.crash.replay import put
 from logweir.wal.filesystem import make_folders
 
-__all__ = ["CrashStore", "Work"]
-
 _EACH: Final = 4
 """Disks that one power cut may leave, at each place."""
 

@@ -11,8 +11,6 @@ from logweir.recovery.faults import Fault
 from logweir.recovery.faults.faulty import flipped
 from logweir.testing.damage import damaged
 
-__all__ = ["crash_points", "damaged_bytes", "faults"]
-
 
 def crash_points(most: int = 500) -> st.SearchStrategy[int]:
     """Numbers of a cut for `CrashStore.cut_at`, from 1 on; they get smaller in a failure."""

@@ -19,8 +19,6 @@ from logweir.testing.forking import in_child
 from logweir.testing.measuring import Measured, damages, is_broken, work
 from logweir.testing.store import CrashStore
 
-__all__ = ["clock_jumps", "renamed_folders", "sample_damages", "state_damages"]
-
 _STEPS: Final = 12
 _JUMPS: Final = (-86400.0 * 400, -3600.0, -1.0, 0.0, 0.001, 3600.0, 86400.0 * 400)
 _ROWS: Final = 200

@@ -13,8 +13,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Self
 
-__all__ = ["Valve"]
-
 _PIECE_BYTES: Final = 65536
 _DELAYED_BYTES: Final = 1 << 20
 _QUIET_SECONDS: Final = 0.25

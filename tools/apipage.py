@@ -10,8 +10,6 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any, Final
 
-__all__ = ["CLASSES", "FUNCTIONS", "api_page"]
-
 FUNCTIONS: Final = {
     "logweir": ("open", "read", "follow", "capture"),
     "logweir.replication.capture.running": ("run", "load_function"),

@@ -14,8 +14,6 @@ import subprocess
 import sys
 from typing import Any
 
-__all__ = ["main", "verdict"]
-
 _FOUND = 1
 _NOT_LOOKED_UP = 4
 

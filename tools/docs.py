@@ -31,8 +31,6 @@ from logweir.tools.page import find_root
 from logweir.tools.vectors import vectors_file
 from logweir.wal.damage import DamageKind, FileEnd
 
-__all__ = ["check", "cli_page"]
-
 CHANGE_KINDS: Final = ("added", "changed", "fixed", "removed", "security")
 
 

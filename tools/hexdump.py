@@ -24,8 +24,6 @@ from logweir.wal.render import value_json
 from logweir.wal.spacenames import SpaceNames
 from logweir.wal.xrow import Key, RowType
 
-__all__ = ["Entry", "annotate_file", "format_entry"]
-
 _BYTES_PER_LINE: Final = 12
 _SHOWN_BYTES: Final = 48  # of one value, unless all are asked for
 _READ_BYTES: Final = 4096  # of a damaged stretch or a compressed payload

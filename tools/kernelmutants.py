@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from tokenize import NAME, NUMBER, OP, STRING, TokenInfo
 from typing import Final, NamedTuple
 
-__all__ = ["Switch", "declared", "joined", "switched", "switches"]
-
 _SWAPPED: Final = {
     **{"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "+": "-", "-": "+"},
     **{"*": "+", "//": "*", "%": "*", "<<": ">>", ">>": "<<", "&": "|", "|": "&", "^": "|"},

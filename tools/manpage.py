@@ -12,8 +12,6 @@ import typer.main
 
 from logweir.tools.cli import main as cli
 
-__all__ = ["exit_codes", "man_page"]
-
 
 def man_page() -> str:
     """The text of docs/logweir.1."""

@@ -31,8 +31,6 @@ from typing import Any, Final
 
 import pytest
 
-__all__ = ["KILLED", "NOT_HERE", "NOT_RUN", "SURVIVED", "Job", "changed_code", "put_in"]
-
 KILLED: Final = "killed"
 SURVIVED: Final = "survived"
 NOT_RUN: Final = "not run"

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-__all__ = ["EQUIVALENTS", "Equivalent", "Results", "read_equivalents", "stale_equivalent"]
-
 EQUIVALENTS: Final = Path("tests/equivalents.toml")
 
 

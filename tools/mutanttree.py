@@ -22,8 +22,6 @@ from logweir.tools.kernelmutants import Switch, declared, joined, switched
 from logweir.tools.mutantforks import Job
 from logweir.wal.built import RECORD, digests
 
-__all__ = ["Lines", "Tree"]
-
 _FAILED_SECONDS: Final = 1e9
 _PYTEST: Final = ("-q", "-p", "no:cacheprovider", "--hypothesis-seed=0")
 

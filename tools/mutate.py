@@ -51,8 +51,6 @@ from logweir.tools.mutanttree import Lines, Tree
 from logweir.tools.page import find_root
 from logweir.tools.randommutants import SOURCES, draw, lot, room_of
 
-__all__ = ["Mutant", "Run", "Verdict", "read_mutants", "stale"]
-
 TIME_LIMIT_SECONDS: Final = 600.0
 RANDOM_SECONDS: Final = 30.0
 KERNELS: Final = 4

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from logweir.errors import ConfigError
 
-__all__ = ["check_page", "find_root", "read_section", "write_page"]
-
 
 def find_root() -> Path:
     """The folder of the project's sources, which holds docs/ and README.md."""

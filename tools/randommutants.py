@@ -16,8 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["SOURCES", "Change", "changes", "draw", "lot", "room_of"]
-
 SOURCES: Final[dict[str, tuple[str, ...]]] = {
     "wal": ("wal/",),
     "recovery": ("recovery/", "testing/", "tools/crash/"),

@@ -32,8 +32,6 @@ from logweir.recovery import examine
 from logweir.tools.bench.tarantool import find_tarantool
 from logweir.tools.cli.main import app
 
-__all__ = ["Findings", "check_store", "run_tour", "write_orders"]
-
 WRITING_SECONDS: Final = 1.5
 ENOUGH_ORDERS: Final = 20
 PATIENCE_SECONDS: Final = 10.0

@@ -15,8 +15,6 @@ from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Frame, Opco
 from logweir.replication.greenstack.wire.codec import Status as S
 from logweir.replication.greenstack.wire.flat import Kind, Table, read, write
 
-__all__ = ["payload_fields", "payload_of", "vectors_file"]
-
 _ABOUT: Final = (
     "Frames of Greenstack and of logweir's extension, and what is in them: see Vectors in "
     "greenstack-wire.md."

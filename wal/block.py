@@ -43,20 +43,6 @@ try:
 except ImportError:  # what stands in `zstdlib` does the same
     unpack = None  # type: ignore[assignment]
 
-__all__ = [
-    "EOF_MARKER",
-    "FIXHEADER_BYTES",
-    "MAGIC_PLAIN",
-    "MAGIC_ZSTD",
-    "FixHeader",
-    "Pieces",
-    "decode_fixheader",
-    "decompress",
-    "encode_block",
-    "encode_fixheader",
-    "encode_pieces",
-]
-
 Buffer = bytes | bytearray | memoryview
 BlockKind = Literal["plain", "zstd"]
 

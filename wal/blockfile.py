@@ -33,8 +33,6 @@ from logweir.wal.settled import Settled
 from logweir.wal.walk import Walked, walk_blocks
 from logweir.wal.xrow import Row, Transaction
 
-__all__ = ["Block", "BlockFile", "FileCut", "Problem"]
-
 _NO_LSNS: Final = array("Q", bytes(8 * VCLOCK_COMPONENTS))
 _PROBE_BYTES: Final = 64 * 1024 * 1024
 _FIRST_WINDOW_BYTES: Final = 16 * 1024

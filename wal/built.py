@@ -11,8 +11,6 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["RECORD", "TRANSLATED", "check_kernels", "digests"]
-
 RECORD = "build/kernels.json"
 TRANSLATED = "build/c"
 """Where `setup.py` has Cython put the C of kernels, and what is compiled of it."""

@@ -25,8 +25,6 @@ from logweir.limits import BLOCK_STORED_BYTES, VCLOCK_COMPONENTS
 from logweir.wal import kernel
 from logweir.wal.xrow import FLAG_COMMIT, Row, RowType, decode_body, decode_row, encode_row
 
-__all__ = ["ABSENT", "ALONE", "ODD", "RowColumns", "encode_columns", "encode_run"]
-
 ABSENT: Final = 2**64 - 1
 """In the column `space_id`: the body names no space."""
 

@@ -17,14 +17,6 @@ from collections.abc import Callable, Sequence
 
 from logweir.wal import fillerkernel
 
-__all__ = [
-    "SOURCE",
-    "checksum",
-    "checksums",
-    "first_wrong",
-    "reference_checksum",
-]
-
 Buffer = bytes | bytearray | memoryview
 
 

@@ -11,8 +11,6 @@ from enum import StrEnum
 
 from logweir.errors import CorruptBlock
 
-__all__ = ["Damage", "DamageKind", "FileEnd"]
-
 
 class FileEnd(StrEnum):
     """How a file ends, as a reader saw it."""

@@ -29,8 +29,6 @@ from logweir.wal.vclock import VClock
 if TYPE_CHECKING:
     from logweir.wal.selection import Bound
 
-__all__ = ["DirectoryIndex", "LogFile", "no_store", "removed", "scan_directory"]
-
 Suffix = Literal["xlog", "snap", "vylog"]
 _NAME: Final = re.compile(r"([0-9]+)\.(xlog|snap|vylog)")
 _KIND_OF: Final = {"xlog": "XLOG", "snap": "SNAP", "vylog": "VYLOG"}

@@ -38,8 +38,6 @@ from logweir.wal.damage import Damage, DamageKind
 from logweir.wal.filler import FILLER_BYTES, encode_filler, may_end_filler
 from logweir.wal.mp import decode_uint, encode_uint
 
-__all__ = ["classify", "salvaged", "trailing"]
-
 _SECTOR_BYTES: Final = 512
 _ZSTD_FRAME: Final = bytes.fromhex("28b52ffd")
 

@@ -35,8 +35,6 @@ from logweir.wal.filesystem import FileSystem
 from logweir.wal.newfile import replace_file
 from logweir.wal.vclock import VClock
 
-__all__ = ["END_MARK_NAME", "EndMark", "EndMarks", "load_end_mark"]
-
 END_MARK_NAME: Final = "logweir.end"
 _LOGGER: Final = logging.getLogger("logweir")
 _FIRST_LINE: Final = "LOGWEIR-END 1"

@@ -13,8 +13,6 @@ from collections.abc import Callable
 
 from logweir.errors import ConfigError
 
-__all__ = ["arm", "arm_from_environment", "disarm", "failpoint", "kill_at"]
-
 _armed: dict[str, Callable[[], None]] = {}
 
 

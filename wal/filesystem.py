@@ -34,22 +34,6 @@ from typing import Final, Protocol, Self, TypeVar
 from logweir.errors import DirectoryLocked, WalError, WriteFailed
 from logweir.wal.process import OfProcess
 
-__all__ = [
-    "FILE_MODE",
-    "NOT_NOW",
-    "OS",
-    "AppendFile",
-    "FileSystem",
-    "FolderGone",
-    "OsFileSystem",
-    "ReadFile",
-    "each",
-    "explain",
-    "give_back",
-    "give_up",
-    "make_folders",
-]
-
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
 R = TypeVar("R")

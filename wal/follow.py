@@ -23,8 +23,6 @@ from logweir.wal.reader import Block, Taker, WalReader
 from logweir.wal.settled import ALL_SETTLED, Settled
 from logweir.wal.vclock import VClock
 
-__all__ = ["Follower"]
-
 _ATTEMPTS: Final = 5
 """At opening a file that is removed just then."""
 

@@ -25,8 +25,6 @@ from typing import Final, Self
 
 from logweir.wal.filesystem import give_back
 
-__all__ = ["LOCK_NAME", "Lease", "holders", "is_leased", "leased", "unleased"]
-
 LOCK_NAME: Final = "logweir.lock"
 _GET: Final[int | None] = getattr(fcntl, "F_OFD_GETLK", None)
 _SET: Final[int | None] = getattr(fcntl, "F_OFD_SETLK", None)

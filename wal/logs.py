@@ -14,8 +14,6 @@ import traceback
 from datetime import UTC, datetime
 from pathlib import Path
 
-__all__ = ["EventLog", "JsonLines", "LogFile", "get_logger", "start"]
-
 
 class EventLog:
     """The logger of a name. A field `exc_info`, an exception, is told as `exception`, with its

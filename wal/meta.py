@@ -30,8 +30,6 @@ from logweir.errors import DecodeError
 from logweir.limits import META_BYTES
 from logweir.wal.vclock import VClock
 
-__all__ = ["FILE_KINDS", "FileKind", "Meta", "decode_meta", "parse_uuid"]
-
 FileKind = Literal["XLOG", "SNAP", "VYLOG"]
 FILE_KINDS: Final = ("XLOG", "SNAP", "VYLOG")
 SYNCED: Final = " (fsync)"

@@ -31,22 +31,6 @@ from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import DECIMAL_DIGITS, MSGPACK_DEPTH
 from logweir.wal import kernel
 
-__all__ = [
-    "Ext",
-    "MapPairs",
-    "Value",
-    "decode_ext",
-    "decode_uint",
-    "encode_array_header",
-    "encode_uint",
-    "map_of",
-    "pack",
-    "packer",
-    "skip",
-    "unpack",
-    "unpack_at",
-]
-
 Value = Any
 """What `unpack` returns and `pack` takes: the Python column of the table above."""
 

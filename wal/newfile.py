@@ -11,8 +11,6 @@ from logweir.errors import ConfigError
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, AppendFile, FileSystem, explain
 
-__all__ = ["check_output", "create_file", "new_output", "replace_file"]
-
 
 def create_file(filesystem: FileSystem, path: Path) -> AppendFile:
     """A new file; a leftover of the same temporary name, which nobody reads, is replaced."""

@@ -27,8 +27,6 @@ from logweir.wal.filler import filler_zeros
 from logweir.wal.reader import WalReader
 from logweir.wal.walk import Walked
 
-__all__ = ["Ordered", "Stretch", "stretches"]
-
 _ROWS, _TRANSACTIONS, _TIMESTAMP = range(len(orderkernel.TOLD))
 _NO_LSNS: Final = array("Q", bytes(8 * VCLOCK_COMPONENTS))
 

@@ -18,8 +18,6 @@ from logweir.wal.filesystem import FileSystem
 from logweir.wal.reader import Block
 from logweir.wal.writer import Written
 
-__all__ = ["Found", "Place", "find"]
-
 
 class Found(Enum):
     """What a folder has at a place."""

@@ -25,8 +25,6 @@ from typing import Final
 
 from logweir.errors import UsedAfterFork
 
-__all__ = ["OfProcess", "keep_for_ever", "start_thread"]
-
 
 class OfProcess:
     """Something that is open. A subclass calls `_belong` when it is."""

@@ -44,19 +44,6 @@ from logweir.wal.mp import Ext, MapPairs, Value, decode_ext, map_of, unpack
 from logweir.wal.reader import Block
 from logweir.wal.xrow import FLAG_COMMIT, Row, RowType, decode_body, type_name
 
-__all__ = [
-    "Json",
-    "dumps",
-    "from_json",
-    "load_json",
-    "loads",
-    "row_fields",
-    "row_line",
-    "to_json",
-    "too_deep",
-    "value_json",
-]
-
 Json = Any
 """None, bool, int, float, str, list, dict with str keys."""
 

@@ -20,8 +20,6 @@ from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.newfile import replace_file
 
-__all__ = ["REPLACING_NAME", "finish_replacing", "replaced", "replacing"]
-
 REPLACING_NAME: Final = "logweir.replacing"
 _INPROGRESS: Final = ".inprogress"
 _MARK_BYTES: Final = 64 * 1024 * 1024

@@ -15,8 +15,6 @@ from typing import Final, NamedTuple
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import FileSystem, explain
 
-__all__ = ["Unsynced", "resync"]
-
 _PIECE_BYTES: Final = 1024 * 1024
 
 

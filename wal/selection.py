@@ -34,8 +34,6 @@ from logweir.wal.meta import Meta
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
-__all__ = ["Bound", "ReplicaBound", "Selection", "parse_bound", "parse_time", "parse_type"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReplicaBound:

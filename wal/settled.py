@@ -17,8 +17,6 @@ from logweir.wal.columns import RowColumns
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType, encode_row
 
-__all__ = ["ALL_SETTLED", "Settled", "Span"]
-
 Span = tuple[int, int, int]
 """Rows of one instance: replica id, first and last lsn."""
 

@@ -32,8 +32,6 @@ from logweir.wal.vclock import VClock
 from logweir.wal.writer import INPROGRESS, PROGRAM, Written, file_name
 from logweir.wal.xrow import GROUP_LOCAL, RowType
 
-__all__ = ["SnapshotWriter", "insert_prefix", "read_snapshot"]
-
 _FLUSH_ROWS: Final = 100_000
 
 

@@ -24,8 +24,6 @@ from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.reader import WalReader
 from logweir.wal.xrow import Row, RowType
 
-__all__ = ["SYSTEM_SPACES", "SpaceNames", "unkept_kind"]
-
 SPACE_ID: Final = 280
 """The space whose tuples define spaces."""
 

@@ -15,8 +15,6 @@ from logweir.wal.reader import Block, WalReader
 from logweir.wal.spacenames import SpaceNames
 from logweir.wal.vclock import VClock
 
-__all__ = ["FileSummary", "summarize_file"]
-
 
 @dataclass(slots=True)
 class FileSummary:

@@ -21,8 +21,6 @@ from typing import Literal
 from logweir.errors import DecodeError
 from logweir.limits import VCLOCK_COMPONENTS
 
-__all__ = ["VClock"]
-
 _TOKEN = re.compile(r"[ \t]*([{}:,]|[0-9]+)[ \t]*")
 _ONE = re.compile(r"\{([1-9]: [1-9][0-9]{0,17})?\}")
 _LSN_END = 2**63

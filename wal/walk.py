@@ -20,8 +20,6 @@ except ImportError:
 else:
     COMPILED = True
 
-__all__ = ["Walked", "walk_blocks"]
-
 _WALK_BLOCKS: Final = 16_384
 _MANY_BLOCKS: Final = 16  # of more than so many in a window a larger one is read in less time
 

@@ -49,16 +49,6 @@ from logweir.wal.process import OfProcess
 from logweir.wal.resync import Unsynced
 from logweir.wal.vclock import VClock
 
-__all__ = [
-    "INPROGRESS",
-    "PROGRAM",
-    "AppendPoint",
-    "WalWriter",
-    "WriterOptions",
-    "Written",
-    "file_name",
-]
-
 VERSION: Final = "0.1.0"
 """Of logweir."""
 

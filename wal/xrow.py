@@ -38,20 +38,6 @@ from typing import Any, Final
 from logweir.errors import DecodeError
 from logweir.wal.mp import decode_uint, encode_uint, skip, unpack
 
-__all__ = [
-    "PROMOTIONS",
-    "RAFT",
-    "Body",
-    "Key",
-    "Row",
-    "RowType",
-    "Transaction",
-    "decode_body",
-    "decode_row",
-    "encode_row",
-    "type_name",
-]
-
 _U64: Final = 2**64
 UnknownKeys = tuple[tuple[int, bytes], ...]
 """Keys that the format does not define, with the exact MsgPack bytes of their values."""

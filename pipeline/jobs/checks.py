@@ -43,8 +43,6 @@ from logweir.wal.walk import Walked, walk_blocks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Checked", "QuickReport", "check_blocks", "verify"]
-
 _SCAN_DDL: Final = "number INT, scan BINARY"
 _CHECK_DDL: Final = "number INT, blocks BIGINT, end BIGINT, bad BIGINT, reason STRING"
 

@@ -32,19 +32,6 @@ from logweir.wal.failpoint import failpoint
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "CSV",
-    "MANIFEST",
-    "SPARKS_OWN",
-    "batches_into",
-    "check_new",
-    "commit",
-    "committed",
-    "named_files",
-    "put_frame",
-    "read_places",
-]
-
 MANIFEST: Final = "_SUCCESS"
 """The name of the file that names the others; Spark gives it to an empty one."""
 

@@ -45,8 +45,6 @@ from logweir.wal.writer import INPROGRESS, PROGRAM, file_name
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Compacted", "Part", "compact", "publish", "stage_part"]
-
 STAGE: Final = ".logweir-compact-"
 _NAMED: Final = re.compile(re.escape(STAGE) + r"(.+)-(\d+)-(\d+)-[0-9a-f]+")
 _DAY_SECONDS: Final = 86_400

@@ -29,13 +29,6 @@ from logweir.wal.failpoint import failpoint
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = [
-    "DeltaPlace",
-    "appending",
-    "delta",
-    "noting",
-]
-
 _STORES: Final = ("s3", "gs", "abfs", "abfss")
 
 

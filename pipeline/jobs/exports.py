@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["FORMATS", "Exported", "cdc", "changes", "export"]
-
 FORMATS: Final = ("parquet", "json", "csv", "delta")
 
 _ROW_COLUMNS: Final = ("type_name", "replica_id", "lsn", "tsn", "time", "space_id")

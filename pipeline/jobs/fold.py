@@ -39,8 +39,6 @@ try:
 except ImportError:
     Updater = None  # type: ignore[assignment, misc]
 
-__all__ = ["STATE_DDL", "STATE_SCHEMA", "Folder"]
-
 STATE_SCHEMA: Final = pa.schema(
     [
         pa.field("space_id", pa.int32()),

@@ -65,17 +65,6 @@ from logweir.wal.vclock import VClock
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = [
-    "Look",
-    "Prepared",
-    "by_part",
-    "by_store",
-    "keyed_rows",
-    "look_here",
-    "looking",
-    "prepare",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Prepared:

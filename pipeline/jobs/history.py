@@ -44,18 +44,6 @@ from logweir.wal.block import decompress
 from logweir.wal.xrow import RowType
 from logweir.wal.zstdlib import zstd
 
-__all__ = [
-    "POSITION_ROWS",
-    "Era",
-    "History",
-    "Place",
-    "SystemRow",
-    "decode_rows",
-    "encode_rows",
-    "is_definition",
-    "position",
-]
-
 POSITION_ROWS: Final = 2**25
 """Rows of one block that a position can number."""
 

@@ -37,8 +37,6 @@ from logweir.wal.xrow import RowType
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FORMATS", "Imported", "import_frame", "import_rows", "pack_batches"]
-
 FORMATS: Final = ("parquet", "csv", "json")
 _PACKED_DDL: Final = "rows INT, tuples BINARY"
 _CSV: Final = {**CSV, "multiLine": "true", "nullValue": "\0null\0"}

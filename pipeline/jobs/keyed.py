@@ -55,16 +55,6 @@ from logweir.wal.mp import pack, unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import PROMOTIONS, RAFT, RowType
 
-__all__ = [
-    "KEYED_SCHEMA",
-    "LEARN",
-    "SCAN_COLUMNS",
-    "FoldPlan",
-    "Keyer",
-    "Known",
-    "keyer_of",
-]
-
 LEARN: Final = 31
 """Kind of a row that a sequence learns from; no row of a log has it."""
 

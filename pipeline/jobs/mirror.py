@@ -42,8 +42,6 @@ from logweir.wal.xrow import RowType
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["MIRROR_COLUMNS", "MIRROR_ROWS", "begin_mirror", "merging"]
-
 MIRROR_COLUMNS: Final = (
     *("space_id", "type", "key", "tuple", "ops", "index_base"),
     *("file", "block_offset", "row_in_block"),

@@ -26,8 +26,6 @@ from logweir.wal.columns import encode_run
 from logweir.wal.snapshot import insert_prefix
 from logweir.wal.xrow import GROUP_LOCAL, RowType
 
-__all__ = ["PartBlocks", "encode_part", "first_lsn", "system_blocks"]
-
 _PART_LSNS: Final = 2**40
 
 

@@ -27,8 +27,6 @@ from logweir.wal.filesystem import OS, explain, make_folders
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["PART", "Place", "Writing", "Written", "told_as"]
-
 Written = tuple[str, int, int]
 """A file: its name, rows and size."""
 

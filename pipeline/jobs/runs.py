@@ -40,21 +40,6 @@ from logweir.limits import PIPELINE_BATCH_ROWS, PIPELINE_NARROW_BYTES
 from logweir.pipeline.jobs.keyed import KEYED_SCHEMA
 from logweir.wal.xrow import RowType
 
-__all__ = [
-    "FULL",
-    "LEAST_RUN_BYTES",
-    "RUN_BYTES",
-    "RUN_DDL",
-    "RUN_ORDER",
-    "RUN_SCHEMA",
-    "all_in_order",
-    "begin_keys",
-    "in_order",
-    "runs",
-    "sliced",
-    "stretches",
-]
-
 RUN_BYTES: Final = 128 * 1024
 """Of rows in one run at most, unless one has more."""
 

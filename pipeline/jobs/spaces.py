@@ -18,8 +18,6 @@ from logweir.pipeline.options import ORIGIN, ScanOptions
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["columns_of", "resolved"]
-
 
 def columns_of(options: ScanOptions) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """The wanted columns of resolved options, and all that there are with their types."""

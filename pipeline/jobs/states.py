@@ -25,8 +25,6 @@ from logweir.pipeline.sessions import register
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["diff", "prepared_state", "state", "stats", "table"]
-
 Paths = str | Path | Sequence[str | Path]
 
 _STATE_DDL: Final = "space_id INT, space STRING, key BINARY, tuple BINARY"

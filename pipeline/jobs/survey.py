@@ -41,8 +41,6 @@ from logweir.wal.damage import Damage
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, RowType
 
-__all__ = ["SURVEY_DDL", "SURVEY_SCHEMA", "Found", "Until", "cuts_of", "judge", "looked", "survey"]
-
 Until = Mapping[int, int] | float | None
 """Up to where: a vclock, a time in seconds since the epoch, or the end."""
 

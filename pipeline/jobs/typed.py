@@ -49,8 +49,6 @@ from logweir.store.schema.named import REST
 from logweir.wal.mp import Value, unpack
 from logweir.wal.render import dumps, from_json
 
-__all__ = ["TypedColumns", "json_line"]
-
 _JSON: Final = ("STRING", pa.string(), "json")
 _TYPES: Final = {
     FieldType.UNSIGNED: ("DECIMAL(20,0)", pa.decimal128(20, 0), "decimal"),

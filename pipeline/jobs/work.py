@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Told", "carrying", "mapped", "per_item", "rows_under_way", "typed_errors", "watched"]
-
 Told = Callable[[int, int], None]
 """Called with how many tasks are done, and how many there are in the stages under way."""
 

@@ -17,8 +17,6 @@ from typing import Final, Generic, TypeVar
 from logweir.recovery.faults.faulty import WRITING, FaultyFileSystem
 from logweir.recovery.faults.sim import SimFileSystem
 
-__all__ = ["Image", "Recorder"]
-
 _NAMES_TIMES: Final = 3
 _SEEDS: Final = 1_000_003
 

@@ -24,8 +24,6 @@ from logweir.errors import LogweirError
 from logweir.recovery.faults.sim import SimFile
 from logweir.wal.filesystem import AppendFile, FileSystem, ReadFile
 
-__all__ = ["KINDS", "WRITING", "Fault", "FaultyFileSystem", "Run", "every_fault", "flipped"]
-
 Buffer = bytes | bytearray | memoryview
 
 WRITING: Final = frozenset(

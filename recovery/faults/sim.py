@@ -29,8 +29,6 @@ from logweir.errors import DirectoryLocked
 from logweir.recovery.faults.surviving import Dice, Disk, Folder, Inode, Node, settled
 from logweir.wal.filesystem import AppendFile, FileSystem, FolderGone, ReadFile
 
-__all__ = ["SimFileSystem"]
-
 Buffer = bytes | bytearray | memoryview
 
 

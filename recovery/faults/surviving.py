@@ -35,21 +35,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-__all__ = [
-    "GRAINS",
-    "Answer",
-    "Dice",
-    "Disk",
-    "Doubt",
-    "Folder",
-    "Inode",
-    "Key",
-    "Model",
-    "Node",
-    "answered",
-    "settled",
-]
-
 GRAINS: Final = (512, 4096)
 """How much is written to a disk at once, in bytes: the one or the other."""
 BLOCK_BYTES: Final = 4096

@@ -9,8 +9,6 @@ from logweir.replication.bucket.item import DEFAULT_BUCKET, VBUCKETS
 from logweir.replication.service.names import local_name
 from logweir.replication.urls import Url
 
-__all__ = ["bucket_of", "filled_buckets", "vbuckets_of"]
-
 
 def bucket_of(url: Url) -> str:
     """The bucket there."""

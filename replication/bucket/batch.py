@@ -32,22 +32,6 @@ from logweir.store.engine.executing import COLUMNS, LAST, RESULTS
 from logweir.store.engine.reference import COMPUTED
 from logweir.wal.xrow import RowType
 
-__all__ = [
-    "AT",
-    "COUNT",
-    "NEED_STATE",
-    "ODD",
-    "REFUSED",
-    "USED",
-    "WHOLE",
-    "Changes",
-    "Looks",
-    "Paused",
-    "Requests",
-    "Said",
-    "computed",
-]
-
 _log = get_logger("logweir.replication.bucket")
 
 # Of `Requests.statements`.

@@ -70,43 +70,6 @@ from logweir.replication.bucket.item import (
 from logweir.replication.bucket.patch import PatchFailed, patch
 from logweir.store.engine.computing import HALTED, KEPT, MADE, UNMET, Computed, Computer
 
-__all__ = [
-    "ADD",
-    "APPEND",
-    "BAD_NUMBER",
-    "BURY",
-    "CREATE",
-    "DECREMENT",
-    "EXISTS",
-    "FETCH",
-    "FIRST_RETIME",
-    "INCREMENT",
-    "INVALID",
-    "LOOK",
-    "MARK",
-    "MISSING",
-    "NOT_STORED",
-    "NOT_SUPPORTED",
-    "NO_CREATE",
-    "NO_REPLACE",
-    "OLDER",
-    "PATCH",
-    "PREPEND",
-    "RECACHE",
-    "REPLACE",
-    "RETIME",
-    "SET",
-    "TAKE",
-    "TAKEN",
-    "TOO_BIG",
-    "TOUCH",
-    "WINS_HALT",
-    "WINS_MAKE",
-    "WINS_NONE",
-    "ItemComputer",
-    "PlainItemComputer",
-]
-
 LOOK, SET, ADD, REPLACE, BURY, APPEND, PREPEND, INCREMENT, DECREMENT, TOUCH, TAKE = range(1, 12)
 PATCH: Final = 12
 FETCH: Final = 13

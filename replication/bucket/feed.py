@@ -29,21 +29,6 @@ from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, RowType
 
-__all__ = [
-    "Backfill",
-    "BucketFeed",
-    "Change",
-    "Changes",
-    "Chunks",
-    "Feed",
-    "PerWindow",
-    "Puts",
-    "located",
-    "resolve",
-    "transaction_changes",
-    "vbucket_table",
-]
-
 _KEPT_WINDOWS: Final = max(8, HUB_WINDOWS_BYTES // (1024 * 1024))
 _PUTS: Final = frozenset((RowType.INSERT, RowType.REPLACE))
 

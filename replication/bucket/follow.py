@@ -15,8 +15,6 @@ from logweir.replication.urls import Url
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 
-__all__ = ["BucketSource"]
-
 
 class BucketSource(UrlSource):
     """A `Source` of one bucket. `shared`: our own server's state; `name`: what the server knows us

@@ -42,31 +42,6 @@ from logweir.errors import DecodeError
 from logweir.limits import TAP_KEY_BYTES
 from logweir.wal.mp import pack, unpack
 
-__all__ = [
-    "BUCKET_FORMAT",
-    "BUCKET_INDEXES",
-    "DEFAULT_BUCKET",
-    "JSON_DATATYPE",
-    "MARK_STALE",
-    "MARK_TOLD",
-    "NO_HOPS_MADE",
-    "RELATIVE_SECONDS",
-    "SNAPPY_DATATYPE",
-    "VBUCKETS",
-    "CasClock",
-    "Changed",
-    "Held",
-    "Item",
-    "ItemStore",
-    "VbucketState",
-    "VbucketStates",
-    "absolute_expiry",
-    "pack_item",
-    "pack_key",
-    "tombstone",
-    "unpack_item",
-]
-
 BUCKET_FORMAT: Final[Sequence[tuple[str, str]]] = (
     ("key", "varbinary"),
     ("vbucket", "unsigned"),

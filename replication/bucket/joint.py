@@ -21,8 +21,6 @@ from logweir.replication.link import Link
 from logweir.replication.turns import Turn
 from logweir.store.commit.group import Group
 
-__all__ = ["RUN_MAX", "Asker", "Joined", "Part", "change_all", "finish_all", "look_all"]
-
 R = TypeVar("R")  # a request that is answered by itself, or a run
 R_co = TypeVar("R_co", covariant=True)
 P = TypeVar("P", bound="Part[Any]")

@@ -15,8 +15,6 @@ from typing import Any, Final, NoReturn
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import GREENSTACK_PATCH_STEPS
 
-__all__ = ["PatchFailed", "patch"]
-
 _STEPS: Final = {
     "add": ("value",),
     "remove": (),

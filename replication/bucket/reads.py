@@ -10,8 +10,6 @@ from logweir.replication.bucket.store import NO_STATE, Bucket, ViewItems
 from logweir.store.engine.reader import PlainRequests, Published
 from logweir.store.log import Log
 
-__all__ = ["ItemReads"]
-
 
 class ItemReads:
     """Those of one listener. `reader`: answers them, see `lookkernel.pyx`; `clock`: Unix

@@ -6,8 +6,6 @@ import hashlib
 from array import array
 from bisect import bisect_left
 
-__all__ = ["SeenKeys"]
-
 
 class SeenKeys:
     """A set of keys that takes 8 bytes for each: their hashes. Ask only after all were added."""

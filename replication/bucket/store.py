@@ -42,18 +42,6 @@ from logweir.store.view import ReadView
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
 
-__all__ = [
-    "DEFAULT_BUCKET",
-    "NO_STATE",
-    "STATES_SPACE",
-    "Bucket",
-    "Buckets",
-    "GroupItems",
-    "ViewItems",
-    "is_bucket",
-    "primary_of",
-]
-
 DEFAULT_BUCKET: Final = "default"
 STATES_SPACE: Final = "logweir_vbucket"
 NO_STATE: Final = 255

@@ -26,8 +26,6 @@ from logweir.replication.service.shared import Shared
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 
-__all__ = ["Sweeper", "removal", "remove"]
-
 _log = get_logger("logweir.replication.bucket")
 _JOB_BYTES: Final = 512
 _LEAST_SECONDS: Final = 1.0

@@ -41,8 +41,6 @@ from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import Transaction
 
-__all__ = ["follow", "follow_async", "following"]
-
 _POLL_SECONDS: Final = 0.05
 _PIECE: Final = 256  # transactions of a folder that a thread reads at a time
 _PIECES: Final = 4  # of a server that wait for the program

@@ -37,8 +37,6 @@ from logweir.wal.mp import Value, pack, unpack
 from logweir.wal.snapshot import read_snapshot
 from logweir.wal.vclock import VClock
 
-__all__ = ["IMAGE_SPACE", "Images"]
-
 IMAGE_SPACE: Final = "logweir_image"
 _FORMAT: Final = (
     ("name", "string"),

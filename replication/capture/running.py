@@ -35,8 +35,6 @@ from logweir.wal.filesystem import OS, FileSystem, explain
 from logweir.wal.mp import Value
 from logweir.wal.newfile import replace_file
 
-__all__ = ["Kept", "StoreKept", "TokenFile", "load_function", "run"]
-
 Function = Callable[..., object]
 
 _SOURCE: Final = "capture"

@@ -20,8 +20,6 @@ from logweir.wal.crc32c import checksum
 from logweir.wal.mp import Value, pack, unpack
 from logweir.wal.vclock import VClock
 
-__all__ = ["Token", "chosen"]
-
 _PREFIX: Final = "lw1"
 _CHARACTERS: Final = 2048
 

@@ -38,8 +38,6 @@ from logweir.replication.service.sasl import Login
 from logweir.replication.session import BaseSession
 from logweir.wal.writer import VERSION
 
-__all__ = ["Answered", "ClientEvent", "ClientSession", "Pushed", "Ready", "Refused"]
-
 _PUSHES: Final = frozenset(
     (
         *(Opcode.MUTATION, Opcode.REMOVE, Opcode.TRUNCATE, Opcode.NOTICE),

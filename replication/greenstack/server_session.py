@@ -79,15 +79,6 @@ from logweir.replication.service.sasl import (
 from logweir.replication.session import BaseSession
 from logweir.wal.vclock import VClock
 
-__all__ = [
-    "Acknowledged",
-    "Event",
-    "Greeted",
-    "ServerSession",
-    "Settings",
-    "StreamOver",
-]
-
 _ALWAYS: Final = frozenset((Opcode.HELLO, Opcode.SASL_AUTH, Opcode.LIST_BUCKETS))
 _OF_FEATURE: Final = {
     Opcode.STREAM_OPEN: Feature.CHANGE_STREAM,

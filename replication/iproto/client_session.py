@@ -54,17 +54,6 @@ from logweir.store.schema.definition import LOGIN_METHOD
 from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock
 
-__all__ = [
-    "Authenticated",
-    "ClientSession",
-    "Heartbeat",
-    "Refused",
-    "Rows",
-    "StreamBegun",
-    "StreamEnded",
-    "Subscribed",
-]
-
 SILENCE_SECONDS: Final = 4.0
 """A subscribed master that says nothing for so long is gone. Source: 4 x replication_timeout."""
 

@@ -64,8 +64,6 @@ from logweir.wal.xrow import RowType, encode_row
 if TYPE_CHECKING:
     from logweir.replication.iproto.serve.endpoint import Conversation
 
-__all__ = ["next_packets", "serve"]
-
 _log = get_logger("logweir.replication.iproto")
 
 _CLUSTER_ID: Final = 320

@@ -48,8 +48,6 @@ from logweir.replication.iproto.wire.runs import Run, take_run
 from logweir.replication.session import BaseSession, InputBuffer
 from logweir.wal.vclock import VClock
 
-__all__ = ["Ack", "ServerSession", "State"]
-
 
 @dataclass(frozen=True, slots=True)
 class Ack:

@@ -54,8 +54,6 @@ _LOGIN = frozenset((Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP))
 
 _NO_BUCKET = frozenset((Status.NOT_FOUND, 0x24))
 
-__all__ = ["Alive", "Answer", "ClientSession", "Refused", "Selected", "Started", "StreamEvent"]
-
 
 @dataclass(frozen=True, slots=True)
 class Refused:

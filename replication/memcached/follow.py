@@ -76,8 +76,6 @@ from logweir.replication.service.shared import Shared
 from logweir.replication.urls import Url, option_choice
 from logweir.store.commit.group import Group
 
-__all__ = ["FollowOptions", "TapSource", "read_follow_options"]
-
 _log = get_logger("logweir.replication.memcached")
 
 _OPTIONS: Final = Option.SUPPORT_ACK | Option.CHECKPOINT | Option.FIX_FLAG_BYTEORDER

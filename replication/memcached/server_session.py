@@ -62,18 +62,6 @@ from logweir.replication.service.sasl import (
 )
 from logweir.replication.session import BaseSession, Parting
 
-__all__ = [
-    "Acknowledged",
-    "ChangeFilter",
-    "Commands",
-    "Connected",
-    "Deregister",
-    "Event",
-    "SelectBucket",
-    "ServerSession",
-    "Settings",
-]
-
 _PACKET_BYTES: Final = 512  # of one that waits, in memory, about, beside its value
 _LOCAL: Final = frozenset(
     (

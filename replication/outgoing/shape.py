@@ -48,8 +48,6 @@ from logweir.wal.mp import pack, unpack
 from logweir.wal.render import value_json
 from logweir.wal.xrow import RowType
 
-__all__ = ["OPS", "STREAM_FORMAT", "STREAM_PREFIX", "Entry", "Shape", "Stamp", "is_relayed"]
-
 STREAM_FORMAT: Final = (
     ("instance", "string"),
     ("token", "integer"),

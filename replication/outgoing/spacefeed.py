@@ -40,8 +40,6 @@ from logweir.wal.render import value_json
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
-__all__ = ["ENCODINGS", "SpaceBackfill", "SpaceChange", "SpaceFeed", "SpaceFeeds"]
-
 ENCODINGS: Final = ("json", "msgpack", "envelope")
 
 _ALL: Final = 2  # the iterators of `store.engine.select`, by number

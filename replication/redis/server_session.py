@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from logweir.replication.redis.wire import resp
 from logweir.replication.session import BaseSession
 
-__all__ = ["Malformed", "ServerSession"]
-
 
 class Malformed(str):
     """What is wrong with what came last; the owner calls `ServerSession.refuse` with it."""

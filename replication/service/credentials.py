@@ -20,8 +20,6 @@ from logweir.replication.service.verifiers import (
 )
 from logweir.store.commit.queue import Job
 
-__all__ = ["StoreCredentials"]
-
 _log = get_logger("logweir.replication")
 
 

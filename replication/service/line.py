@@ -23,8 +23,6 @@ from logweir.store.commit.group import Group
 from logweir.store.commit.queue import QUICK_BYTES, Job
 from logweir.store.log import Log
 
-__all__ = ["Line"]
-
 T = TypeVar("T")
 
 _QUICK_SECONDS: Final = 0.002  # when groups take longer they are left to the log's own thread

@@ -15,8 +15,6 @@ from typing import Final
 from logweir.errors import ConfigError
 from logweir.replication.urls import Schemes, Url
 
-__all__ = ["Names", "local_name"]
-
 _PARTS: Final = {"topic": "partition", "bucket": "vbucket"}
 
 

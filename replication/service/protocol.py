@@ -14,15 +14,6 @@ if TYPE_CHECKING:  # who only asks a server needs the names of its calls alone
     from logweir.replication.service.shared import Shared
     from logweir.replication.urls import Schemes, Url
 
-__all__ = [
-    "CHECKSUMS_FUNCTION",
-    "PREFIX",
-    "STATUS_FUNCTION",
-    "Reading",
-    "Surroundings",
-    "WireProtocol",
-]
-
 PREFIX: Final = "logweir."
 """What the names of the calls begin with."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-__all__ = ["rates_of"]
-
 _COUNTERS: Final = ("commits", "syncs")
 _TRAFFIC: Final = ("requests", "received_bytes", "sent_bytes")
 

@@ -30,15 +30,6 @@ from logweir.errors import RemoteProtocolError
 from logweir.limits import SCRAM_ITERATIONS_MAX
 from logweir.replication.service.verifiers import CRAM, SCRAM_HASHES, ScramVerifier, cram_digest
 
-__all__ = [
-    "MECHANISMS",
-    "Authenticated",
-    "Authentication",
-    "Credentials",
-    "Login",
-    "LoginFailed",
-]
-
 MECHANISMS: Final = ("SCRAM-SHA-512", "SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN")
 
 

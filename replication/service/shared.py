@@ -32,8 +32,6 @@ from logweir.replication.stream.retention import Retention
 from logweir.store.log import Log
 from logweir.wal.mp import unpack
 
-__all__ = ["LET_IN_MAX", "Options", "Shared", "as_request_error"]
-
 LET_IN_MAX: Final = 4096
 """So much that was allowed is kept about, see `Shared.let_in`."""
 

@@ -34,17 +34,6 @@ if TYPE_CHECKING:
     from logweir.store.log import Log
     from logweir.store.transaction import Transaction
 
-__all__ = [
-    "PRIVILEGES",
-    "Target",
-    "add_user",
-    "change_password",
-    "drop_user",
-    "grant",
-    "read_directory",
-    "revoke",
-]
-
 _USER: Final = "_user"
 _PRIV: Final = "_priv"
 

@@ -41,22 +41,6 @@ if TYPE_CHECKING:  # clients log in without a store
     from logweir.store.commit.group import Group
     from logweir.store.log import Log
 
-__all__ = [
-    "CRAM",
-    "SCRAM_HASHES",
-    "VERIFIERS_SPACE",
-    "ScramVerifier",
-    "cram_digest",
-    "cram_verifier",
-    "find_cram",
-    "find_scram",
-    "forget",
-    "keep",
-    "make_space",
-    "scram_verifier",
-    "verifier",
-]
-
 VERIFIERS_SPACE: Final = "logweir_verifier"
 CRAM: Final = "CRAM-MD5"
 SCRAM_HASHES: Final = {

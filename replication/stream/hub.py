@@ -34,8 +34,6 @@ from logweir.wal.follow import Follower
 from logweir.wal.reader import Block, Taker
 from logweir.wal.vclock import VClock
 
-__all__ = ["Hub", "Reader", "Window"]
-
 _log = get_logger("logweir.replication.hub")
 
 _Wanted = tuple[tuple[tuple[int, int], ...], int]

@@ -15,8 +15,6 @@ from typing import NamedTuple
 from logweir.limits import PLACE_STEP_BYTES, PLACES
 from logweir.wal.vclock import VClock
 
-__all__ = ["Place", "Places"]
-
 
 class Place(NamedTuple):
     """All rows after `vclock` stand in `path` from byte `offset` on, or in later files."""

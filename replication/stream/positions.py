@@ -26,21 +26,6 @@ from logweir.store.engine.statements import Statements
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 
-__all__ = [
-    "GAP_SPACE",
-    "OWN_PREFIX",
-    "POSITION_SPACE",
-    "RETENTION_SPACE",
-    "Gap",
-    "forget",
-    "gaps",
-    "make_spaces",
-    "position",
-    "put_gap",
-    "put_position",
-    "run_jobs",
-]
-
 POSITION_SPACE: Final = "logweir_position"
 GAP_SPACE: Final = "logweir_gap"
 RETENTION_SPACE: Final = "logweir_retention"

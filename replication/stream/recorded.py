@@ -21,8 +21,6 @@ from logweir.wal.spacenames import SpaceNames
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
-__all__ = ["Position", "Recorded", "read_folder"]
-
 _TRUNCATE: Final = 330
 _KEY_FIELDS: Final = {POSITION_SPACE: 3, GAP_SPACE: 4}
 

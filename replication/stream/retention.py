@@ -22,8 +22,6 @@ from logweir.replication.metrics import Metrics
 from logweir.store.log import Log
 from logweir.wal.vclock import VClock
 
-__all__ = ["Retention"]
-
 _log = get_logger("logweir.replication")
 
 

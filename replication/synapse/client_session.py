@@ -73,8 +73,6 @@ from logweir.replication.synapse.wire.rows import Reader
 from logweir.replication.synapse.wire.units import Ask, Change, Fetch
 from logweir.replication.urls import Url
 
-__all__ = ["ClientSession", "Greeted", "RedisSession", "dialect_of", "error_line", "take_page"]
-
 _ERROR_CHARACTERS: Final = 300
 _GROWTH: Final = 3
 """MsgPack of a JSON text is shorter than this many times the text."""

@@ -79,8 +79,6 @@ from logweir.wal.xrow import RowType
 
 _log = get_logger("logweir.replication.synapse")
 
-__all__ = ["MASTER", "OWN_INSTANCE", "Delivery", "Stream", "Streams"]
-
 MASTER: Final = "master"
 OWN_INSTANCE: Final = "logweir"
 _ASIDE: Final = "space:"

@@ -51,8 +51,6 @@ from logweir.replication.synapse.wire.codec import (
     text_of,
 )
 
-__all__ = ["Event", "ServerSession"]
-
 Event = Replicate | FederationAck | Plain
 
 

@@ -40,8 +40,6 @@ from logweir.replication.tank.wire.messages import (
     TopologyAnswer,
 )
 
-__all__ = ["Answered", "ClientSession", "Question"]
-
 Question = Publish | Fetch | Partitions | Create | Reload | Status | Topics | Topology
 
 _KINDS: Final[dict[type, type]] = {

@@ -10,8 +10,6 @@ from typing import Generic, TypeVar
 
 from logweir.limits import TANK_AWAITED_PARTITIONS
 
-__all__ = ["WaitIndex"]
-
 Waiter = TypeVar("Waiter")
 PartitionKey = tuple[str, int]
 

@@ -93,8 +93,6 @@ from logweir.replication.topic.bundle import NUMBER_MAX, check_bundle
 from logweir.replication.topic.config import check_topic, parse_config
 from logweir.replication.topic.partition import Append, Chunk, Extent, TopicReader
 
-__all__ = ["ServerSession", "Waiting"]
-
 _NOTHING: Final = Chunk(0, False)
 
 

@@ -51,22 +51,6 @@ from logweir.limits import TANK_BUNDLE_RAW_BYTES
 from logweir.replication.packing import U64_LOW
 from logweir.replication.topic import kernel
 
-__all__ = [
-    "NUMBER_MAX",
-    "SPARSE",
-    "BundleHead",
-    "Message",
-    "check_bundle",
-    "decode_bundle",
-    "encode_bundle",
-    "encode_varint",
-    "make_sparse",
-    "numbers_of",
-    "read_head",
-    "read_varint",
-    "split_chunk",
-]
-
 Buffer = bytes | memoryview
 
 NUMBER_MAX: Final = 2**64 - 2

@@ -37,8 +37,6 @@ from typing import Final, Literal
 from logweir.errors import ConfigError
 from logweir.limits import TANK_PARTITIONS, TANK_TOPIC_NAME_BYTES
 
-__all__ = ["TopicConfig", "check_setting", "check_topic", "parse_config", "widest_config"]
-
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]*[A-Za-z0-9][A-Za-z0-9_-]*")
 
 _VALUE_BYTES: Final = 128

@@ -30,8 +30,6 @@ from logweir.store.engine.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 
-__all__ = ["GROUP_PREFIX", "KEPT_PREFIXES", "ConsumerPlaces", "is_group", "topic_of"]
-
 GROUP_PREFIX: Final = "group:"
 KEPT_PREFIXES: Final = ("consumer:", GROUP_PREFIX)
 """Of names that groups have."""

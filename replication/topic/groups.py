@@ -28,8 +28,6 @@ from logweir.limits import TANK_GROUP_MEMBERS
 from logweir.store.engine.engine import Engine
 from logweir.wal.mp import pack, unpack
 
-__all__ = ["GROUP_FIELDS", "GROUP_SPACE", "Beat", "Leases", "Owned", "Shares", "read_shares"]
-
 GROUP_SPACE: Final = "logweir_group"
 GROUP_FIELDS: Final = (
     ("group", "string"),

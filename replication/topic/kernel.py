@@ -16,20 +16,6 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-__all__ = [
-    "chunk",
-    "compiled",
-    "frames",
-    "place",
-    "publish",
-    "size_of",
-    "sound",
-    "spans",
-    "stored",
-    "tuple_head",
-    "walk",
-]
-
 _new: Any = tuple.__new__
 
 _HAS_KEY = 1

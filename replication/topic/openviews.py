@@ -10,8 +10,6 @@ from logweir.replication.topic.spaces import view_config
 from logweir.replication.topic.views import LOG_VIEW, SPACE_PREFIX, View
 from logweir.store import Log
 
-__all__ = ["OpenViews"]
-
 
 class OpenViews:
     """See the module's text. To be used inside of a running event loop."""

@@ -10,8 +10,6 @@ from typing import NamedTuple, Protocol
 from logweir.replication.topic.bundle import BundleHead, encode_varint, read_head
 from logweir.replication.topic.requests import Create, CreateError, ReloadError
 
-__all__ = ["Append", "Chunk", "ChunkMaker", "ClientTopics", "Extent", "TopicReader"]
-
 
 @dataclass(frozen=True, slots=True)
 class Extent:

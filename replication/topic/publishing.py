@@ -24,16 +24,6 @@ from logweir.store.commit.group import Group
 from logweir.store.schema.values import LargeTuple
 from logweir.wal.vclock import VClock
 
-__all__ = [
-    "FAILED",
-    "News",
-    "Outcome",
-    "Publication",
-    "Run",
-    "Writing",
-    "framed_bytes",
-]
-
 
 class Outcome(NamedTuple):
     """What became of one append. `size_bytes`: of the stored bundle with its length; `data`: it."""

@@ -14,8 +14,6 @@ from logweir.replication.topic.partition import Chunk
 from logweir.replication.topic.spaces import TopicDef, tuples_from
 from logweir.store import Log
 
-__all__ = ["ReadAhead", "ReadBundles", "ReadKey"]
-
 ReadKey = tuple[str, int, int, int]
 """Topic, partition, the number to begin at, and the most bytes."""
 

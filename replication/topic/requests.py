@@ -9,17 +9,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-__all__ = [
-    "FROM_END",
-    "Create",
-    "CreateError",
-    "Fetch",
-    "FetchPart",
-    "Partitions",
-    "PublishResult",
-    "ReloadError",
-]
-
 FROM_END: Final = 2**64 - 1
 """In a fetch: only what is published from now on."""
 

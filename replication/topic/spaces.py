@@ -46,28 +46,6 @@ from logweir.store.schema.values import LargeTuple
 from logweir.wal.mp import unpack
 from logweir.wal.xrow import RowType
 
-__all__ = [
-    "CONSUMER_SPACE",
-    "TOPIC_SPACE",
-    "Placed",
-    "StoredBundle",
-    "TopicDef",
-    "bundle_tuple",
-    "bundles_from",
-    "create_topic",
-    "delete_topic",
-    "insert_bundle",
-    "last_bundle",
-    "last_number",
-    "oldest_bundle",
-    "place_bundle",
-    "set_config",
-    "set_partitions",
-    "topics_of",
-    "tuples_from",
-    "view_config",
-]
-
 TOPIC_SPACE: Final = "logweir_topic"
 CONSUMER_SPACE: Final = "logweir_consumer"
 LIST_FIELDS: Final = (

@@ -77,8 +77,6 @@ from logweir.store.commit.group import Group
 from logweir.store.commit.queue import QUICK_BYTES
 from logweir.wal.vclock import VClock
 
-__all__ = ["StoredTopics"]
-
 UPKEEP_SECONDS: Final = 1.0
 """How often limits of topics that have some are looked at."""
 

@@ -36,8 +36,6 @@ from logweir.store.engine.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 
-__all__ = ["compact", "partition_bytes", "retain"]
-
 _STEP_BUNDLES = 1000
 
 

@@ -14,8 +14,6 @@ from logweir.replication.topic.spaces import TopicDef
 from logweir.replication.topic.trimming import compact, partition_bytes, retain
 from logweir.store import Log
 
-__all__ = ["Upkeep"]
-
 _log = get_logger("logweir.replication.tank")
 
 

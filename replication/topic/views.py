@@ -34,8 +34,6 @@ from logweir.wal.reader import Block
 from logweir.wal.render import row_line
 from logweir.wal.vclock import VClock
 
-__all__ = ["LOG_VIEW", "SPACE_PREFIX", "View", "is_view"]
-
 SPACE_PREFIX: Final = "space:"
 LOG_VIEW: Final = "log"
 BUNDLE_MESSAGES: Final = 255

@@ -15,8 +15,6 @@ from logweir.replication.httpconversation import HttpConversation
 from logweir.replication.httpsession import Request
 from logweir.replication.link import Link
 
-__all__ = ["Application", "converse"]
-
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]

@@ -21,8 +21,6 @@ from logweir.replication.logs import get_logger
 from logweir.replication.service.rates import rates_of
 from logweir.replication.web.history import History, sample_of
 
-__all__ = ["Board", "bounded"]
-
 _SHARE: Final = 20
 _EXACT: Final = 2**53
 """Beyond it a browser's numbers are not whole."""

@@ -28,8 +28,6 @@ from logweir.replication.service.protocol import STATUS_FUNCTION
 from logweir.replication.service.shared import Shared
 from logweir.replication.web.asgi import Application, Message, Receive, Send
 
-__all__ = ["Gate"]
-
 _REALM = 'Basic realm="logweir", charset="UTF-8"'
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from logweir.limits import WEB_ITEMS, WEB_SAMPLES
 
-__all__ = ["History", "sample_of"]
-
 
 def sample_of(status: Mapping[str, Any], rates: Mapping[str, float]) -> dict[str, float]:
     """What charts show of one look, by name: `position` of the log, `memory` held in bytes, rates

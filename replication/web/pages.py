@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import cache
 from importlib import resources
 
-__all__ = ["page_file"]
-
 
 @cache
 def page_file(name: str) -> str:

@@ -34,8 +34,6 @@ from logweir.replication.web.board import Board
 from logweir.replication.web.gate import Gate
 from logweir.replication.web.pages import page_file
 
-__all__ = ["WebService"]
-
 _TEXT: Final = "text/plain; charset=utf-8"
 _HEADERS: Final = tuple(
     (name.encode(), value.encode())

@@ -25,8 +25,6 @@ from logweir.store.commit.syncer import BackgroundSync
 from logweir.store.state.stackkernel import Layer, Stack
 from logweir.store.state.state import StateError
 
-__all__ = ["Ahead"]
-
 
 class Ahead:
     """The groups of one store. `guard`: held around what changes what readers see; `committer`:

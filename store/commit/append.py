@@ -24,8 +24,6 @@ from logweir.wal.xrow import RowType
 if TYPE_CHECKING:
     from logweir.store.inner import Inner
 
-__all__ = ["Appends", "append_job", "append_tuples", "append_units", "pack_run"]
-
 _PIECE_TUPLES: Final = 16_384
 
 

@@ -32,17 +32,6 @@ if TYPE_CHECKING or COMPILED:
     from logweir.store.commit.rowkernel import apply_rows as apply_columns
     from logweir.store.state.layerkernel import Space
 
-__all__ = [
-    "APPLIED",
-    "RefusedRow",
-    "anonymous",
-    "apply_row",
-    "apply_rows",
-    "check_new",
-    "compiled_space",
-    "is_plain",
-]
-
 APPLIED: Final = frozenset(
     (RowType.INSERT, RowType.REPLACE, RowType.UPDATE, RowType.DELETE, RowType.UPSERT)
 )

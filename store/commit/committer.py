@@ -54,8 +54,6 @@ from logweir.wal.process import OfProcess
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import WalWriter, Written
 
-__all__ = ["Committer", "Durability", "Opened", "TakesJobs"]
-
 _LOGGER: Final = logging.getLogger("logweir")
 
 T = TypeVar("T")

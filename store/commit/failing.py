@@ -25,8 +25,6 @@ from logweir.wal.writer import WalWriter
 if TYPE_CHECKING:
     from logweir.store.commit.group import Group
 
-__all__ = ["Fails"]
-
 
 class Fails:
     """The part of `Committer` that is told of errors: see `store.commit.queue.OnError`.

@@ -49,8 +49,6 @@ from logweir.wal.xrow import RowType
 if TYPE_CHECKING or COMPILED:
     from logweir.store.state.layerkernel import Space
 
-__all__ = ["Group"]
-
 _BY_KEY: Final = (RowType.UPDATE, RowType.DELETE)
 _NOTHING: Final = (0, 0, 0)
 Changed = tuple[bytes | None, bytes | None]  # a tuple before and after

@@ -12,8 +12,6 @@ from logweir.store.state.stackkernel import Mark as TxnMark
 from logweir.wal.block import Pieces
 from logweir.wal.settled import Span
 
-__all__ = ["Large", "Mark", "Spoiled"]
-
 
 class Spoiled(Exception):
     """A rollback would have to take rows back that have their lsns: the whole group must go."""

@@ -24,8 +24,6 @@ from typing import Any, Final
 from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import GROUP_BYTES
 
-__all__ = ["QUICK_BYTES", "CommitQueue", "Job", "OnError", "Refused", "interrupted", "lighten"]
-
 QUICK_BYTES: Final = 32 * 1024
 """Of small tuples: see `Job`."""
 

@@ -37,8 +37,6 @@ except ImportError:
 else:
     COMPILED = True
 
-__all__ = ["Rows"]
-
 _BITS: Final = struct.Struct("Q")
 _DOUBLE: Final = struct.Struct("d")
 _WIDER_FROM: Final = (1 << 7, 1 << 8, 1 << 16, 1 << 32, 1 << 64)  # a MsgPack uint takes more bytes

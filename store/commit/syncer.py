@@ -8,8 +8,6 @@ from collections.abc import Callable
 
 from logweir.wal.process import start_thread
 
-__all__ = ["BackgroundSync"]
-
 
 class BackgroundSync:
     """One helper thread, made when first used, for a call that nobody waits for, neither for its

@@ -16,8 +16,6 @@ from logweir.store.engine.refusal import refusal
 from logweir.store.schema.definition import SpaceDef
 from logweir.wal.xrow import RowType
 
-__all__ = ["Answers", "puts"]
-
 _FIRST: Final = 4
 _OLD: Final = 4
 _NEW: Final = 6

@@ -14,8 +14,6 @@ from logweir.store.schema.keys import search_key
 from logweir.store.schema.schema import alter_error
 from logweir.wal.mp import pack
 
-__all__ = ["DEFINING", "apply", "build_index", "defines"]
-
 DEFINING: Final = (
     SystemSpace.SCHEMA,
     SystemSpace.COLLATION,

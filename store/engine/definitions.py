@@ -18,22 +18,6 @@ from logweir.store.schema.definition import SystemSpace
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
 
-__all__ = [
-    "FieldSpec",
-    "IndexSpec",
-    "PartSpec",
-    "SpaceSpec",
-    "alter_space",
-    "create_index",
-    "create_sequence",
-    "create_space",
-    "drop_index",
-    "drop_space",
-    "fields_of",
-    "truncate",
-    "use_sequence",
-]
-
 FieldSpec = tuple[str, str] | str | Mapping[str, Any]
 """A field: `("name", "type")`, a name (type any), or a map {name, type, is_nullable, collation}."""
 

@@ -32,8 +32,6 @@ from logweir.wal.xrow import RowType
 if TYPE_CHECKING:
     from logweir.store.schema.plankernel import Plan
 
-__all__ = ["Engine", "Plans", "duplicate_key", "key_of"]
-
 
 class Plans:
     """Key plans of the indexes in use, made when first needed. Of one store, for all its

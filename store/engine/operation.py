@@ -41,8 +41,6 @@ from logweir.store.schema.fieldtype import FieldType, MpType, ext_type, mp_type
 from logweir.store.schema.values import read_array, read_bytes, read_int, skip, string
 from logweir.wal.mp import pack, unpack_at
 
-__all__ = ["Operation", "changed_columns", "decode_operations"]
-
 _ARGUMENTS: Final = {"=": 3, "!": 3, "#": 3, "+": 3, "-": 3, "&": 3, "|": 3, "^": 3, ":": 5}
 _FLOAT32_MAX: Final = struct.unpack(">f", bytes.fromhex("7f7fffff"))[0]
 _INT_MIN: Final = -(2**63)

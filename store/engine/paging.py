@@ -21,8 +21,6 @@ from logweir.store.schema.definition import IndexDef, SpaceDef
 from logweir.store.schema.keys import index_keys
 from logweir.wal.mp import pack, unpack
 
-__all__ = ["Walk", "entry_at", "entry_of"]
-
 
 class Walk:
     """The tuples of a selection, once, in pieces (`reads.pieces`); it knows where it stands."""

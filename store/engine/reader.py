@@ -39,8 +39,6 @@ if TYPE_CHECKING or COMPILED:
     from logweir.store.schema.definition import SpaceDef
     from logweir.store.state.layerkernel import Space
 
-__all__ = ["PlainRequests", "Published", "Reader"]
-
 T = TypeVar("T")
 
 _REFERRED: Final = 2

@@ -28,29 +28,6 @@ if TYPE_CHECKING or COMPILED:
     from logweir.store.engine.selectkernel import Selector
     from logweir.store.state.layerkernel import Space
 
-__all__ = [
-    "ALL",
-    "DONE",
-    "GET",
-    "PIECE_BYTES",
-    "PIECE_STEPS",
-    "REFUSED",
-    "Piece",
-    "Placed",
-    "Row",
-    "compiled",
-    "count",
-    "counted",
-    "give_back",
-    "one",
-    "parted",
-    "pieces",
-    "placed",
-    "rows",
-    "select_batch",
-    "taken",
-]
-
 Row = tuple[Value, ...]
 T = TypeVar("T")
 

@@ -19,8 +19,6 @@ from logweir.store.schema.fieldtype import MpType, mp_type
 from logweir.store.schema.values import read_array, read_int, skip
 from logweir.wal.xrow import RowType
 
-__all__ = ["COMPUTED", "found_by", "is_expected", "kept", "request_of", "selected"]
-
 COMPUTED: Final = 4
 _ABSENT: Final = 1
 _GET: Final = 7

@@ -10,8 +10,6 @@ from logweir.store.engine.engine import duplicate_key
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.fieldtype import FieldType
 
-__all__ = ["refusal"]
-
 _WANTED = ("", "a number", "a positive integer", "a string")
 
 

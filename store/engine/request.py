@@ -16,19 +16,6 @@ from logweir.errors import ErrorCode, RequestError
 from logweir.wal.mp import Value, encode_uint, pack
 from logweir.wal.xrow import Key, RowType
 
-__all__ = [
-    "ITERATORS",
-    "UNPACKABLE",
-    "Done",
-    "Request",
-    "cannot_store",
-    "encode_body",
-    "key_bytes",
-    "listed",
-    "pack_value",
-    "packing",
-]
-
 ITERATORS: Final = ("EQ", "REQ", "ALL", "LT", "LE", "GE", "GT")
 """Which tuples a selection takes, each by its number; see `store.engine.select`."""
 

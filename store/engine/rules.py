@@ -54,8 +54,6 @@ from logweir.store.schema.row import NAME_SHOWN, check_identifier, is_too_long
 from logweir.wal.mp import Value, pack, unpack
 from logweir.wal.xrow import RowType
 
-__all__ = ["check_late", "check_length", "check_row"]
-
 _USERS_MAX: Final = 32
 _FUNCTION_FIELDS: Final = 17  # after them are times
 _FUNCTION_VALUES: Final[Mapping[int, tuple[frozenset[str], str]]] = {

@@ -33,8 +33,6 @@ from logweir.store.schema.keys import search_key
 from logweir.store.schema.schema import Schema
 from logweir.wal.mp import Value, unpack
 
-__all__ = ["Select", "numbers", "pairs", "pieces", "reference", "rows", "select"]
-
 _OTHER_ITERATORS: Final = (
     "BITS_ALL_SET",
     "BITS_ANY_SET",

@@ -18,8 +18,6 @@ from logweir.store.schema.definition import SequenceDef, SpaceDef, SystemSpace
 from logweir.store.schema.keys import tuple_key
 from logweir.wal.mp import pack, unpack
 
-__all__ = ["fill_sequence", "learn_sequence"]
-
 _MOST: Final = 2**63 - 1
 """The highest number of a sequence: one above it is none that it learns."""
 

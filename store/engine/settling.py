@@ -35,18 +35,6 @@ from logweir.wal.settled import Settled, Span
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, RowType
 
-__all__ = [
-    "SAYS",
-    "SEARCH_BYTES",
-    "Judge",
-    "Settlement",
-    "is_said",
-    "judge_at",
-    "judged",
-    "logs_that_say",
-    "may_wait",
-]
-
 SAYS: Final = b"is_sync"
 """Stands in every row that makes a space synchronous."""
 

@@ -17,8 +17,6 @@ from logweir.store.schema.schema import Schema
 from logweir.wal.mp import Value, unpack
 from logweir.wal.xrow import RowType
 
-__all__ = ["Row", "Statements", "about_bytes", "answered", "request_for"]
-
 Row = tuple[Value, ...]
 
 _PLAIN: Final = frozenset((int, str, bytes, float, bool, type(None)))

@@ -36,14 +36,6 @@ from logweir.wal.settled import Span
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import Key, RowType
 
-__all__ = [
-    "DECISIONS",
-    "Decision",
-    "Entry",
-    "SynchroQueue",
-    "encode_decision",
-]
-
 DECISIONS: Final = frozenset((RowType.CONFIRM, RowType.ROLLBACK))
 """Types of rows that decide about those that wait."""
 

@@ -54,8 +54,6 @@ from logweir.store.schema.values import (
 )
 from logweir.wal.mp import encode_array_header
 
-__all__ = ["apply_update", "apply_upsert", "check_ops"]
-
 NOP: Final = 0
 SCALAR: Final = 1
 ARRAY: Final = 2

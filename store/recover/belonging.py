@@ -37,8 +37,6 @@ from logweir.wal.vclock import VClock
 if TYPE_CHECKING:
     from logweir.store.inner import Inner
 
-__all__ = ["BROKEN", "Kept", "anchor", "discard", "is_refusal", "opened_to_read", "trusted"]
-
 BROKEN: Final = (base.Error, LogweirError, struct.error, ValueError, LookupError, TypeError)
 """What comes of reading a state that is not one."""
 

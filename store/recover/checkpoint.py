@@ -50,8 +50,6 @@ from logweir.wal.vclock import VClock
 if TYPE_CHECKING:
     from logweir.store.inner import Inner
 
-__all__ = ["CheckpointOptions", "Checkpoints", "logs_before", "read_followers"]
-
 FOLLOWERS_NAME: Final = "logweir.followers"
 
 

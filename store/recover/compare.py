@@ -31,8 +31,6 @@ from logweir.wal.lease import leased
 from logweir.wal.reader import Block, read_meta
 from logweir.wal.snapshot import read_snapshot
 
-__all__ = ["Difference", "compare_states"]
-
 Kind = Literal["added", "removed", "changed"]
 Pairs = Iterator[tuple[bytes, bytes]]
 Progress = Callable[[int], None]

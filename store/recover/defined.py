@@ -31,8 +31,6 @@ from logweir.wal.mp import unpack
 from logweir.wal.reader import Block
 from logweir.wal.snapshot import read_snapshot
 
-__all__ = ["Defined", "folder_definitions", "system_blocks"]
-
 
 class Defined:
     """An engine that holds the tuples of the spaces that define something, and no others."""

@@ -28,8 +28,6 @@ from logweir.wal.filesystem import FileSystem, explain
 from logweir.wal.lease import leased
 from logweir.wal.vclock import VClock
 
-__all__ = ["earlier"]
-
 
 @contextlib.contextmanager
 def earlier(

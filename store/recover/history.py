@@ -56,8 +56,6 @@ from logweir.wal.spacenames import SpaceNames
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
-__all__ = ["BEGIN", "Change", "folder_history", "history"]
-
 BEGIN: Final = "SNAPSHOT"
 """The kind of the first entry of a story: what the snapshot holds, at which it begins."""
 

@@ -45,8 +45,6 @@ from logweir.wal.xrow import FLAG_COMMIT, PROMOTIONS, RAFT, RowType, type_name
 if TYPE_CHECKING:
     from logweir.store.state.layerkernel import Space
 
-__all__ = ["Loader", "Source", "cannot_apply", "load", "schema_of"]
-
 _ROWS_PER_COMMIT: Final = 50_000
 _BYTES_PER_COMMIT: Final = 16 * 1024 * 1024
 _DEFINING: Final = frozenset(ddl.DEFINING)

@@ -56,8 +56,6 @@ from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import INPROGRESS, AppendPoint, WalWriter, WriterOptions
 
-__all__ = ["bootstrap", "open_folder"]
-
 STATE_NAME: Final = "state"
 
 

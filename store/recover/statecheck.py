@@ -34,8 +34,6 @@ from logweir.wal.mp import unpack
 from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
 
-__all__ = ["StateDifference", "StateReport", "check_state"]
-
 NAMED_MAX: Final = 20
 
 Pairs = Iterator[tuple[bytes, bytes]]

@@ -15,8 +15,6 @@ from logweir.wal.vclock import VClock
 if TYPE_CHECKING:
     from logweir.store.inner import Inner
 
-__all__ = ["Upkeep", "position_of"]
-
 
 class Upkeep:
     """What a log offers over its `Checkpoints`."""

@@ -23,20 +23,6 @@ from typing import Final
 
 from logweir.errors import ErrorCode, RequestError
 
-__all__ = [
-    "ADMIN",
-    "ADMIN_ID",
-    "ALL_BITS",
-    "GUEST_ID",
-    "PUBLIC_ID",
-    "REPLICATION_ID",
-    "SUPER_ID",
-    "Access",
-    "Privilege",
-    "User",
-    "denied",
-]
-
 GUEST_ID: Final = 0
 ADMIN_ID: Final = 1
 PUBLIC_ID: Final = 2

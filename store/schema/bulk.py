@@ -35,8 +35,6 @@ except ImportError:
 else:
     COMPILED = True
 
-__all__ = ["KeyPlan", "Keys", "pack_tuples", "split_tuples"]
-
 Bounds: TypeAlias = "array[int]"
 """Boundaries in a buffer, format "Q": one number more than there are items."""
 

@@ -23,8 +23,6 @@ from logweir.errors import ErrorCode, RequestError
 if TYPE_CHECKING:
     from logweir.store.schema.definition import CollationDef
 
-__all__ = ["sort_key_maker", "version"]
-
 OPTION_VALUES: Final = {
     "french_collation": ("ON", "OFF"),
     "alternate_handling": ("NON_IGNORABLE", "SHIFTED"),

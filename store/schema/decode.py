@@ -65,15 +65,6 @@ from logweir.store.schema.row import (
 )
 from logweir.store.schema.values import read_array, skip
 
-__all__ = [
-    "ENGINES",
-    "decode_collation",
-    "decode_index",
-    "decode_sequence",
-    "decode_sequence_use",
-    "decode_space",
-]
-
 ENGINES: Final = ("memtx", "vinyl", "blackhole", "sysview", "service")
 """Engines that a space may name."""
 

@@ -34,23 +34,6 @@ from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.format import TupleFormat
 from logweir.wal.mp import Value, encode_uint
 
-__all__ = [
-    "GROUP_LOCAL",
-    "LOGIN_METHOD",
-    "SYSTEM_ID_MAX",
-    "SYSTEM_ID_MIN",
-    "TOPIC_FIELDS",
-    "CollationDef",
-    "FieldDef",
-    "IndexDef",
-    "IndexType",
-    "PartDef",
-    "SequenceDef",
-    "SequenceUse",
-    "SpaceDef",
-    "SystemSpace",
-]
-
 SYSTEM_ID_MIN: Final = 256
 SYSTEM_ID_MAX: Final = 511
 GROUP_LOCAL: Final = 1

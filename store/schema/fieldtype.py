@@ -28,16 +28,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-__all__ = [
-    "MP_TYPE_NAMES",
-    "FieldType",
-    "MpType",
-    "admits",
-    "can_hold",
-    "ext_type",
-    "mp_type",
-]
-
 
 class MpType(IntEnum):
     """Kinds of MsgPack values, told by the first byte. The order is Tarantool's."""

@@ -8,8 +8,6 @@ from typing import Final
 from logweir.store.schema.definition import IndexDef, IndexType, PartDef, SpaceDef, SystemSpace
 from logweir.store.schema.fieldtype import FieldType
 
-__all__ = ["first_spaces"]
-
 
 def _part(field_no: int, kind: FieldType) -> PartDef:
     return PartDef(field_no, kind)

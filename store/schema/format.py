@@ -37,8 +37,6 @@ from logweir.store.schema.values import invalid_msgpack, read_array, read_bytes,
 if TYPE_CHECKING:
     from logweir.store.schema.definition import FieldDef, PartDef
 
-__all__ = ["FormatNode", "TupleFormat"]
-
 HEADER_BYTES: Final = 14
 OFFSET_BYTES: Final = 4
 

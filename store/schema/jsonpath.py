@@ -14,8 +14,6 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["ANY", "PathError", "Step", "Tokenizer", "multikey_prefix", "parse", "render"]
-
 
 class _Any:
     """The step `[*]`."""

@@ -66,15 +66,6 @@ from logweir.store.schema.values import (
 )
 from logweir.wal.mp import unpack_at
 
-__all__ = [
-    "KEY_VERSION",
-    "exact_key",
-    "index_keys",
-    "number_key",
-    "search_key",
-    "tuple_key",
-]
-
 KEY_VERSION: Final = 1
 """Of the encoding. A state with keys of another version is to be rebuilt."""
 

@@ -18,8 +18,6 @@ from logweir.store.schema.definition import SpaceDef
 from logweir.wal.mp import Value
 from logweir.wal.render import Json, dumps, from_json, load_json, to_json, too_deep
 
-__all__ = ["REST", "Named"]
-
 REST: Final = "_rest"
 """What holds the values that no field has."""
 

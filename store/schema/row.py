@@ -14,25 +14,6 @@ from logweir.store.schema.values import invalid_msgpack
 from logweir.wal.meta import parse_uuid
 from logweir.wal.mp import MapPairs, unpack
 
-__all__ = [
-    "NAME_SHOWN",
-    "Fail",
-    "Options",
-    "check_identifier",
-    "choose",
-    "encoded",
-    "field",
-    "i64",
-    "is_too_long",
-    "kind_of",
-    "need_uuid",
-    "pairs",
-    "read_row",
-    "row_numbers",
-    "u32",
-    "uuid_of",
-]
-
 Fail = Callable[[str], NoReturn]
 """Raises the error of the thing at hand with a reason."""
 

@@ -63,8 +63,6 @@ from logweir.store.schema.jsonpath import PathError
 from logweir.store.schema.row import i64, need_uuid, read_row, row_numbers, uuid_of
 from logweir.wal.vclock import VClock
 
-__all__ = ["Change", "ChangeKind", "Definitions", "HasRows", "Schema", "alter_error"]
-
 ChangeKind = Literal["create", "drop", "alter", "truncate", "sequence", "collation"]
 
 HasRows = Callable[[int, int, list[Any]], bool]

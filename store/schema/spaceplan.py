@@ -19,8 +19,6 @@ else:
 if TYPE_CHECKING:
     from logweir.store.schema.plankernel import Plan
 
-__all__ = ["plan_of"]
-
 _COLLATED = 256
 _WANTED = 4
 _USED = 3

@@ -17,19 +17,6 @@ from logweir.store.schema.fieldtype import MpType, mp_type
 from logweir.wal import kernel
 from logweir.wal.mp import pack
 
-__all__ = [
-    "LargeTuple",
-    "go_to",
-    "invalid_msgpack",
-    "map_header",
-    "read_array",
-    "read_bytes",
-    "read_int",
-    "read_map",
-    "skip",
-    "string",
-]
-
 
 class LargeTuple(NamedTuple):
     """A tuple in MsgPack, in two parts: `payload` is the data of its last field, a bin."""

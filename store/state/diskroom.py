@@ -13,8 +13,6 @@ from logweir.errors import WriteFailed
 from logweir.wal.filesystem import FileSystem, explain
 from logweir.wal.newfile import create_file
 
-__all__ = ["DiskRoom"]
-
 _KEPT_BYTES: Final = 128 * 1024
 _PROBE_BYTES: Final = 64 * 1024
 _SECONDS: Final = 0.1

@@ -33,16 +33,6 @@ from logweir.wal.crc32c import checksum
 from logweir.wal.filesystem import NOT_NOW, FileSystem
 from logweir.wal.newfile import replace_file
 
-__all__ = [
-    "DATA_NAME",
-    "LMDB_FILES",
-    "Seal",
-    "read_epoch",
-    "state_format",
-    "sync_data",
-    "write_epoch",
-]
-
 DATA_NAME: Final = "data.mdb"
 LMDB_FILES: Final = (DATA_NAME, "lock.mdb")
 _EPOCH_NAME: Final = "epoch"

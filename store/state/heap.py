@@ -9,8 +9,6 @@ import contextlib
 import ctypes
 from typing import Final
 
-__all__ = ["give_back", "set_limits"]
-
 _M_TRIM_THRESHOLD: Final = -1  # glibc's malloc.h
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8

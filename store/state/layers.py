@@ -32,8 +32,6 @@ from logweir.store.state.viewers import Look, Viewers
 from logweir.wal.failpoint import failpoint
 from logweir.wal.process import start_thread
 
-__all__ = ["Layers", "put_into"]
-
 _T = TypeVar("_T")
 
 _RETRY_SECONDS: Final = 0.5

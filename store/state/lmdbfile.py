@@ -24,8 +24,6 @@ from typing import Final
 
 from logweir.store.state import pagekernel
 
-__all__ = ["damage"]
-
 _PAGE: Final = struct.Struct("=QHHHH")  # number, padding, flags, lower, upper
 _META: Final = struct.Struct("=IIQQ")  # magic, version, address, size of the map
 _TREE: Final = struct.Struct("=IHHQQQQQ")  # padding, flags, depth, branch, leaf, overflow, …, root

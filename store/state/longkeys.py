@@ -24,8 +24,6 @@ from typing import Any, Final
 
 from logweir.limits import STATE_KEY_BYTES
 
-__all__ = ["PIECE_BYTES", "LongKeys"]
-
 PIECE_BYTES: Final = STATE_KEY_BYTES - 1
 _NUMBER_BYTES: Final = 8
 _ROOM_BYTES: Final = PIECE_BYTES - _NUMBER_BYTES

@@ -42,18 +42,6 @@ from logweir.wal.block import Pieces
 from logweir.wal.crc32c import checksum
 from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain
 
-__all__ = [
-    "REFERENCE",
-    "REFERENCE_KEY_BYTES",
-    "LogFiles",
-    "file_of",
-    "file_part",
-    "references",
-    "unwritten",
-    "unwritten_number",
-    "values_of",
-]
-
 REFERENCE: Final = 0xC1
 REFERENCE_KEY_BYTES: Final = STATE_KEY_BYTES - 16
 """Longest key of an entry that may hold one: that in `references` says file and space, too."""

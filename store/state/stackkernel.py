@@ -26,8 +26,6 @@ if TYPE_CHECKING or COMPILED:
     from logweir.store.state.layerkernel import Base, Space
     from logweir.store.state.statebase import state_base
 
-__all__ = ["Layer", "LayeredTree", "LayeredTxn", "Mark", "Name", "Stack", "grown", "joined"]
-
 _JOINED_FROM = 4  # so many layers of about one size are joined
 _JOINED_RANK = 6  # of this size, some 10,000 entries, they no longer are
 

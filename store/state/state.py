@@ -53,8 +53,6 @@ from logweir.wal.filesystem import (
 )
 from logweir.wal.process import OfProcess, keep_for_ever
 
-__all__ = ["MapFull", "State", "StateError", "explained", "typed"]
-
 _MAP_LEAST_BYTES: Final = 16 * 1024 * 1024
 _DATABASES_MAX: Final = 65_000
 _DATABASES_FIRST: Final = 256  # each transaction of a reader clears memory for as many as may be

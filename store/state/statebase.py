@@ -15,8 +15,6 @@ from logweir.store.state.layerkernel import Base
 from logweir.store.state.longkeys import PIECE_BYTES
 from logweir.store.state.tree import Tree
 
-__all__ = ["PlainBase", "state_base"]
-
 
 class PlainBase(Base):
     """Looks keys up in a tree, whose transaction must outlive it."""

@@ -20,8 +20,6 @@ from logweir.wal.vclock import VClock
 if TYPE_CHECKING:
     from logweir.store.state.state import State
 
-__all__ = ["Position", "Txn"]
-
 _META: Final = b"meta"
 _POSITION: Final = b"position"
 _INSTANCE: Final = b"instance"

@@ -16,8 +16,6 @@ from logweir.store.state.references import REFERENCE
 if TYPE_CHECKING:
     from logweir.store.state.statetxn import Txn
 
-__all__ = ["SortedPart", "Tree", "takes_length"]
-
 _LONG_NAME: Final = b"/long"
 _STEP_VALUES: Final = 256
 

@@ -20,8 +20,6 @@ from typing import Final, TypeAlias
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.state.state import State
 
-__all__ = ["Look", "View", "Viewers"]
-
 _LOOK_SECONDS: Final = 0.5
 """A reader that was stopped on its way out may have told nobody, so it is looked again."""
 

@@ -30,8 +30,6 @@ from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
 from logweir.wal.xrow import RowType
 
-__all__ = ["BATCHES", "BENCH_FORMAT", "bench_tuples", "open_sqlite", "run_append"]
-
 BATCHES: Final = (1, 10, 100, 1000, 10_000)
 BENCH_FORMAT: Final = (
     ("id", "unsigned"),

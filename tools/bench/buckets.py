@@ -27,8 +27,6 @@ from logweir.tools.bench.load import Exchanged, LoadProcess
 from logweir.tools.bench.requests import BUCKET, VALUE_BYTES
 from logweir.tools.bench.servers import Server, logweir_server, memcached_server, version_of
 
-__all__ = ["bucket_cells", "run_buckets"]
-
 _SHAPES: Final = {"1x1000": (1, 1000, 1), "1x1": (1, 1, 20), "50x1": (50, 1, 4)}
 """Connections, requests in flight on each, and which part of the items a round is about."""
 

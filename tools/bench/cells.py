@@ -17,8 +17,6 @@ from typing import Any, Final
 from logweir.errors import ConfigError
 from logweir.tools.bench.harness import Case, Result, compare
 
-__all__ = ["RATE", "TIME", "Cell", "Figure", "chosen", "fits", "measure", "worst_of"]
-
 RATE: Final = "/s"
 TIME: Final = "us"
 WORST: Final = 8

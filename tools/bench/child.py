@@ -11,8 +11,6 @@ from typing import Self
 
 from logweir.errors import Unreachable
 
-__all__ = ["Child", "python"]
-
 _END_SECONDS = 60
 
 

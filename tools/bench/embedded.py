@@ -34,8 +34,6 @@ from logweir.tools.bench.append import BENCH_FORMAT, open_sqlite
 from logweir.tools.bench.cells import Cell, Figure, measure
 from logweir.tools.bench.requests import TUPLE_BYTES, bench_tuple, number_of
 
-__all__ = ["embedded_cells", "run_embedded"]
-
 _BATCH: Final = 1000
 _CONCURRENT: Final = 200
 

@@ -46,8 +46,6 @@ from logweir.tools.bench.floods import (
 from logweir.tools.bench.servers import Server, logweir_server, memcached_server
 from logweir.tools.bench.tarantool import TarantoolPeer
 
-__all__ = ["OURS", "STRANGERS", "Memory", "Waits", "run_memory", "run_waits"]
-
 OURS: Final = "logweir"
 
 STRANGERS: Final = 16

@@ -10,8 +10,6 @@ from logweir.tools import page
 from logweir.tools.bench.fair import OURS, Waits
 from logweir.tools.bench.report import machine
 
-__all__ = ["check_page", "write_page"]
-
 _COMMAND: Final = "logweir bench fair --page"
 
 

@@ -32,35 +32,6 @@ from logweir.replication.topic.bundle import Message, encode_bundle
 from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock
 
-__all__ = [
-    "FUNCTIONS",
-    "GREENSTACK",
-    "GREENSTACK_ANEW",
-    "HELLO",
-    "LINES",
-    "LINES_ANEW",
-    "MEMCACHED",
-    "MEMCACHED_ANEW",
-    "METRICS",
-    "REDIS",
-    "REDIS_ANEW",
-    "ROWS",
-    "SYNAPSE",
-    "SYNAPSE_ANEW",
-    "TANK",
-    "TARANTOOL",
-    "TARANTOOL_ANEW",
-    "UPDATES",
-    "WEB",
-    "WEB_ANEW",
-    "green",
-    "iproto",
-    "packet",
-    "publish",
-    "select",
-    "tank_fetch",
-]
-
 ROWS: Final = 1_000_000
 _SPACE: Final = 512
 _MANY: Final = 513

@@ -20,8 +20,6 @@ from logweir.replication.tank.wire.codec import encode_request as tank_request
 from logweir.store import open as open_store
 from logweir.tools.bench import floodcommands as commands
 
-__all__ = ["LARGE_BYTES", "LISTEN", "PROTOCOLS", "TARANTOOL", "Protocol", "fill", "preparations"]
-
 LARGE_BYTES: Final = 900_000
 _ITEMS: Final = 100_000
 _STEP: Final = 10_000

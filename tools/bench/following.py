@@ -42,8 +42,6 @@ from logweir.wal.columns import RowColumns
 from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock
 
-__all__ = ["FOLLOWERS", "IDLE", "RATE_ROWS", "Figures", "main", "measure", "measure_peer"]
-
 RATE_ROWS: Final = 10_000
 IDLE: Final = 1000
 FOLLOWERS: Final = 50

@@ -50,8 +50,6 @@ from logweir.tools.bench.servers import exchange, logweir_server
 from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock
 
-__all__ = ["PINGS", "REQUESTS", "GreenstackFigures", "run_greenstack"]
-
 REQUESTS: Final = 50_000
 PINGS: Final = 300
 VALUE: Final = b"x" * 60

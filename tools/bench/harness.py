@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-__all__ = ["Case", "Result", "compare", "plain"]
-
 
 @dataclass(frozen=True, slots=True)
 class Case:

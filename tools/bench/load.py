@@ -35,8 +35,6 @@ from logweir.tools.bench.requests import (
     statement_requests,
 )
 
-__all__ = ["Exchanged", "LoadProcess", "main", "subscribe"]
-
 _READ_BYTES: Final = 1 << 18
 _SILENCE_SECONDS: Final = 60
 _READS: Final = selectors.EVENT_READ

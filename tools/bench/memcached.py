@@ -38,8 +38,6 @@ from logweir.tools.bench.servers import (
     version_of,
 )
 
-__all__ = ["ITEMS", "VALUE_BYTES", "MemcachedFigures", "run_memcached"]
-
 ITEMS: Final = 50_000
 VALUE_BYTES: Final = 100
 CHANGES: Final = 500

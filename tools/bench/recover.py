@@ -16,8 +16,6 @@ from logweir.tools.bench.append import BENCH_FORMAT, bench_tuples
 from logweir.tools.bench.harness import Case, Result, compare
 from logweir.tools.bench.tarantool import find_tarantool, run_script
 
-__all__ = ["run_recover"]
-
 _BATCH: Final = 1000
 
 _LUA: Final = """

@@ -14,8 +14,6 @@ from logweir.tools import page
 from logweir.tools.bench.cells import RATE, Figure, worst_of
 from logweir.wal import crc32c, kernel
 
-__all__ = ["HEADER", "check_page", "check_plot", "line_of", "machine", "plot", "write_page"]
-
 _COMMAND: Final = "logweir bench statements --page"
 _PLOT_ENDINGS: Final = (".png", ".svg", ".pdf")
 _COLUMNS: Final = {

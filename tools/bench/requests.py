@@ -31,23 +31,6 @@ from logweir.replication.iproto.wire.codec import GREETING_BYTES, IprotoKey, Req
 from logweir.replication.memcached.wire import codec as tap
 from logweir.wal.mp import packer
 
-__all__ = [
-    "BUCKET",
-    "PROTOCOLS",
-    "STATEMENTS",
-    "TUPLE_BYTES",
-    "VALUE_BYTES",
-    "Protocol",
-    "Requests",
-    "bench_tuple",
-    "bucket_requests",
-    "changes",
-    "definition_requests",
-    "number_of",
-    "select_request",
-    "statement_requests",
-]
-
 STATEMENTS: Final = (
     *("insert", "replace", "update", "upsert", "delete"),
     *("select", "range", "mixed95", "mixed50"),

@@ -33,8 +33,6 @@ from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter, WriterOptions
 from logweir.wal.xrow import RowType
 
-__all__ = ["make_log", "run_scan"]
-
 _PREFIX: Final = b"\x82\x10\xcd\x02\x00\x21"
 _ROWS_PER_BLOCK: Final = 1300
 

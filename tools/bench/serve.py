@@ -25,8 +25,6 @@ from logweir.tools.bench.tarantool import TarantoolPeer, find_tarantool
 from logweir.wal.damage import Damage
 from logweir.wal.reader import WalReader
 
-__all__ = ["packet_bytes", "run_follow", "run_join", "run_relay"]
-
 _LISTEN: Final = ("tarantool://127.0.0.1:0",)
 
 _REPLICA: Final = """

@@ -23,16 +23,6 @@ from urllib.parse import urlsplit
 from logweir.errors import Unreachable
 from logweir.tools.bench.tarantool import TarantoolPeer
 
-__all__ = [
-    "Server",
-    "exchange",
-    "logweir_server",
-    "memcached_server",
-    "status_bytes",
-    "tarantool_server",
-    "version_of",
-]
-
 _START_SECONDS: Final = 30
 _QUIET_SECONDS: Final = 0.02
 _QUIET_SHARE: Final = 0.2

@@ -53,8 +53,6 @@ from logweir.wal.xrow import Row, RowType, encode_rows
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Figure", "cpu_seconds", "measure_spark"]
-
 _BLOCK_ROWS: Final = 220
 _KEYS: Final = 50_000
 _COPIES: Final = 8

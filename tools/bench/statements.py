@@ -26,8 +26,6 @@ from logweir.tools.bench.load import Exchanged, LoadProcess
 from logweir.tools.bench.requests import STATEMENTS, TUPLE_BYTES, changes
 from logweir.tools.bench.servers import Server, logweir_server, tarantool_server, version_of
 
-__all__ = ["ROWS_MIN", "all_cells", "run_statements"]
-
 ROWS_MIN: Final = 200
 """So that a range of 100 tuples begins somewhere."""
 

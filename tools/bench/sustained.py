@@ -32,17 +32,6 @@ from logweir.tools.bench.load import Exchanged, LoadProcess
 from logweir.tools.bench.servers import Server, logweir_server, tarantool_server
 from logweir.tools.bench.tarantool import find_tarantool
 
-__all__ = [
-    "ROWS",
-    "SAMPLE_SECONDS",
-    "Beside",
-    "Reopened",
-    "Sample",
-    "against",
-    "growth",
-    "run_sustained",
-]
-
 ROWS: Final = 50_000
 SAMPLE_SECONDS: Final = 10.0
 _LISTEN: Final = "tarantool://127.0.0.1:"

@@ -46,8 +46,6 @@ from logweir.tools.bench.child import Child, python
 from logweir.tools.bench.harness import Case, Result, compare, plain
 from logweir.tools.bench.servers import Server
 
-__all__ = ["LINES", "SynapseFigures", "bench_lines", "run_synapse", "to_json"]
-
 LINES: Final = 120_000
 FOLLOWERS: Final = 500
 RELAYED: Final = (1, 16, 200)

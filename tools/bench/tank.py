@@ -47,16 +47,6 @@ from logweir.tools.bench.child import Child, python
 from logweir.tools.bench.harness import Case, Result, compare, plain
 from logweir.tools.bench.servers import Server
 
-__all__ = [
-    "FETCH_BYTES",
-    "IN_FLIGHT",
-    "MESSAGES",
-    "MESSAGE_BYTES",
-    "TankFigures",
-    "run_tank",
-    "to_json",
-]
-
 MESSAGES: Final = 1000
 MESSAGE_BYTES: Final = 100
 BUNDLES: Final = 400

@@ -9,8 +9,6 @@ from typing import Self
 from logweir.errors import Unreachable
 from logweir.tools.bench.child import Child
 
-__all__ = ["TarantoolPeer", "find_tarantool", "run_script"]
-
 
 def find_tarantool() -> str | None:
     """The program's path, None if none is installed."""

@@ -12,8 +12,6 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["longest", "run"]
-
 _TOLD_SECONDS: Final = 0.002
 
 

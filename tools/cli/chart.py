@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Bar", "draw"]
-
 _MOST_BARS: Final = 40
 _COLOURS: Final = {
     **{"whole": "tab:blue", "damaged": "tab:red"},

@@ -14,8 +14,6 @@ from typer.models import TyperPath
 
 from logweir.errors import ConfigError
 
-__all__ = ["HelpfulCommand", "Topic", "value_name"]
-
 
 class Topic(NamedTuple):
     """What help tells of one first word of a command. `text`: what it does; `options`: names of the

@@ -17,21 +17,6 @@ from logweir.wal.damage import TAIL_KINDS, Damage
 from logweir.wal.directory import no_store, scan_directory
 from logweir.wal.vclock import VClock
 
-__all__ = [
-    "DecimalsOption",
-    "FolderArgument",
-    "NewFolderOption",
-    "PathArgument",
-    "TupleBytes",
-    "WaitOption",
-    "existing",
-    "given_vclock",
-    "log_bytes",
-    "show_damage",
-    "store_at",
-    "utc_text",
-]
-
 PathArgument = Annotated[
     Path, typer.Argument(metavar="PATH", help="A log file, a snapshot, or a folder of them.")
 ]

@@ -23,8 +23,6 @@ import typer
 
 from logweir.errors import ConfigError
 
-__all__ = ["ConfigOption", "declared", "evaluate", "key_of", "masked", "origin_of", "read_config"]
-
 _CONFIG: Final = "config"
 
 

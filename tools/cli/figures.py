@@ -25,8 +25,6 @@ from logweir.store.schema.definition import IndexDef
 from logweir.wal.columns import RowColumns
 from logweir.wal.reader import Block
 
-__all__ = ["GROUPS", "INTERVALS", "KEYS", "Figures", "Frequent", "Intervals", "Keys"]
-
 INTERVALS: Final = 240
 GROUPS: Final = 4096
 KEYS: Final = 2048

@@ -23,20 +23,6 @@ from logweir.wal.summary import FileSummary, summarize_file
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import type_name
 
-__all__ = [
-    "ENDS",
-    "FolderHoldings",
-    "compiled_text",
-    "file_fields",
-    "folder_fields",
-    "lmdb_text",
-    "memtables_text",
-    "read_file",
-    "read_folder",
-    "space_fields",
-    "spark_reader_text",
-]
-
 Each = Callable[[FileSummary, Block], None]
 """Called with each block, and the summary so far of the file that it is of."""
 

@@ -15,8 +15,6 @@ from logweir.tools.cli.output import Output
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Batch", "asked_to_stop", "job_bar", "share_done", "spark_is_interrupted", "thin"]
-
 _MOST_BATCHES: Final = 1000
 _LATEST_BATCHES: Final = 200
 

@@ -6,8 +6,6 @@ from typing import Final
 
 from logweir.tools.cli.commandhelp import Topic
 
-__all__ = ["TOPICS"]
-
 TOPICS: Final = {
     "verify": Topic(
         "Check every file and the chain. Exit code 3 if anything is damaged.",

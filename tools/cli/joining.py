@@ -18,8 +18,6 @@ from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
 from logweir.wal.directory import scan_directory
 
-__all__ = ["copy_server", "copyable", "join_if_new"]
-
 _AGAIN_SECONDS: Final = 0.5
 """From one round of tries to the next."""
 

@@ -11,8 +11,6 @@ import typer
 from logweir.tools.cli.output import Output
 from logweir.wal import logs
 
-__all__ = ["LogFile", "LogFormat", "LogLevel", "reopen_log", "set_level", "start_log"]
-
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
     typer.Option(help="Log what matters at least so much; with --quiet warnings and errors."),

@@ -37,8 +37,6 @@ from typer.core import TyperCommand, TyperGroup
 from logweir.tools.cli.commandhelp import HelpfulCommand
 from logweir.tools.cli.output import Output
 
-__all__ = ["COMMANDS", "HOMES", "app", "load_command", "run"]
-
 COMMANDS: Final = {
     "init": "Make a fresh store.",
     "space": "List, make and drop spaces.",

@@ -12,8 +12,6 @@ import time
 from contextlib import suppress
 from typing import Final
 
-__all__ = ["notify", "reloading"]
-
 _SECONDS: Final = 1.0  # a manager that takes nothing holds nobody up for longer
 
 

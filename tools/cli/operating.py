@@ -17,8 +17,6 @@ from logweir.wal.mp import Value
 if TYPE_CHECKING:  # a folder is looked at without a network
     from logweir.replication.urls import Url
 
-__all__ = ["Ask", "StoreArgument", "operate", "server_at"]
-
 Ask = Callable[..., Any]
 """Makes the call of `Administration` that is named, with the arguments behind it."""
 

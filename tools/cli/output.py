@@ -23,8 +23,6 @@ from logweir.errors import without_secrets
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = ["BOLD_RED", "Output", "human_bytes", "human_seconds", "visible"]
-
 BOLD: Final = "1"
 BOLD_RED: Final = "1;31"
 """How a terminal is told to show what is wrong."""

@@ -8,8 +8,6 @@ from logweir.errors import ConfigError
 from logweir.replication.addresses import FROM
 from logweir.replication.urls import Url
 
-__all__ = ["page_address"]
-
 _SOCKET = "unix/:"
 
 

@@ -7,8 +7,6 @@ from getpass import getpass
 
 from logweir.errors import ConfigError
 
-__all__ = ["asked_password", "new_password", "read_password"]
-
 
 def read_password() -> str:
     """The first line of stdin. Raises `ConfigError`."""

@@ -11,8 +11,6 @@ from logweir.replication.protocols import parse_url
 from logweir.replication.urls import Url
 from logweir.tools.cli.passwords import asked_password
 
-__all__ = ["peer_url"]
-
 _VARIABLE: Final = "LOGWEIR_PASSWORD"
 
 

@@ -21,8 +21,6 @@ from logweir.tools.cli.notify import notify, reloading
 from logweir.tools.cli.output import Output
 from logweir.wal.logs import get_logger
 
-__all__ = ["reload_on_hangup"]
-
 _log = get_logger("logweir.tools")
 
 

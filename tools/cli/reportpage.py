@@ -19,8 +19,6 @@ from logweir.tools.cli.holdings import ENDS
 from logweir.tools.cli.output import human_bytes, visible
 from logweir.wal.damage import FileEnd
 
-__all__ = ["page"]
-
 Told = Mapping[str, Any]
 
 _SHOWN: Final = 500

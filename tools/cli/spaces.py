@@ -24,21 +24,6 @@ from logweir.wal.selection import parse_time
 if TYPE_CHECKING:
     from logweir.store.engine.engine import Engine
 
-__all__ = [
-    "AsOfOption",
-    "NamesOption",
-    "OpenSpace",
-    "ReadSpace",
-    "Row",
-    "SpaceArgument",
-    "WhereArgument",
-    "given_key",
-    "given_row",
-    "given_value",
-    "open_space",
-    "read_space",
-]
-
 WhereArgument = Annotated[
     str,
     typer.Argument(metavar="WHERE", help="A store's folder, or its server: tarantool://…"),

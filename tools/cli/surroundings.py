@@ -29,8 +29,6 @@ from logweir.wal.filesystem import OS, explain
 from logweir.wal.lease import LOCK_NAME
 from logweir.wal.newfile import create_file
 
-__all__ = ["Finding", "folder_findings", "machine_findings"]
-
 State = Literal["ok", "note", "problem"]
 
 

@@ -13,8 +13,6 @@ from logweir.tools.cli.common import utc_text
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
 
-__all__ = ["names", "tap_url"]
-
 _PREFIX = "eq_tapq:"
 _COLUMNS = ("name", "bucket", "connected", "registered", "unacknowledged", "seen")
 

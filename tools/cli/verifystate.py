@@ -15,8 +15,6 @@ from logweir.wal.render import value_json
 if TYPE_CHECKING:  # the store, which `verify` without `--state` does without
     from logweir.store.recover.statecheck import StateDifference, StateReport
 
-__all__ = ["compare", "show_state", "state_json"]
-
 
 def compare(out: Output, report: RecoveryReport) -> StateReport:
     """Compare, with a progress bar."""

@@ -20,8 +20,6 @@ from logweir.tools.crash.programs import TOLD, Ended, Moment, live
 from logweir.tools.crash.recording import Recording
 from logweir.tools.crash.replay import Replay, contents
 
-__all__ = ["DAMAGES", "damage"]
-
 DAMAGES: Final = ("wrong bit", "cut file")
 _HEAD_BYTES: Final = 16
 """Of a write: that is where its header is, if it has one."""

@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Final
 
-__all__ = ["ENGINES"]
-
 
 def _python(module: str) -> tuple[str, str]:
     start = f"{shlex.quote(sys.executable)} -P -m {module}"

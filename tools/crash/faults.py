@@ -19,8 +19,6 @@ from logweir.tools.crash.powercut import everything_lost
 from logweir.tools.crash.recording import Fault, Operation
 from logweir.tools.crash.replay import Replay, put
 
-__all__ = ["FAULTS", "fail_calls"]
-
 FAULTS: Final[dict[str, tuple[Fault, str]]] = {
     "disk error": (Fault(1, errno=errno.EIO), "call {at} of {count}, {name}, failed with EIO"),
     "full disk": (

@@ -27,8 +27,6 @@ from logweir.errors import ConfigError
 from logweir.tools.crash.programs import Checked, Commands, Ended, check, live
 from logweir.tools.crash.recording import Fault, Operation, Recording
 
-__all__ = ["Again", "CrashTest", "Failure", "Recorded", "Tally", "show_again"]
-
 _RECORD: Final = "failure.json"
 
 

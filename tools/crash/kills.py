@@ -16,8 +16,6 @@ from typing import Final
 from logweir.tools.crash.keeping import Again, CrashTest, Tally
 from logweir.tools.crash.programs import Ended, Moment, live, trial
 
-__all__ = ["kill"]
-
 _LIFE_SECONDS: Final = 0.3
 """How long an endless program lives behind its first acknowledgement, at most."""
 

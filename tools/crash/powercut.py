@@ -35,8 +35,6 @@ from logweir.tools.crash.programs import Checked, live
 from logweir.tools.crash.recording import Operation, Recording
 from logweir.tools.crash.replay import Replay, put
 
-__all__ = ["cut", "doubtful_disks", "everything_lost", "record", "told_losses"]
-
 _PLACES_MIN: Final = 8
 _STATES_A_PLACE: Final = 4
 """Places are chosen so that each gets so many of the states, if there are enough of them."""

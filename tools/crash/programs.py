@@ -24,8 +24,6 @@ from typing import Final, NamedTuple
 from logweir.errors import ConfigError
 from logweir.tools.crash.recording import Recording
 
-__all__ = ["Checked", "Commands", "Ended", "Moment", "check", "live", "trial"]
-
 ACKS_BYTES: Final = 64 << 20
 """Acknowledgements of one life, at most."""
 OUTPUT_BYTES: Final = 64 << 10

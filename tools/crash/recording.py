@@ -27,8 +27,6 @@ from typing import Final, NamedTuple
 
 from logweir.errors import ConfigError
 
-__all__ = ["Fault", "Operation", "Recording", "library"]
-
 SOURCES: Final = Path(__file__).parent / "preload"
 TRACE_BYTES: Final = 1 << 30
 """Of a trace, at most; the file has holes where nothing is."""

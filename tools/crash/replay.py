@@ -14,8 +14,6 @@ from logweir.errors import ConfigError
 from logweir.recovery.faults.surviving import Disk, Folder, Inode, Node, settled
 from logweir.tools.crash.recording import Operation
 
-__all__ = ["Replay", "contents", "put"]
-
 _SHOWN: int = 3
 """How many of the files that differ are named."""
 

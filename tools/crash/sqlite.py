@@ -18,8 +18,6 @@ from typing import Final
 
 from logweir.tools.crash.programs import TOLD
 
-__all__ = ["check_database", "write_database"]
-
 _TRANSACTIONS: Final = 200
 
 

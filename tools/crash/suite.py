@@ -13,8 +13,6 @@ from logweir.tools.crash.keeping import CrashTest, Failure, Tally
 from logweir.tools.crash.kills import kill
 from logweir.tools.crash.powercut import cut
 
-__all__ = ["KINDS", "Bounds", "crash", "told", "told_failure"]
-
 KINDS: Final[dict[str, str]] = {
     "power cut": "--power-cut",
     "disk error": "--disk-errors",

@@ -33,8 +33,6 @@ from logweir.replication.greenstack.wire.messages import (
 from logweir.replication.urls import Url
 from logweir.wal.vclock import VClock
 
-__all__ = ["Connection", "Notice", "Stream", "status_of"]
-
 ANSWER_SECONDS: Final = 60.0
 """How long an answer may take."""
 

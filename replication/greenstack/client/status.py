@@ -8,8 +8,6 @@ from logweir.replication.greenstack.client import Client
 from logweir.replication.greenstack.wire.messages import Feature
 from logweir.replication.urls import Url
 
-__all__ = ["fetch_status"]
-
 
 async def fetch_status(url: Url) -> dict[str, Any]:
     """The status of the server at `url`, in plain values. Raises `Unreachable`, `PeerRefused`,

@@ -40,17 +40,6 @@ from logweir.replication.greenstack.wire.messages import (
 )
 from logweir.wal.vclock import VClock
 
-__all__ = [
-    "Alive",
-    "CaughtUp",
-    "Ended",
-    "Incoming",
-    "Rows",
-    "SnapshotBegins",
-    "SnapshotEnds",
-    "Step",
-]
-
 _MICROSECONDS: Final = 1_000_000
 
 

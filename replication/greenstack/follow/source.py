@@ -53,8 +53,6 @@ from logweir.replication.urls import Url, option_choice
 from logweir.store.commit.group import Group
 from logweir.wal.vclock import VClock
 
-__all__ = ["GreenstackSource", "read_options"]
-
 _log = get_logger("logweir.replication.greenstack")
 
 _STREAM: Final = "greenstack"

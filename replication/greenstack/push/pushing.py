@@ -19,17 +19,6 @@ from logweir.replication.greenstack.wire import pushkernel as kernel
 from logweir.replication.greenstack.wire.codec import FlexKey
 from logweir.store.schema.bulk import interpret_calls
 
-__all__ = [
-    "Choice",
-    "Names",
-    "Pushed",
-    "PushedHow",
-    "Pushes",
-    "lsns_of",
-    "push_documents",
-]
-
-
 interpret_calls(kernel)
 
 _ROOM_BYTES: Final = 2 * 1024 * 1024

@@ -49,8 +49,6 @@ from logweir.replication.greenstack.wire.messages import (
 from logweir.wal.reader import Taker
 from logweir.wal.vclock import VClock
 
-__all__ = ["Outgoing", "Pusher"]
-
 _MICROSECONDS: Final = 1_000_000
 _TIME_END: Final = 9e12
 

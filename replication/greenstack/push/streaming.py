@@ -47,8 +47,6 @@ from logweir.wal.vclock import VClock
 if TYPE_CHECKING:
     from logweir.replication.greenstack.serve.endpoint import Conversation
 
-__all__ = ["Streaming", "transactions"]
-
 _STEP_ROWS: Final = 256
 
 Transaction = Sequence[tuple[Feed, Change]]

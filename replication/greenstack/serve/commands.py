@@ -70,16 +70,6 @@ from logweir.replication.greenstack.wire.messages import (
     decode_remove,
 )
 
-__all__ = [
-    "Answer",
-    "Executor",
-    "Failed",
-    "document_of",
-    "expiration_seconds",
-    "item_of",
-    "told",
-]
-
 _KINDS: Final[dict[int, int]] = {
     Operation.ADD: ADD,
     Operation.SET: SET,

@@ -19,8 +19,6 @@ from logweir.replication.service.shared import Shared
 from logweir.replication.topic.views import SPACE_PREFIX
 from logweir.store import Log
 
-__all__ = ["Definitions"]
-
 _BUCKET_NAME: Final = re.compile(r"[A-Za-z0-9_\-.%]{1,100}", re.ASCII)
 _TYPES: Final = range(3)
 

@@ -75,8 +75,6 @@ from logweir.store.commit.queue import QUICK_BYTES
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import VERSION
 
-__all__ = ["Conversation", "GreenstackService"]
-
 _log = get_logger("logweir.replication.greenstack")
 _LOOPBACK: Final = ("127.", "::1:", UNIX_PEER)  # how peers begin that need no encryption
 _QUICK_REQUESTS: Final = 32  # more are left to the log's own thread: each may be executed by itself

@@ -45,8 +45,6 @@ from logweir.limits import (
 from logweir.replication.greenstack.serve.runs import RequestRun
 from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Frame, Opcode, Status
 
-__all__ = ["READS", "Batch", "BatchKind", "Bound", "Lane", "Lanes", "Pending"]
-
 _IN_FLIGHT: Final = 4
 _QUIET_IN_FLIGHT: Final = 16
 _PRIORITY: Final = 128

@@ -12,8 +12,6 @@ from logweir.replication.greenstack.serve.runs import RequestRun, take_run
 from logweir.replication.greenstack.wire.codec import FlexKey, Frame, Status
 from logweir.replication.greenstack.wire.many import decode_get_many, encode_found, gets
 
-__all__ = ["answer_many"]
-
 _HEAD: Final = struct.Struct(">I7xH")  # of an answer without entries: its length and status
 
 

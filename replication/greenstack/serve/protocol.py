@@ -15,8 +15,6 @@ from logweir.replication.service.protocol import Reading, Surroundings, WireProt
 from logweir.replication.service.shared import Shared
 from logweir.replication.urls import Url, option_choice, option_seconds
 
-__all__ = ["PROTOCOL", "GreenstackProtocol"]
-
 
 class GreenstackProtocol(WireProtocol):
     """A service for each address."""

@@ -23,8 +23,6 @@ from logweir.replication.greenstack.wire.codec import FlexKey, Frame, Opcode, St
 from logweir.replication.logs import get_logger
 from logweir.store.commit.group import Group
 
-__all__ = ["Work", "change_works", "execute_alone", "look_work", "refusal_of"]
-
 _log = get_logger("logweir.replication.greenstack")
 
 

@@ -14,9 +14,6 @@ from typing import Final
 from logweir.replication.bucket.address import filled_buckets
 from logweir.replication.urls import Scheme, schemes_of
 
-__all__ = ["SCHEMES"]
-
-
 SCHEMES: Final = schemes_of(
     Scheme(
         "greenstack",

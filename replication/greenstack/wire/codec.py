@@ -33,18 +33,6 @@ from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import GREENSTACK_FRAME_BYTES
 from logweir.replication.session import InputBuffer
 
-__all__ = [
-    "Flag",
-    "FlexKey",
-    "Frame",
-    "FrameBuffer",
-    "Opcode",
-    "Status",
-    "decode_frames",
-    "encode_answer",
-    "encode_frame",
-]
-
 _HEAD: Final = struct.Struct(">IIHB")
 _ENTRY: Final = struct.Struct(">HH")
 _ANSWER: Final = struct.Struct(">IIHBH")

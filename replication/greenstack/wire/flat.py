@@ -34,8 +34,6 @@ from typing import Any, Final
 from logweir.errors import DecodeError
 from logweir.replication.packing import I32_LOW, U16_LOW, U32_LOW, U64_LOW
 
-__all__ = ["Kind", "Slot", "Table", "read", "write"]
-
 _DEPTH: Final = 4
 
 

@@ -28,17 +28,6 @@ from logweir.replication.greenstack.wire.messages import (
     encode_get,
 )
 
-__all__ = [
-    "FOUND_HEAD",
-    "NOTHING",
-    "TABLES",
-    "decode_found",
-    "decode_get_many",
-    "encode_found",
-    "encode_get_many",
-    "gets",
-]
-
 _ASKED: Final = Table("GetMany", (Slot("ids", Kind.TEXTS, None, True, GREENSTACK_GETS),))
 _FOUND: Final = Table(
     "Found", (Slot("document", Kind.TABLE, table=DOCUMENT_TABLE), Slot("status", Kind.U16, 0))

@@ -21,21 +21,6 @@ from logweir.replication.bucket.item import Item
 from logweir.replication.greenstack.wire.flat import Kind, Slot, Table, read, write
 from logweir.wal.vclock import VClock
 
-__all__ = [
-    "Document",
-    "Feature",
-    "Hello",
-    "HelloAnswer",
-    "Mark",
-    "MarkKind",
-    "MutationAnswer",
-    "NoticeCode",
-    "Operation",
-    "StreamOpen",
-    "StreamRow",
-]
-
-
 V = TypeVar("V")
 Values = TypeVarTuple("Values")
 

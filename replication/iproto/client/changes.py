@@ -18,8 +18,6 @@ from logweir.replication.urls import Url
 from logweir.wal.columns import RowColumns
 from logweir.wal.vclock import VClock
 
-__all__ = ["Begun", "server_changes"]
-
 Begun = Callable[[uuid.UUID | None, VClock, VClock], None]
 """Called with the UUID of a log's replica set, the place after which rows are given, and the end
 of the log, before its rows."""

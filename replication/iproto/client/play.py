@@ -22,8 +22,6 @@ from logweir.wal.damage import TAIL_KINDS, Damage
 from logweir.wal.reader import WalReader
 from logweir.wal.xrow import RowType
 
-__all__ = ["Played", "play"]
-
 _IN_FLIGHT: Final = 1000
 _USER_SPACES: Final = 512
 _PLAYED: Final = frozenset(

@@ -29,8 +29,6 @@ from logweir.store.schema.definition import SYSTEM_ID_MAX, SpaceDef, SystemSpace
 from logweir.store.schema.schema import Definitions, Schema
 from logweir.wal.mp import Value, pack
 
-__all__ = ["ServerSpace", "server_definitions"]
-
 T = TypeVar("T")
 
 Row = Sequence[Value]

@@ -17,9 +17,6 @@ from logweir.replication.service.protocol import CHECKSUMS_FUNCTION, STATUS_FUNC
 from logweir.replication.urls import Url
 from logweir.wal.mp import Value
 
-__all__ = ["call_function", "fetch_checksums", "fetch_status"]
-
-
 _NOT_TOLD = frozenset(
     (ErrorCode.ACCESS_DENIED, ErrorCode.NO_SUCH_PROC, ErrorCode.UNKNOWN_REQUEST_TYPE)
 )

@@ -32,8 +32,6 @@ from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter
 from logweir.wal.xrow import RowType
 
-__all__ = ["Joined", "join"]
-
 _SCHEMA_ID: Final = 272
 _INDEX_ID: Final = 288
 _CLUSTER_ID: Final = 320

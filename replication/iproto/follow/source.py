@@ -26,8 +26,6 @@ from logweir.store.commit.queue import Job
 from logweir.wal.columns import RowColumns
 from logweir.wal.vclock import VClock
 
-__all__ = ["TarantoolSource"]
-
 _REJOIN: Final = "copy it anew: `logweir follow --rejoin URL DIR` puts the old folder aside"
 
 

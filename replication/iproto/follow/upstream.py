@@ -28,8 +28,6 @@ from logweir.replication.link import Link
 from logweir.replication.urls import STALL_SECONDS, Url, option_seconds
 from logweir.wal.columns import RowColumns
 
-__all__ = ["Upstream", "connect"]
-
 EventT = TypeVar("EventT")
 
 # Refusals that may go away by themselves: the master is starting, or somebody grants what is

@@ -20,8 +20,6 @@ from typing import Any, Final, TypeVar
 
 from logweir.limits import CALL_THREADS
 
-__all__ = ["Calls"]
-
 _LOOK_SECONDS: Final = 0.005
 _COMPUTING_SHARE: Final = 0.25
 

@@ -71,8 +71,6 @@ from logweir.store.schema.definition import SpaceDef
 from logweir.wal.mp import unpack
 from logweir.wal.xrow import RowType
 
-__all__ = ["Conversation", "IprotoService"]
-
 _log = get_logger("logweir.replication.iproto")
 _TOLD_LETTERS: Final = 100  # of what an order is about
 

@@ -19,8 +19,6 @@ from logweir.errors import ConfigError, ErrorCode, LogweirError, RequestError
 from logweir.replication.iproto.wire.codec import error_value
 from logweir.wal.mp import Ext, Value, pack
 
-__all__ = ["Functions", "load_functions"]
-
 
 class Functions(Mapping[str, Callable[..., Value]]):
     """The functions of one server. `store`: what a parameter named `log` is given; `guarded`: more

@@ -22,8 +22,6 @@ from logweir.store.schema.row import uuid_of
 from logweir.store.schema.schema import Schema
 from logweir.wal.vclock import VClock
 
-__all__ = ["FollowerStatus", "Instance", "follower_name"]
-
 _FIRST_VERSION: Final = 80
 _CLUSTER_ID: Final = 320
 _NAME: Final = "tarantool:"

@@ -16,8 +16,6 @@ from logweir.replication.service.protocol import Surroundings, WireProtocol
 from logweir.replication.service.shared import Shared
 from logweir.replication.urls import Url
 
-__all__ = ["PROTOCOL", "IprotoProtocol"]
-
 
 class IprotoProtocol(WireProtocol):
     """One instance, whatever the address."""

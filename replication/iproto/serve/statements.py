@@ -33,15 +33,6 @@ from logweir.store.schema.definition import IndexDef, SpaceDef
 from logweir.store.schema.schema import Schema
 from logweir.wal.xrow import RowType
 
-__all__ = [
-    "NO_TUPLE",
-    "SYSTEM_END",
-    "Outcome",
-    "Reading",
-    "execute_all",
-    "select_body",
-]
-
 SYSTEM_END: Final = 512
 _NO_DATA: Final = data_body(())
 NO_TUPLE: Final = b"\x90"

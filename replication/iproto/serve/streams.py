@@ -28,8 +28,6 @@ from logweir.wal.xrow import RowType
 if TYPE_CHECKING:
     from logweir.replication.iproto.serve.endpoint import Conversation
 
-__all__ = ["Streams"]
-
 _LINEARIZABLE: Final = 4
 _CALLS: Final = (RequestType.CALL, RequestType.CALL_16, RequestType.EVAL)
 

@@ -26,8 +26,6 @@ from logweir.replication.service.access import Access, Privilege
 from logweir.store.schema.schema import Schema
 from logweir.wal.mp import Value, unpack
 
-__all__ = ["VIEWS", "SystemView", "row_filter"]
-
 _KNOW: Final = Privilege.READ | Privilege.WRITE | Privilege.DROP | Privilege.ALTER
 _KNOW_OR_RUN: Final = _KNOW | Privilege.EXECUTE
 

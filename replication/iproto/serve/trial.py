@@ -33,8 +33,6 @@ from logweir.store.commit.group import Group
 from logweir.store.engine.executing import Executor
 from logweir.wal.xrow import RowType
 
-__all__ = ["Trial", "Trials"]
-
 _STATEMENT_BYTES: Final = 600  # what one takes beside its request, about
 _FOREVER_SECONDS: Final = 1e6
 

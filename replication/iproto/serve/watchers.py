@@ -37,8 +37,6 @@ from logweir.wal.vclock import VClock
 if TYPE_CHECKING:
     from logweir.replication.iproto.serve.instance import Instance
 
-__all__ = ["Events", "Watchers"]
-
 _KEY_BYTES: Final = 256
 _VALUE_BYTES: Final = 16 * 1024
 _WATCHED_BYTES: Final = 512  # what a key costs that is watched, about

@@ -9,6 +9,4 @@ from typing import Final
 
 from logweir.replication.urls import Scheme, schemes_of
 
-__all__ = ["SCHEMES"]
-
 SCHEMES: Final = schemes_of(Scheme("tarantool", 3301, options=frozenset(("anonymous",))))

@@ -18,8 +18,6 @@ import hmac
 from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError
 from logweir.wal.mp import unpack
 
-__all__ = ["check", "read_scramble", "scramble"]
-
 SCRAMBLE_BYTES = 20
 
 

@@ -50,39 +50,6 @@ from logweir.wal import kernel
 from logweir.wal.mp import Ext, Value, decode_uint, pack, unpack_at
 from logweir.wal.vclock import VClock
 
-__all__ = [
-    "FIRST_BYTES",
-    "FIT",
-    "GREETING_BYTES",
-    "HEADER_KEY_END",
-    "U32_MAX",
-    "Answer",
-    "Ballot",
-    "Greeting",
-    "Header",
-    "IprotoKey",
-    "RequestType",
-    "Splitter",
-    "answer_head",
-    "data_body",
-    "data_parts",
-    "decode_answer",
-    "decode_ballot",
-    "decode_greeting",
-    "decode_header",
-    "encode_ack",
-    "encode_answer",
-    "encode_error",
-    "encode_event",
-    "encode_greeting",
-    "encode_heartbeat",
-    "encode_vclock_answer",
-    "frame",
-    "malformed",
-    "map_start",
-    "read_vclock",
-]
-
 GREETING_BYTES: Final = 128
 SALT_BYTES: Final = 20
 VERSION: Final = (2, 11, 0)

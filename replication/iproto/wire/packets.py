@@ -13,8 +13,6 @@ from typing import Final
 from logweir.limits import VCLOCK_COMPONENTS
 from logweir.replication.iproto.wire import kernel
 
-__all__ = ["Packets"]
-
 _ZERO: Final = array("Q", (0,))
 _ONES: Final = array("Q", (2**64 - 1,))
 

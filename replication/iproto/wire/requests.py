@@ -31,19 +31,6 @@ from logweir.wal import kernel
 from logweir.wal.mp import Value, decode_uint, pack, unpack
 from logweir.wal.vclock import VClock
 
-__all__ = [
-    "DML_TYPES",
-    "ERROR_VALUES",
-    "FEATURES",
-    "PROTOCOL_VERSION",
-    "REQUEST_BYTES",
-    "STREAM_TYPES",
-    "Request",
-    "decode_request",
-    "encode_request",
-    "id_body",
-]
-
 REQUEST_BYTES: Final = 400
 """What a request takes in memory beside its frame, about."""
 _CALL_BYTES: Final = 9 * 1024  # and one that runs beside the connection

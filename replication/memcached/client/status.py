@@ -8,8 +8,6 @@ from typing import Any, Final
 from logweir.replication.memcached.client import TapClient
 from logweir.replication.urls import Url
 
-__all__ = ["fetch_status"]
-
 _GROUPS: Final = ("", "settings", "items", "vbucket", "tap")
 """What is asked for, the first one unnamed. A group that a server has not is left out: Debian's
 memcached, observed, has neither of the last two."""

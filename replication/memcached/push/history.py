@@ -14,8 +14,6 @@ from logweir.wal.directory import LogFile, scan_directory
 from logweir.wal.reader import WalReader
 from logweir.wal.vclock import VClock
 
-__all__ = ["position_at_signature", "position_at_time"]
-
 
 def position_at_signature(log: Log, signature: int) -> VClock | None:
     """The position with that signature, or the last one below it."""

@@ -26,8 +26,6 @@ from logweir.wal.mp import pack
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
-__all__ = ["LABEL", "STREAMS_SPACE", "NamedStream", "NamedStreams", "drop_kept", "kept_names"]
-
 STREAMS_SPACE: Final = "logweir_tap_stream"
 LABEL: Final = "tap:"
 """So begins the name of whatever logs are kept for."""

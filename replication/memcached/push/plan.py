@@ -29,8 +29,6 @@ from logweir.replication.memcached.wire.messages import Connect, Option
 from logweir.store import Log
 from logweir.wal.vclock import VClock
 
-__all__ = ["Plan", "plan_new", "plan_resumed"]
-
 _FUTURE: Final = frozenset((0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF))
 
 

@@ -64,8 +64,6 @@ from logweir.replication.memcached.wire.mutations import (
 )
 from logweir.replication.session import Outbox
 
-__all__ = ["Producer", "StreamOptions", "mutation_of"]
-
 Position = TypeVar("Position")
 _MUTATION_PRIVATE_BYTES: Final = 9
 _AGE: Final = b"\x02"

@@ -49,8 +49,6 @@ from logweir.wal.vclock import VClock
 if TYPE_CHECKING:
     from logweir.replication.memcached.serve.endpoint import Conversation
 
-__all__ = ["Streaming"]
-
 _STEP_PACKETS: Final = 256
 _STEP_BYTES: Final = 256 * 1024
 _HANDOVER_PACKETS: Final = 10

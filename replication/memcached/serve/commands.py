@@ -74,20 +74,6 @@ from logweir.replication.memcached.wire.codec import (
 from logweir.replication.memcached.wire.messages import Opaque, PacketFlag, TapMessage, decode_tap
 from logweir.replication.memcached.wire.mutations import LATEST, check_item
 
-__all__ = [
-    "READS",
-    "STATE_CHANGES",
-    "TAP_OPCODES",
-    "Executor",
-    "Failed",
-    "Viewer",
-    "is_malformed",
-    "item_answer",
-    "item_of",
-    "plain_opcode",
-    "simple_answer",
-]
-
 _QUIET: Final = {one: Opcode[one.name[:-1]] for one in Opcode if one.name.endswith("Q")}
 """Quiet forms to the loud ones."""
 

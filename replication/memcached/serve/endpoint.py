@@ -84,8 +84,6 @@ from logweir.replication.topic.views import SPACE_PREFIX
 from logweir.store.commit.group import Group
 from logweir.wal.vclock import VClock
 
-__all__ = ["TapService"]
-
 _log = get_logger("logweir.replication.memcached")
 _READS: Final = frozenset([bytes((opcode,)) for opcode in READS])
 

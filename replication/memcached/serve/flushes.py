@@ -21,8 +21,6 @@ from logweir.store.engine.request import Request
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
 
-__all__ = ["FLUSHES_SPACE", "Flushes"]
-
 FLUSHES_SPACE: Final = "logweir_tap_flush"
 _FORMAT: Final = (("bucket", "string"), ("time", "double"))
 _LOOK_SECONDS: Final = 3600.0

@@ -7,8 +7,6 @@ from collections.abc import Callable, Collection, Set
 
 from logweir.replication.link import Link
 
-__all__ = ["IdleClients"]
-
 
 class IdleClients:
     """`seconds`: how long a client may say nothing, 0: as long as it likes; `links`: the clients;

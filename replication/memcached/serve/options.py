@@ -28,8 +28,6 @@ from logweir.replication.memcached.push.stream import StreamOptions
 from logweir.replication.outgoing.spacefeed import ENCODINGS
 from logweir.replication.urls import Url, option_choice, option_seconds
 
-__all__ = ["ListenOptions", "read_listen_options"]
-
 _FORMS: Final = ("1.x", "2.x")
 _SASL: Final = ("", "required")
 

@@ -15,8 +15,6 @@ from logweir.replication.service.protocol import Surroundings, WireProtocol
 from logweir.replication.service.shared import Shared
 from logweir.replication.urls import Url
 
-__all__ = ["PROTOCOL", "MemcachedProtocol"]
-
 
 class MemcachedProtocol(WireProtocol):
     """A service for each address; names of streams are those of the first."""

@@ -23,8 +23,6 @@ from logweir.replication.memcached.serve.statistics import Statistics, Stats
 from logweir.replication.memcached.wire.codec import Packet
 from logweir.replication.service.shared import Shared
 
-__all__ = ["Reads", "Run"]
-
 _log = get_logger("logweir.replication.memcached")
 
 

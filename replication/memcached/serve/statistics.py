@@ -40,8 +40,6 @@ from logweir.replication.memcached.wire.codec import SERVER_VERSION, Opcode, Pac
 from logweir.replication.service.shared import Options
 from logweir.store.log import Log
 
-__all__ = ["Statistics", "Stats"]
-
 Stats = list[tuple[bytes, bytes]]
 """Names and texts."""
 

@@ -12,8 +12,6 @@ from logweir.errors import ConfigError
 from logweir.replication.bucket.address import filled_buckets
 from logweir.replication.urls import Scheme, Url, schemes_of
 
-__all__ = ["SCHEMES", "is_big_endian"]
-
 _STALL_SECONDS: Final = 450.0
 """A server that says nothing for so long is gone. (ep-engine says something every 200 s.)"""
 

@@ -69,20 +69,6 @@ from logweir.replication.packing import U16_HIGH, U32_HIGH
 from logweir.replication.session import InputBuffer
 from logweir.wal.writer import VERSION
 
-__all__ = [
-    "HEADER",
-    "HEADER_BYTES",
-    "REQUEST",
-    "SERVER_VERSION",
-    "Opcode",
-    "Packet",
-    "PacketBuffer",
-    "Status",
-    "encode_ack",
-    "encode_answer",
-    "encode_request",
-]
-
 HEADER_BYTES: Final = 24
 REQUEST: Final = 0x80
 RESPONSE: Final = 0x81

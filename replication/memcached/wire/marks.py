@@ -11,8 +11,6 @@ from __future__ import annotations
 from logweir.replication.memcached.wire.codec import Opcode
 from logweir.replication.memcached.wire.messages import Opaque, TapMessage
 
-__all__ = ["Marks"]
-
 
 class Marks:
     """Of one connection. `any`: whether a vbucket's beginning was marked; `open`: vbuckets that are

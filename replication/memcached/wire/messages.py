@@ -21,20 +21,6 @@ from logweir.replication.memcached.wire.codec import (
 )
 from logweir.replication.packing import U16_HIGH, U32_HIGH, U64_HIGH
 
-__all__ = [
-    "NO_OPTIONS",
-    "Connect",
-    "Opaque",
-    "Option",
-    "PacketFlag",
-    "TapMessage",
-    "decode_connect",
-    "decode_filter",
-    "decode_tap",
-    "encode_connect",
-    "encode_tap",
-]
-
 TTL_MAX: Final = 255
 _TAP: Final = struct.Struct(">HHBxxx")
 _TAP_ITEM: Final = struct.Struct(">HHBxxxII")

@@ -11,15 +11,6 @@ from logweir.replication.bucket.item import VBUCKETS, Item, unpack_item
 from logweir.replication.memcached.wire import pushkernel
 from logweir.store.schema.bulk import interpret_calls
 
-__all__ = [
-    "LATEST",
-    "MutationRun",
-    "check_item",
-    "encode_mutations",
-    "is_key",
-    "touched_vbuckets",
-]
-
 LATEST: Final = 0xFFFF_FFFF
 """The latest expiry that packets can tell, in Unix seconds; told of all later ones."""
 

@@ -28,8 +28,6 @@ from logweir.replication.memcached.wire.textforms import QUIET, line_number
 from logweir.replication.session import InputBuffer
 from logweir.store.schema.bulk import interpret_calls
 
-__all__ = ["TextCodec"]
-
 _FIRST: Final = tuple(bytes((letter,)) for letter in b"mgsacidt")
 """Letters with which commands begin; what begins otherwise may be a browser, which is hung up on.
 Source: memcached 1.6.18."""

@@ -15,16 +15,6 @@ from typing import Final
 
 from logweir.replication.memcached.wire.codec import TEXTS, Status
 
-__all__ = [
-    "LAST",
-    "LINES",
-    "QUIET",
-    "REFUSALS",
-    "SLOT_BYTES",
-    "TOLD",
-    "line_number",
-]
-
 LINE, VALUE, VALUE_CAS, END, STORE, CAS, KEEP, DELETE, TOUCH, COUNT = range(1, 11)
 STAT, RESET, DONE, VERSION, META_GET, META_SET, META_DELETE, META_COUNT, META_DEBUG = range(11, 20)
 QUIET: Final = 1 << 23

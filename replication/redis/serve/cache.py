@@ -11,8 +11,6 @@ from typing import Final
 
 from logweir.limits import REDIS_CACHE_BYTES
 
-__all__ = ["Cache"]
-
 _ENTRY_BYTES: Final = 200  # what one costs beside its bytes, about
 
 Key = tuple[int, bytes]

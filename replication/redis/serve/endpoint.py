@@ -49,8 +49,6 @@ from logweir.replication.service.shared import Shared
 from logweir.replication.session import Parting
 from logweir.wal.writer import VERSION
 
-__all__ = ["RedisService"]
-
 _log = get_logger("logweir.replication.redis")
 
 _DEFAULT_USER: Final = "default"

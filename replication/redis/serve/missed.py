@@ -21,8 +21,6 @@ from typing import Final
 
 from logweir.limits import REDIS_SUBSCRIBER_BYTES
 
-__all__ = ["MISSED_BYTES", "MISSED_SECONDS", "Missed", "Who"]
-
 MISSED_SECONDS: Final = 60.0
 """How long something is kept, unless the listener's address says."""
 

@@ -15,8 +15,6 @@ from logweir.replication.service.protocol import WireProtocol
 from logweir.replication.service.rights import Choice
 from logweir.replication.urls import Url, option_seconds
 
-__all__ = ["PROTOCOL", "RedisProtocol"]
-
 
 class RedisProtocol(WireProtocol):
     """A service for each address, with channels of its own."""

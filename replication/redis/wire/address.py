@@ -8,8 +8,6 @@ from typing import Final
 
 from logweir.replication.urls import Scheme, schemes_of
 
-__all__ = ["SCHEMES"]
-
 SCHEMES: Final = schemes_of(
     Scheme("redis", 6379, follows=False, listen_options=frozenset(("channels", "resend", "space")))
 )

@@ -19,19 +19,6 @@ from logweir.errors import DecodeError
 from logweir.limits import REDIS_ARGUMENTS, REDIS_COMMAND_BYTES, REDIS_LINE_BYTES
 from logweir.replication.session import InputBuffer
 
-__all__ = [
-    "NIL",
-    "OK",
-    "Commands",
-    "bulk",
-    "error",
-    "integer",
-    "mapping",
-    "push",
-    "simple",
-    "vector",
-]
-
 _ASTERISK: Final = ord("*")
 _ARGUMENT_BYTES: Final = 64  # what one costs beside its bytes, about
 _HEAD_BYTES: Final = 32

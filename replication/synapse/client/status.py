@@ -28,8 +28,6 @@ from logweir.replication.synapse.client_session import (
 from logweir.replication.synapse.follow.cursors import Tracker
 from logweir.replication.urls import Url
 
-__all__ = ["fetch_status"]
-
 
 async def fetch_status(url: Url) -> dict[str, Any]:
     """The status of the server at `url`, in plain values.

@@ -36,8 +36,6 @@ from logweir.replication.synapse.wire.codec import encode_value, read_json
 from logweir.replication.synapse.wire.units import Fetch
 from logweir.replication.urls import Url
 
-__all__ = ["Page", "Refused", "Sources", "Updates", "read_secret"]
-
 _WAITS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _ANSWER_SECONDS: Final = 60.0
 _MASTER: Final = "master"

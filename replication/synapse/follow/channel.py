@@ -25,8 +25,6 @@ from logweir.replication.synapse.wire.units import Change, Fetch
 from logweir.replication.urls import Url
 from logweir.store import Log
 
-__all__ = ["SynapseRedisSource", "read_dbid"]
-
 _PING_SECONDS: Final = 10.0
 _REDIS_MESSAGES: Final = 1000
 _DATABASES: Final = 2**31

@@ -58,16 +58,6 @@ from logweir.store.engine.select import Select, select
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
 
-__all__ = [
-    "PORTION_EVENTS",
-    "Contents",
-    "Database",
-    "check_database",
-    "keep",
-    "portions",
-    "read_database",
-]
-
 _STATE, _CONTENT = 6, 7  # of an event
 
 PORTION_EVENTS: Final = 200

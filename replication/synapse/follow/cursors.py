@@ -83,8 +83,6 @@ from logweir.replication.synapse.wire.units import (
     Units,
 )
 
-__all__ = ["Tracker"]
-
 REFUSALS_MAX: Final = 2
 """Refused catch-ups in a row after which a stream goes on with a gap."""
 

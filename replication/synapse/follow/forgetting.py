@@ -18,8 +18,6 @@ from logweir.replication.outgoing.shape import STREAM_FORMAT, STREAM_PREFIX
 from logweir.replication.synapse.follow.kinds import ACCOUNT, EVENTS
 from logweir.store import Log
 
-__all__ = ["forget_user"]
-
 _USER: Final = re.compile(r"@[^:\s]*:\S+")
 _KEYS: Final = {
     tuple(name for name, _ in STREAM_FORMAT): 3,

@@ -28,8 +28,6 @@ from logweir.replication.synapse.follow.contents import Database
 from logweir.replication.urls import Url, option_names
 from logweir.store import Log
 
-__all__ = ["Homeserver", "HomeserverSource", "read_homeserver"]
-
 _OWN: Final = frozenset(("with",))
 _HERE: Final = "database"
 _LIBPQ: Final = {"database": "dbname"}

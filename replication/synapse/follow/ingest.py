@@ -53,8 +53,6 @@ from logweir.wal.xrow import RowType
 
 _log = get_logger("logweir.replication.synapse")
 
-__all__ = ["SOURCE_PREFIX", "Intake", "source_name", "stream_space"]
-
 SOURCE_PREFIX: Final = "synapse:"
 _Step = Callable[[Group], None]
 _KEY: Final = ("instance", "token", "place")

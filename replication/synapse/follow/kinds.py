@@ -34,20 +34,6 @@ from logweir.replication.synapse.wire.codec import decode_row_value, encode_valu
 from logweir.replication.urls import Url, option_names
 from logweir.wal.mp import pack
 
-__all__ = [
-    "ACCOUNT",
-    "ENRICHED",
-    "EVENTS",
-    "KINDS",
-    "Kind",
-    "Named",
-    "NamedData",
-    "NamedEvent",
-    "Shape",
-    "enriched_streams",
-    "named_in",
-]
-
 _OPTIONAL: Final = {"is_nullable": True}
 _TAGS: Final = "m.tag"
 _NIL: Final = b"\xc0"

@@ -31,8 +31,6 @@ from logweir.store.engine.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 
-__all__ = ["Expiry", "Periods", "read_retention"]
-
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _MARKS: Final = 8
 _LOOK_MAX_SECONDS: Final = 60.0

@@ -80,8 +80,6 @@ from logweir.replication.synapse.wire.units import Change, Fetch, Gap, size_of
 from logweir.replication.urls import Url
 from logweir.store import Log
 
-__all__ = ["Flow", "FollowOptions", "SynapseSource", "Upstream", "read_options"]
-
 _log = get_logger("logweir.replication.synapse")
 
 WRONG_SERVER_SECONDS: Final = 30.0

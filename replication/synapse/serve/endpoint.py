@@ -77,8 +77,6 @@ from logweir.store import Log
 from logweir.store.view import ReadView
 from logweir.wal.vclock import VClock
 
-__all__ = ["Conversation", "SynapseService"]
-
 _log = get_logger("logweir.replication.synapse")
 
 

@@ -14,8 +14,6 @@ from logweir.replication.synapse.wire.address import SCHEMES
 from logweir.replication.synapse.wire.codec import Dialect
 from logweir.replication.urls import Url, option_choice, read_listen_url
 
-__all__ = ["Options", "read_options"]
-
 
 @dataclass(frozen=True, slots=True)
 class Options:

@@ -23,8 +23,6 @@ from logweir.replication.synapse.serve.shown import Shown
 from logweir.replication.synapse.wire.address import SCHEMES
 from logweir.replication.urls import Url
 
-__all__ = ["PROTOCOL", "SynapseProtocol"]
-
 _SOURCES: Final[dict[str, Callable[..., Source]]] = {
     "synapse": SynapseSource,
     "synapse+redis": SynapseRedisSource,

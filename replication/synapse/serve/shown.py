@@ -9,8 +9,6 @@ from logweir.replication.link import Link
 from logweir.replication.service.rights import Choice, Privilege, Rights
 from logweir.replication.synapse.push import Stream, Streams
 
-__all__ = ["Shown", "ShownTo"]
-
 
 class Shown:
     """See the module's text. `rights`: None for a client that may see everything; `ended`: why the

@@ -54,8 +54,6 @@ from logweir.replication.synapse.serve.shown import Shown, ShownTo
 from logweir.replication.turns import Turn
 from logweir.store import Log
 
-__all__ = ["Answered", "Failed", "UpdatesService"]
-
 _PREFIX: Final = ("_synapse", "replication", "get_repl_stream_updates")
 _READ_BYTES: Final = 8 * 1024 * 1024
 """Of the log in one request."""

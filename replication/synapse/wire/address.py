@@ -14,8 +14,6 @@ from typing import Final
 from logweir.replication.service.names import local_name
 from logweir.replication.urls import Scheme, Url, schemes_of
 
-__all__ = ["SCHEMES"]
-
 _KEPT: Final = frozenset(
     ("start", "streams", "retention", "enrich", "enrich_password_file", "enrich_streams")
 )

@@ -69,30 +69,6 @@ from logweir.limits import MSGPACK_DEPTH, SYNAPSE_LINE_BYTES, SYNAPSE_ROW_BYTES
 from logweir.wal.mp import Value
 from logweir.wal.render import to_json
 
-__all__ = [
-    "ALL",
-    "BATCH",
-    "NOW",
-    "Command",
-    "Dialect",
-    "FederationAck",
-    "LineBuffer",
-    "NotText",
-    "Plain",
-    "Position",
-    "Rdata",
-    "Replicate",
-    "decode_row_value",
-    "encode",
-    "encode_row",
-    "encode_value",
-    "instance_label",
-    "parse",
-    "parse_rdata",
-    "read_json",
-    "stream_of_space",
-]
-
 BATCH: Final = "batch"
 NOW: Final = "NOW"
 ALL: Final = "ALL"

@@ -20,21 +20,6 @@ from logweir.wal import kernel as rows_kernel
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import pack, unpack
 
-__all__ = [
-    "Batch",
-    "ChangeLines",
-    "Lines",
-    "Reader",
-    "Run",
-    "Writer",
-    "change_text",
-    "inserted",
-    "is_run",
-    "json_text",
-    "pack_tuples",
-    "render",
-]
-
 interpret_calls(linekernel)
 
 BATCH_ROWS: Final = 4096

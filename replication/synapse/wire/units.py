@@ -13,23 +13,6 @@ from typing import Final
 
 from logweir.replication.synapse.wire.rows import Run
 
-__all__ = [
-    "RUN_UNITS",
-    "Ask",
-    "Change",
-    "Cursor",
-    "Fetch",
-    "Flow",
-    "Gap",
-    "Moved",
-    "Place",
-    "Queued",
-    "Unit",
-    "Units",
-    "size_of",
-]
-
-
 RUN_UNITS: Final = 16
 """Units of one flow that arrive together from which on they are handled together."""
 ROW_BYTES: Final = 100

@@ -28,8 +28,6 @@ from logweir.replication.tank.wire.messages import (
 from logweir.replication.topic.bundle import Message
 from logweir.replication.urls import Url
 
-__all__ = ["DISCOVER_SECONDS", "Connection", "fetches_of", "now_ms", "pause_seconds", "refused"]
-
 DISCOVER_SECONDS = 30.0
 """How often who reads looks for topics and partitions that are new."""
 

@@ -37,8 +37,6 @@ from logweir.replication.topic.bundle import Message, encode_bundle
 if TYPE_CHECKING:
     from logweir.replication.tank.client import Client
 
-__all__ = ["Consumer", "ConsumerOptions", "Record", "Start"]
-
 FETCH_BYTES: Final = 1024 * 1024
 WAIT_MS: Final = 5000
 

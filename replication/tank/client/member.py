@@ -27,8 +27,6 @@ from logweir.replication.topic.bundle import Message, encode_bundle
 if TYPE_CHECKING:
     from logweir.replication.tank.client import Client
 
-__all__ = ["BEAT_SECONDS", "Member"]
-
 BEAT_SECONDS: Final = 0.5
 """How often a member says that it is alive, if its lease is not shorter than three of these."""
 

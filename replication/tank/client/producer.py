@@ -23,8 +23,6 @@ from logweir.replication.topic.bundle import Message, encode_bundle
 if TYPE_CHECKING:
     from logweir.replication.tank.client import Client
 
-__all__ = ["Producer", "ProducerOptions"]
-
 BATCH_MESSAGES: Final = 255
 """Most messages of a bundle by default: one client in the field counts them in 8 bits."""
 BATCH_BYTES: Final = 256 * 1024

@@ -27,8 +27,6 @@ from logweir.replication.topic.bundle import Message, encode_bundle
 if TYPE_CHECKING:
     from logweir.replication.tank.client import Client
 
-__all__ = ["Numbered", "Wanted"]
-
 Outcome = PublishResult | LogweirError
 
 

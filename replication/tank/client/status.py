@@ -11,8 +11,6 @@ from logweir.replication.tank.wire.address import part_of
 from logweir.replication.tank.wire.messages import PartitionState, PublishResult
 from logweir.replication.urls import Url
 
-__all__ = ["fetch_status"]
-
 
 async def fetch_status(url: Url) -> dict[str, Any]:
     """The status of the broker at `url`, in plain values; of the topic and the partition that the

@@ -30,8 +30,6 @@ from logweir.replication.tank.client.producer import Producer as AsyncProducer
 from logweir.replication.tank.client.producer import ProducerOptions
 from logweir.replication.urls import Url
 
-__all__ = ["Client", "Consumer", "Member", "Producer"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 Of = TypeVar("Of")

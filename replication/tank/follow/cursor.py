@@ -27,8 +27,6 @@ from logweir.limits import TANK_FETCH_BYTES
 from logweir.replication.tank.wire.messages import FetchedPart, FetchPart, FetchStatus
 from logweir.replication.topic.bundle import Message, decode_bundle, numbers_of, split_chunk
 
-__all__ = ["Cursor", "Reading", "ReceivedBundle"]
-
 
 @dataclass(frozen=True, slots=True)
 class ReceivedBundle:

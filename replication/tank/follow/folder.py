@@ -41,8 +41,6 @@ from logweir.errors import CorruptFile, DecodeError, LimitExceeded
 from logweir.limits import TANK_FRAME_BYTES, TANK_PARTITIONS
 from logweir.replication.topic.bundle import check_bundle, numbers_of, read_varint
 
-__all__ = ["FolderProblem", "PartitionFolder", "StoredBundle", "TopicFolder", "read_folder"]
-
 _IMMUTABLE: Final = re.compile(r"(\d{1,20})-(\d{1,20})(?:_\d+)?\.ilog")
 _ACTIVE: Final = re.compile(r"(\d{1,20})(?:_\d+)?\.log")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,255}")

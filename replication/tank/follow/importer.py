@@ -25,8 +25,6 @@ from logweir.replication.tank.follow.ingest import Batch, Intake
 from logweir.replication.topic.config import parse_config, widest_config
 from logweir.store import Log
 
-__all__ = ["ImportedPartition", "import_folder"]
-
 
 @dataclass(slots=True)
 class ImportedPartition:

@@ -39,8 +39,6 @@ from logweir.store import Log
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 
-__all__ = ["Batch", "Intake"]
-
 
 @dataclass(slots=True)
 class Batch:

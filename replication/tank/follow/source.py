@@ -55,8 +55,6 @@ from logweir.replication.urls import Url, option_names
 from logweir.store import Log
 from logweir.wal.selection import parse_time
 
-__all__ = ["FollowOptions", "TankSource", "read_options"]
-
 FETCH_BYTES = 1024 * 1024
 """Asked for per partition and round."""
 

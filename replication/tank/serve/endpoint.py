@@ -32,8 +32,6 @@ from logweir.replication.tank.wire.messages import (
 from logweir.replication.topic import kernel
 from logweir.replication.topic.partition import Append, ClientTopics
 
-__all__ = ["TankService", "TopicStore"]
-
 PartitionKey = tuple[str, int]
 
 _SHOWN_PLACES: Final = 4

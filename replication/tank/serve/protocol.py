@@ -17,8 +17,6 @@ from logweir.replication.tank.wire.address import SCHEMES
 from logweir.replication.topic.store import StoredTopics
 from logweir.replication.urls import Url
 
-__all__ = ["PROTOCOL", "TankProtocol"]
-
 
 class TankProtocol(WireProtocol):
     """The topics of the store, opened for the first listener."""

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from logweir.replication.link import Link
 from logweir.replication.metrics import LATENCY_BOUNDS_MS, Latencies
 
-__all__ = ["Sending"]
-
 
 class Sending:
     """The answers of one connection that are on their way."""

@@ -36,8 +36,6 @@ from logweir.replication.topic.partition import Chunk, ClientTopics, Extent
 from logweir.replication.topic.spaces import CONSUMER_SPACE
 from logweir.replication.topic.views import LOG_VIEW, SPACE_PREFIX, is_view
 
-__all__ = ["ShownTopics"]
-
 
 class ShownTopics:
     """See the module's text. Implements `logweir.replication.topic.partition.ClientTopics`."""

@@ -13,8 +13,6 @@ from logweir.errors import ConfigError
 from logweir.replication.service.names import local_name
 from logweir.replication.urls import Scheme, Url, schemes_of
 
-__all__ = ["SCHEMES", "part_of"]
-
 
 def part_of(url: Url) -> tuple[str, int | None]:
     """Topic and partition that an address names, "" and None for all. Raises `ConfigError`."""

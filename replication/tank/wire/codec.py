@@ -99,17 +99,6 @@ from logweir.replication.tank.wire.messages import (
 from logweir.replication.topic import kernel
 from logweir.replication.topic.bundle import encode_varint
 
-__all__ = [
-    "PING",
-    "decode_answer",
-    "decode_request",
-    "encode_answer",
-    "encode_fetch_header",
-    "encode_published",
-    "encode_request",
-    "publish_results",
-]
-
 _PUBLISH: Final = int(MessageType.PUBLISH)  # to look up members of an enumeration takes time
 _PUBLISH_AT: Final = int(MessageType.PUBLISH_AT)
 _REASONS: Final = {

@@ -17,15 +17,6 @@ from logweir.replication.packing import U16_LOW, U32_LOW, U64_LOW
 from logweir.replication.topic import kernel
 from logweir.replication.topic.bundle import read_varint
 
-__all__ = [
-    "ADDRESS",
-    "FRAME",
-    "VIEWED_BYTES",
-    "Buffer",
-    "FrameBuffer",
-    "Reader",
-]
-
 FRAME: Final = struct.Struct("<BI")
 """Head of a frame: type and bytes of the payload."""
 
