@@ -46,6 +46,8 @@ LONG_FILES = {
 """May be longer than `FILE_LINES`, up to 800."""
 GENERATED = {"docs/api.md", "docs/cli.md"}
 """Pages that a program writes, as long as there is to tell."""
+LISTED = {"aio.py", "errors.py"}
+"""Modules that programs import, besides packages."""
 FUNCTION_LINES = 70
 KERNEL_LINES = 150
 """For the one loop of a kernel, which a compiler sees as a whole."""
@@ -166,24 +168,40 @@ def unlisted_packages(tree: Tree) -> list[str]:
 
 
 def undocumented_names(tree: Tree) -> list[str]:
-    """Modules, and functions and classes in `__all__`, that have no docstring."""
+    """Modules, and functions and classes that others may use, that have no docstring."""
     complaints = []
     for name, module in modules(tree):
         if module.body and ast.get_docstring(module) is None:
             complaints.append(f"{name} has no docstring")
-        public: set[str] = set()
-        for node in module.body:
-            if isinstance(node, ast.Assign) and any(
-                isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets
-            ):
-                public = set(ast.literal_eval(node.value))
         for node in module.body:
             if (
                 isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
-                and node.name in public
+                and not node.name.startswith("_")
                 and ast.get_docstring(node) is None
             ):
                 complaints.append(f"{name}:{node.lineno} {node.name} has no docstring")
+    return complaints
+
+
+def needless_lists(tree: Tree) -> list[str]:
+    """Modules whose `__all__` says again what their names say: what others may use begins with no
+    underscore. A list is for who shows names of other modules, and for what programs import."""
+    complaints = []
+    for name, module in modules(tree):
+        if name.endswith("__init__.py") or name in LISTED:
+            continue
+        imported = {
+            alias.asname or alias.name
+            for node in ast.walk(module)
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        }
+        complaints += [
+            f"{name}:{node.lineno} lists its own names"
+            for node in module.body
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+            if not imported & set(ast.literal_eval(node.value))
+        ]
     return complaints
 
 
@@ -419,6 +437,7 @@ CHECKS: list[Callable[[Tree], list[str]]] = [
     long_functions,
     unlisted_packages,
     undocumented_names,
+    needless_lists,
     idle_tests,
     sleeping_tests,
     foreign_paths,
@@ -463,8 +482,9 @@ BAD = [
     (unlisted_packages, "store/__init__.py", ""),
     (unlisted_packages, "pyproject.toml", '[tool.setuptools]\npackages = ["logweir", "a"]\n'),
     (undocumented_names, "wal/x.py", "import os\n"),
-    (undocumented_names, "wal/x.py", '"""X."""\n__all__ = ["f"]\ndef f() -> None: ...\n'),
-    (undocumented_names, "wal/x.py", '"""X."""\n__all__ = ["F"]\nclass F:\n    x = 1\n'),
+    (undocumented_names, "wal/x.py", '"""X."""\ndef f() -> None: ...\n'),
+    (undocumented_names, "wal/x.py", '"""X."""\nclass F:\n    x = 1\n'),
+    (needless_lists, "wal/x.py", '"""X."""\nimport os\n__all__ = ["f"]\n'),
     (idle_tests, "tests/test_x.py", "def test_x() -> None:\n    print(1)\n"),
     (idle_tests, "tests/test_x.py", "class TestX:\n    async def test_x(self) -> None: ...\n"),
     (
