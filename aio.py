@@ -37,7 +37,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
 from itertools import islice
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from logweir import store
@@ -97,12 +96,7 @@ class _Opening:
         self._log = await self._open()
         return self._log
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._log is not None
         await self._log.close()
 
@@ -468,12 +462,7 @@ class AsyncTransaction(_AsyncStatements):
             self._transaction._leave(asyncio.CancelledError())
         self._turns.give()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         made, told = self._awaited()
         is_made = goes_on = False
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from threading import get_ident
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from logweir.errors import ErrorCode, RequestError
@@ -66,12 +65,7 @@ class Transaction(Statements):
             turn.close()
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         group = self._group
         if group is None or self._log.is_foreign:
             self._leave(error)
