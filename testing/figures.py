@@ -35,16 +35,15 @@ from logweir.testing import histories, measuring, surroundings
 from logweir.testing.measuring import Measured
 from logweir.testing.meshing import mesh
 from logweir.testing.operations import OPERATIONS
-from logweir.tools import page
 from logweir.tools.bench.report import machine
 from logweir.tools.crash.damage import DAMAGES
 from logweir.tools.crash.engines import ENGINES
 from logweir.tools.crash.keeping import CrashTest, Tally
 from logweir.tools.crash.programs import Commands
 from logweir.tools.crash.suite import KINDS, Bounds, crash
-from logweir.tools.page import find_root
+from logweir.tools.page import Page, find_root
 
-COMMAND: Final = "python -P -m logweir.testing.figures --page"
+PAGE: Final = Page("python -P -m logweir.testing.figures --page")
 SAMPLES: Final = "tests/data/tarantool"
 _QUICK: Final = 3
 _DAMAGES: Final = ((True, "a file cut short"), (False, "one wrong bit in a file"))
@@ -346,7 +345,7 @@ def main(words: Sequence[str]) -> int:
     least = _QUICK if asked.quick else None
     try:
         if asked.page is not None:
-            page.check_page(asked.page, COMMAND)
+            PAGE.check(asked.page)
         for name in asked.tables or TABLES:
             usual = TABLES[name].amount
             states = asked.states or least or usual.states
@@ -356,9 +355,9 @@ def main(words: Sequence[str]) -> int:
                 print(line, flush=True)
                 lines.append(line)
             if asked.page is not None:
-                section = page.read_section(asked.page, COMMAND)
+                section = PAGE.read(asked.page)
                 replaced = _replaced(section, TABLES[name].title, lines)
-                page.write_page(asked.page, COMMAND, replaced)
+                PAGE.write(asked.page, replaced)
     except LogweirError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

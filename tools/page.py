@@ -18,55 +18,58 @@ def find_root() -> Path:
     return root
 
 
-def _marks(command: str) -> tuple[str, str]:
-    return f"<!-- written by `{command}`: begin -->", f"<!-- written by `{command}`: end -->"
+def row(values: Iterable[str]) -> str:
+    """One row of a table."""
+    return f"| {' | '.join(values)} |"
 
 
-def check_page(path: Path, command: str) -> None:
-    """Raises `ConfigError` if `path` is no page with a place for what `command` writes, and cannot
-    be made as one."""
-    begin, end = _marks(command)
-    try:
-        text = _text(path, command)
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(
-            "--page",
-            f"{path} cannot be written: {reason}",
-            hint="name a page, or a new file in a folder that is there",
-        ) from error
-    if not -1 < text.find(begin) < text.find(end):
-        raise ConfigError(
-            "--page",
-            f"{path} has no place for what was measured",
-            hint=f"put the lines `{begin}` and `{end}` where it belongs",
-        )
+class Page:
+    """A page's part that `command` writes."""
 
+    def __init__(self, command: str) -> None:
+        self._title = f"# {command}"
+        self._begin = f"<!-- written by `{command}`: begin -->"
+        self._end = f"<!-- written by `{command}`: end -->"
 
-def _text(path: Path, command: str) -> str:
-    """The page, or one that has nothing but the place. Raises `OSError`, `UnicodeDecodeError`."""
-    try:
-        return path.read_text("utf-8")
-    except FileNotFoundError:
-        if not path.parent.is_dir():
-            raise
-        return "\n".join((f"# {command}", "", *_marks(command), ""))
+    def check(self, path: Path) -> None:
+        """Raises `ConfigError` if `path` is no page with a place for it, and cannot be made as
+        one."""
+        try:
+            text = self._text(path)
+            if not os.access(path if path.exists() else path.parent, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ConfigError(
+                "--page",
+                f"{path} cannot be written: {reason}",
+                hint="name a page, or a new file in a folder that is there",
+            ) from error
+        if not -1 < text.find(self._begin) < text.find(self._end):
+            raise ConfigError(
+                "--page",
+                f"{path} has no place for what was measured",
+                hint=f"put the lines `{self._begin}` and `{self._end}` where it belongs",
+            )
 
+    def _text(self, path: Path) -> str:
+        """The page, or one that has nothing but the place. Raises `OSError`,
+        `UnicodeDecodeError`."""
+        try:
+            return path.read_text("utf-8")
+        except FileNotFoundError:
+            if not path.parent.is_dir():
+                raise
+            return "\n".join((self._title, "", self._begin, self._end, ""))
 
-def read_section(path: Path, command: str) -> str:
-    """What stands in that part of a page that `check_page` took."""
-    begin, end = _marks(command)
-    return path.read_text("utf-8").partition(begin)[2].partition(end)[0]
+    def read(self, path: Path) -> str:
+        """What stands in that part of a page that `check` took."""
+        return path.read_text("utf-8").partition(self._begin)[2].partition(self._end)[0]
 
-
-def write_page(path: Path, command: str, section: Iterable[str]) -> None:
-    """Write that part of a page that `check_page` took, in lines, and nothing else of it; one that
-    is not there is made."""
-    begin, end = _marks(command)
-    text = _text(path, command)
-    before, _, rest = text.partition(begin)
-    after = rest.partition(end)[2]
-    lines = "\n".join(section)
-    path.write_text(f"{before}{begin}\n{lines}\n{end}{after}", "utf-8")
+    def write(self, path: Path, section: Iterable[str]) -> None:
+        """Write that part of a page that `check` took, in lines, and nothing else of it; one that
+        is not there is made."""
+        before, _, rest = self._text(path).partition(self._begin)
+        after = rest.partition(self._end)[2]
+        lines = "\n".join(section)
+        path.write_text(f"{before}{self._begin}\n{lines}\n{self._end}{after}", "utf-8")

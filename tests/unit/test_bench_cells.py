@@ -143,30 +143,31 @@ def test_the_page_is_written_between_its_marks_only(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text((ROOT / "docs" / "benchmarks.md").read_text("utf-8") + "behind\n", "utf-8")
     before = page.read_text("utf-8")
-    report.check_page(page)
-    report.write_page(page, [figure("server/a", 1, 2), figure("embedded/b", 3, None)])
+    report.PAGE.check(page)
+    both = [figure("server/a", 1, 2), figure("embedded/b", 3, None)]
+    report.PAGE.write(page, report.section(both))
     text = page.read_text("utf-8")
     assert "| `server/a` | 10.00 | 5.00 | 2.00 | 2.00 … 2.00 |" in text
     assert "| `embedded/b` | 3.33 | – | – | – |" in text
     assert text.startswith(before.partition("begin -->")[0])
     assert text.endswith(before.partition(": end -->")[2])
-    report.write_page(page, [figure("server/a", 1, 2)])
+    report.PAGE.write(page, report.section(both[:1]))
     assert "embedded/b" not in page.read_text("utf-8")
 
 
 def test_a_page_that_is_not_there_is_made(tmp_path: Path) -> None:
     """And can be written again; one that cannot be is refused before anything is measured."""
     page = tmp_path / "page.md"
-    report.check_page(page)
+    report.PAGE.check(page)
     assert not page.exists()
-    report.write_page(page, [figure("server/a", 1, 2)])
+    report.PAGE.write(page, report.section([figure("server/a", 1, 2)]))
     assert "| `server/a` | 10.00 |" in page.read_text("utf-8")
-    report.check_page(page)
-    report.write_page(page, [figure("server/b", 1, 2)])
+    report.PAGE.check(page)
+    report.PAGE.write(page, report.section([figure("server/b", 1, 2)]))
     assert "server/a" not in page.read_text("utf-8")
     for wrong in (tmp_path, tmp_path / "none" / "page.md", page / "page.md"):
         with pytest.raises(ConfigError, match=f"{wrong} cannot be written: "):
-            report.check_page(wrong)
+            report.PAGE.check(wrong)
 
 
 def test_the_documented_cells_are_those_that_are_measured() -> None:

@@ -158,10 +158,10 @@ def test_page_has_a_table_for_each_protocol(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("no marks", "utf-8")
     with pytest.raises(ConfigError, match="has no place"):
-        fairpage.check_page(page)
+        fairpage.PAGE.check(page)
     shutil.copy(ROOT / "docs" / "fairness.md", page)
-    fairpage.check_page(page)
-    fairpage.write_page(page, waits)
+    fairpage.PAGE.check(page)
+    fairpage.PAGE.write(page, fairpage.section(waits))
     text = page.read_text("utf-8")
     assert "Load average 0.5 … 0.5." in text
     assert "Load average 2.5 … 2.5." in text

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from logweir.errors import ConfigError
-from logweir.tools import page
 from logweir.tools.bench.cells import RATE, Figure, worst_of
+from logweir.tools.page import Page, row
 from logweir.wal import crc32c, kernel
 
-_COMMAND: Final = "logweir bench statements --page"
+PAGE: Final = Page("logweir bench statements --page")
+"""Where the measured section of the matrix stands."""
+
 _PLOT_ENDINGS: Final = (".png", ".svg", ".pdf")
 _COLUMNS: Final = {
     "cell": 38,
@@ -86,17 +88,8 @@ def line_of(figure: Figure) -> str:
 # --- the page -------------------------------------------------------------------------------------
 
 
-def check_page(path: Path) -> None:
-    """Raises `ConfigError` if `path` is no page with a place for the measured section."""
-    page.check_page(path, _COMMAND)
-
-
-def write_page(path: Path, figures: Sequence[Figure]) -> None:
-    """Write the measured section of a page that `check_page` took, and nothing else of it."""
-    page.write_page(path, _COMMAND, _section(figures))
-
-
-def _section(figures: Sequence[Figure]) -> Iterator[str]:
+def section(figures: Sequence[Figure]) -> Iterator[str]:
+    """The lines of the measured section."""
     loads = [figure.load for figure in figures]
     rounds = len(figures[0].ours.rates)
     yield ""
@@ -105,19 +98,15 @@ def _section(figures: Sequence[Figure]) -> Iterator[str]:
         yield from ("", f"### {group}", "")
         some = [figure for figure in figures if figure.cell.group == group]
         yield f"Next to: {'; '.join(dict.fromkeys(figure.peer for figure in some))}."
-        yield from ("", _row(_COLUMNS), _row(["---"] * len(_COLUMNS)))
+        yield from ("", row(_COLUMNS), row(["---"] * len(_COLUMNS)))
         for figure in some:
             name, *values = _values(figure)
-            yield _row([f"`{name}`", *values])
+            yield row([f"`{name}`", *values])
     worst = list(worst_of(figures))
     if worst:
         yield from ("", "### Worst cells, the worst last", "")
         yield ", ".join(f"`{figure.cell.name}` {figure.ours.ratio:.2f}" for figure in worst) + "."
     yield ""
-
-
-def _row(values: Iterable[str]) -> str:
-    return f"| {' | '.join(values)} |"
 
 
 # --- the picture ----------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ class _Chosen:
         if self.plot is not None:
             report.check_plot(self.plot)
         if self.page is not None:
-            (fairpage if suite is Suite.FAIR else report).check_page(self.page)
+            (fairpage if suite is Suite.FAIR else report).PAGE.check(self.page)
 
     @property
     def rows(self) -> int:
@@ -312,7 +312,7 @@ def _fair(out: Output, folder: Path, chosen: _Chosen) -> None:
             hint="names are such as 'tarantool/PING' and 'memcached/GET'",
         )
     if chosen.page is not None:
-        fairpage.write_page(chosen.page, waits)
+        fairpage.PAGE.write(chosen.page, fairpage.section(waits))
 
 
 def _sustained(out: Output, folder: Path, chosen: _Chosen) -> None:
@@ -414,7 +414,7 @@ def _statements(out: Output, folder: Path, chosen: _Chosen) -> None:
     if chosen.plot is not None:
         report.plot(chosen.plot, figures)
     if chosen.page is not None:
-        report.write_page(chosen.page, figures)
+        report.PAGE.write(chosen.page, report.section(figures))
 
 
 def _join(out: Output, folder: Path, chosen: _Chosen) -> None:
