@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from logweir.archive.catalog import DATA, Archived, Catalog, Keep
 from logweir.archive.entry import Entry, Kind
@@ -45,6 +45,7 @@ from logweir.limits import ARCHIVE_TAIL_BYTES, ARCHIVE_WAIT_SECONDS
 from logweir.recovery.chain import border
 from logweir.recovery.logscan import LogScan, scan_log, scan_snapshot
 from logweir.recovery.report import Hole, vclock_json
+from logweir.wal.closing import Closable
 from logweir.wal.damage import FileEnd
 from logweir.wal.directory import DirectoryIndex, LogFile, no_store, scan_directory
 from logweir.wal.failpoint import failpoint
@@ -80,7 +81,7 @@ class Progress:
         return {**asdict(self), "vclock": vclock_json(self.vclock)}
 
 
-class Archiver:
+class Archiver(Closable):
     """Archives the store in `directory` at `objects`.
 
     `keep`: what is removed there; `hold_bytes`: of closed logs that are kept for it in the folder,
@@ -118,12 +119,6 @@ class Archiver:
         except BaseException:
             self._lease.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Give the store's files free."""

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from logweir.wal.closing import Closable
 from logweir.wal.follow import Follower
 from logweir.wal.process import OfProcess
 from logweir.wal.reader import Block
 from logweir.wal.xrow import Transaction
 
 
-class LogCursor(OfProcess):
+class LogCursor(OfProcess, Closable):
     """A place in the log of a store. A context manager; for one thread at a time."""
 
     def __init__(self, follower: Follower) -> None:
         self._follower = follower
         self._belong()
-
-    def __enter__(self) -> LogCursor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the file that is being read."""

@@ -14,11 +14,12 @@ import threading
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from logweir.errors import LogweirError
 from logweir.store.choosing import Changes, Chooser
 from logweir.store.recover.upkeep import position_of
+from logweir.wal.closing import Closable
 from logweir.wal.mp import Value
 from logweir.wal.process import start_thread
 from logweir.wal.vclock import VClock
@@ -62,7 +63,7 @@ class Listens(ABC):
         return Listener(self, self.inner.chooser(spaces, key), function, start)
 
 
-class Listener:
+class Listener(Closable):
     """What `Log.listen` gives. A context manager, which ends it; it ends with the log, too."""
 
     def __init__(
@@ -84,12 +85,6 @@ class Listener:
         self.failure: LogweirError | None = None
         """What ended it before its time: the log could not be read."""
         self._thread = start_thread("logweir-listener", self._run)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Call the function no more; waits for the call that is under way, unless it is that which

@@ -30,6 +30,7 @@ from logweir.store.recover.checkpoint import CheckpointOptions
 from logweir.store.recover.upkeep import Upkeep
 from logweir.store.transaction import Transaction
 from logweir.store.typed import TypedSpace
+from logweir.wal.closing import Closable
 from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -39,7 +40,7 @@ __all__ = ["Durability", "Log"]
 T = TypeVar("T")
 
 
-class Log(Reads, Past, Listens, Expires, Appends, Upkeep):
+class Log(Reads, Past, Listens, Expires, Appends, Upkeep, Closable):
     """A durable, append-only change log with the state it makes. Made by `logweir.open`.
 
     Safe to use from several threads: changes that meet share one sync. One process per folder.
@@ -68,12 +69,6 @@ class Log(Reads, Past, Listens, Expires, Appends, Upkeep):
         self._committer = self.inner.committer
         if self.schema.get(EXPIRY_SPACE) is not None:
             self.inner.sweeper.start(self.delete_expired)
-
-    def __enter__(self) -> Log:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Finish what is under way, close the log in order and give the folder free. Twice:

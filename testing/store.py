@@ -24,7 +24,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import logweir
 from logweir.errors import LogweirError
@@ -33,13 +33,14 @@ from logweir.recovery.faults.cuts import Image, Recorder
 from logweir.recovery.faults.faulty import WRITING
 from logweir.testing.clock import SimClock
 from logweir.tools.crash.replay import put
+from logweir.wal.closing import Closable
 from logweir.wal.filesystem import make_folders
 
 _EACH: Final = 4
 """Disks that one power cut may leave, at each place."""
 
 
-class CrashStore:
+class CrashStore(Closable):
     """A store in `folder`, None: in a folder of its own, which goes with `close`.
 
     `seed`: all random choices follow from it; `states`: disks that `power_cuts` gives at most,
@@ -71,12 +72,6 @@ class CrashStore:
         """The store that one of the loops gave last, else this one."""
         self._calls: FaultyFileSystem = FaultyFileSystem(self.disk)
         self._log: logweir.Log | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def open(self, **options: Any) -> logweir.Log:
         """Open the store, as `logweir.open` does with these options, and with its errors."""

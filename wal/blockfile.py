@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from logweir.errors import DecodeError, LimitExceeded, WalError
 from logweir.limits import BLOCK_RAW_BYTES, READ_WINDOW_BYTES, VCLOCK_COMPONENTS
@@ -24,6 +24,7 @@ from logweir.wal.block import (
     decode_fixheader,
     decompress,
 )
+from logweir.wal.closing import Closable
 from logweir.wal.columns import RowColumns
 from logweir.wal.crc32c import checksum
 from logweir.wal.damage import DamageKind
@@ -107,7 +108,7 @@ class FileCut(WalError):
         )
 
 
-class BlockFile:
+class BlockFile(Closable):
     """One file of blocks, open for reading at any offset.
 
     `path`: the file; `limit_bytes`: how large a block may be, stored and unpacked. Raises
@@ -140,12 +141,6 @@ class BlockFile:
                 raise explain(error, self.name, 0) from error
             raise
         self._probe_left = _PROBE_BYTES + 2 * self._size
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the file. Blocks that were read stay usable."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from logweir.errors import ChainGap, WalError
+from logweir.wal.closing import Closable
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind
 from logweir.wal.directory import DirectoryIndex, LogFile, removed, scan_directory
 from logweir.wal.filesystem import OS, FileSystem, explain
@@ -27,7 +28,7 @@ _ATTEMPTS: Final = 5
 """At opening a file that is removed just then."""
 
 
-class Follower:
+class Follower(Closable):
     """Reads the log of a folder from a position and goes on as it grows. Never waits by itself.
 
     `directory`: the folder; `after`: exactly the rows above it are yielded; `durable`: tells a
@@ -65,12 +66,6 @@ class Follower:
         self._passed_local = False  # local rows were passed over that nobody counted
         self.is_given_up = False
         """Set in any thread: `poll` ends at the next block, whatever is there."""
-
-    def __enter__(self) -> Follower:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the file that is being read."""

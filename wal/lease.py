@@ -21,8 +21,9 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
+from logweir.wal.closing import Closable
 from logweir.wal.filesystem import give_back
 
 LOCK_NAME: Final = "logweir.lock"
@@ -35,17 +36,11 @@ _LAST: Final = 2**63 - 2
 _LOCKED: Final = (errno.EAGAIN, errno.EACCES)
 
 
-class Lease:
+class Lease(Closable):
     """What one reader holds in a folder. Made with nothing; a context manager."""
 
     def __init__(self, directory: Path) -> None:
         self._fd = _open(directory, os.O_RDONLY)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Give everything back. Twice: nothing."""

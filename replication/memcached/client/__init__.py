@@ -38,6 +38,7 @@ from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, enc
 from logweir.replication.memcached.wire.messages import Connect, Option, TapMessage, encode_tap
 from logweir.replication.unixsocket import connect_file
 from logweir.replication.urls import Url, read_url
+from logweir.wal.closing import Closable
 
 __all__ = ["TapClient", "TapStream", "migrate"]
 
@@ -45,7 +46,7 @@ _READ_BYTES = 256 * 1024
 _TAKEOVER = Option.TAKEOVER_VBUCKETS | Option.LIST_VBUCKETS | Option.SUPPORT_ACK
 
 
-class _Wire:
+class _Wire(Closable):
     """One connection: what a session says goes out, and its events come one by one."""
 
     def __init__(
@@ -76,12 +77,6 @@ class _Wire:
                 str(self.url), str(error), hint="check that it runs and listens there"
             ) from error
         self._socket.settimeout(idle_seconds)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Cut the connection. What was not acknowledged comes again to a stream of that name."""
