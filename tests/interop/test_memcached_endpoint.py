@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
@@ -349,6 +350,25 @@ def test_a_named_stream_goes_on_where_it_was_acknowledged(tmp_path: Path) -> Non
         with KvClient(server.port) as consumer:
             again = take_until(consumer.stream(connect), b"four")
         assert [key for _, key in data(again)] == [b"two", b"three", b"four"]
+
+
+def test_what_is_acknowledged_counts_no_longer(tmp_path: Path) -> None:
+    """Of a consumer that has acknowledged all and waits for more nothing is held, so it is not the
+    one that is closed when memory is short."""
+    with serve(tmp_path / "s") as server:
+        with KvClient(server.port) as client:
+            client.ask(*(store(b"k%d" % number, bytes(500_000)) for number in range(3)))
+        server.wait(lambda: not server.server.listener.links)
+        with KvClient(server.port) as consumer:
+            stream = consumer.stream(Connect(b"", ACK))
+            assert len(data(take_until(stream, b"k2"))) == 3
+            (link,) = server.server.listener.links
+            server.wait(lambda: not link.unsent_bytes and link.held_bytes > 500_000)
+            rest = threading.Thread(target=list, args=(stream,))
+            rest.start()  # acknowledges the last one, and what comes behind it
+            server.wait(lambda: link.held_bytes == 0)
+            consumer.socket.shutdown(socket.SHUT_RDWR)
+            rest.join(20)
 
 
 def test_logs_are_kept_for_streams_beside_the_event_loop(tmp_path: Path) -> None:

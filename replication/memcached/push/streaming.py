@@ -124,6 +124,7 @@ class Streaming:
 
     def answered(self) -> None:
         """The consumer answered, or a deadline passed."""
+        self._hold(self._chunk_bytes)
         self._room.set()
         self._keep(at_once=False)
 
