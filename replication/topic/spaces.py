@@ -217,14 +217,15 @@ def tuples_from(
     """Stored tuples, several at a time, from the bundle on that holds `number`, or the next one
     after it; behind a partition's follow those of the next."""
     key = [partition, number]
-    for data in select(engine, Select.of(engine.schema, space_id, key, iterator="LE", limit=1)):
+    for data in select(engine, Select.of(engine.schema, space_id, key, iterator="LE")):
         try:
             place, _, last, _ = kernel.stored(data)
         except ValueError:
-            break  # nobody can read it
+            continue  # nobody can read it
         if place == partition and last >= number:
             yield [data]
             key = [partition, last + 1]
+        break
     for piece in pieces(engine, Select.of(engine.schema, space_id, key, iterator="GE")):
         yield list(piece.tuples())
 

@@ -270,6 +270,22 @@ def test_what_others_write_that_is_no_bundle_is_passed_over(
     run(test)
 
 
+def test_what_is_no_bundle_hides_none_that_holds_its_number(log: logweir.Log) -> None:
+    """Who begins, or goes on, amid a bundle is given it, also where somebody has written tuples that
+    are no bundles under numbers of its messages."""
+
+    async def test() -> None:
+        async with served(log) as url, Client(url) as client:
+            await client.publish([PublishPart("t", 0, ordinary(*[b"x"] * 6))])
+            for number in (2, 3):
+                log.insert("t", (0, number, number, 0, b""))
+            for start in range(1, 7):
+                async with aclosing(aiter(client.consumer("t", [0], start=start))) as messages:
+                    assert (await anext(messages)).number == start
+
+    run(test)
+
+
 def test_a_full_disk_is_told_sparingly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """However many publishes fail for it; when there is room the numbers go on."""
     disk = FaultyFileSystem(OS)
