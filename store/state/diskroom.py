@@ -56,8 +56,10 @@ class DiskRoom:
         path = self._directory / "probe.new"
         try:
             with contextlib.closing(create_file(self._filesystem, path)) as file:
-                file.write([bytes(_PROBE_BYTES)])
-            self._filesystem.remove(path)
+                try:
+                    file.write([bytes(_PROBE_BYTES)])
+                finally:
+                    self._filesystem.remove(path)
         except OSError as error:
             raise self._failed("cannot write a file", error) from error
 

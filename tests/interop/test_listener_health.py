@@ -97,6 +97,7 @@ def test_server_that_cannot_write_changes_is_not_ready(tmp_path: Path, error: in
         assert (status, reason.count("\n")) == (503, 1)
         assert reason.startswith("changes are refused: ")
         assert os.strerror(error).lower() in reason
+        assert not list(tmp_path.rglob("probe.new"))
         disk.fault = None
         assert asked(server, "/readyz") == (200, "ready\n")
         disk.fault = Fault(1, {"write"}, error)
