@@ -392,6 +392,23 @@ def test_logs_are_kept_for_streams_beside_the_event_loop(tmp_path: Path) -> None
     assert "serving" not in threads
 
 
+def test_the_log_is_kept_for_a_backfill_before_its_consumer_takes_anything(tmp_path: Path) -> None:
+    """One that acknowledges the beginning late is given all, with what changed meanwhile."""
+    keys = {b"k%d" % number for number in range(300)}
+    with serve(tmp_path / "s") as server, KvClient(server.port) as client:
+        client.ask(*(store(key, bytes(20_000)) for key in keys))
+        with KvClient(server.port) as consumer:
+            stream = consumer.stream(Connect(b"", ACK))
+            opening = [next(stream).number for _ in range(2)]
+            assert opening == [Opaque.ENABLE_AUTO_NACK, Opaque.INITIAL_VBUCKET_STREAM]
+            more = [b"more%d" % number for number in range(4)]
+            for key in more:
+                client.ask(store(key))
+                server.log.snapshot()
+            taken = take_until(stream, more[-1])
+    assert {message.key for message in taken if message.key} == keys.union(more)
+
+
 def test_what_a_killed_process_kept_for_a_backfill_goes_at_the_start(tmp_path: Path) -> None:
     """Else its logs would stay for ever; those of a named stream do stay."""
     with serve(tmp_path / "s") as server, KvClient(server.port) as client:

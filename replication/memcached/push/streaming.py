@@ -252,7 +252,8 @@ class Streaming:
         """Everything that is there; the log is kept from where it is to be followed."""
         wanted = vbucket_table(vbuckets)
         while backfill.end is None:
-            await self._takes()
+            if self._pin:  # else what is read first says whether the log is to be kept
+                await self._takes()
             await self._put_chunk(backfill, wanted)
             self._hold(0)
 
