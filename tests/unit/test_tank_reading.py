@@ -271,8 +271,8 @@ def test_what_others_write_that_is_no_bundle_is_passed_over(
 
 
 def test_what_is_no_bundle_hides_none_that_holds_its_number(log: logweir.Log) -> None:
-    """Who begins, or goes on, amid a bundle is given it, also where somebody has written tuples that
-    are no bundles under numbers of its messages."""
+    """Who begins, or goes on, amid a bundle is given it, also where somebody has written tuples
+    that are no bundles under numbers of its messages."""
 
     async def test() -> None:
         async with served(log) as url, Client(url) as client:

@@ -161,8 +161,7 @@ class Streaming:
         self._unpin()
 
     def _keep(self, *, at_once: bool) -> None:
-        stream = self.stream
-        if stream is None:
+        if (stream := self.stream) is None:
             return
         position = self.producer.acknowledged
         stream.opaque = self.producer.opaque
@@ -563,8 +562,7 @@ class Streaming:
         if that is one, too."""
         change = Change(unpack_item(data), False, position, 0, 0.0, partial=True)
         for one in self.feed.resolved((change,))[0]:
-            message = self._message(one, self.wanted)
-            if message is not None:
+            if (message := self._message(one, self.wanted)) is not None:
                 await self._put(message, position)
 
     async def _takes(self) -> None:
