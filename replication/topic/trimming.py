@@ -52,9 +52,17 @@ class _Known:
 def _known(log: Log, topic: TopicDef, partition: int) -> list[_Known]:
     with log.read_view() as view:
         return [
-            _Known(each.first, len(each.data), read_head(each.data).count, each.time_ms)
+            _Known(each.first, len(each.data), _count(each), each.time_ms)
             for each in bundles_from(view.engine, topic.space_id, partition, 0)
         ]
+
+
+def _count(stored: StoredBundle) -> int:
+    """How many messages a bundle says it has; none of one that no client can read."""
+    try:
+        return read_head(stored.data).count if stored.is_readable else 0
+    except (DecodeError, LimitExceeded):
+        return 0
 
 
 def _to_go(config: TopicConfig, found: list[_Known], now_ms: int) -> list[int]:
@@ -166,7 +174,7 @@ class _Change:
 def _messages(stored: StoredBundle) -> Sequence[Message]:
     """The messages of a bundle; none of one that no client can read."""
     try:
-        return decode_bundle(stored.data, stored.first)
+        return decode_bundle(stored.data, stored.first) if stored.is_readable else ()
     except (DecodeError, LimitExceeded):
         return ()
 

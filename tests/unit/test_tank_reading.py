@@ -7,6 +7,7 @@ import errno
 import threading
 from collections.abc import Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,13 +27,15 @@ from logweir.replication.tank.wire.messages import (
     PublishPart,
     PublishResult,
 )
-from logweir.replication.topic.bundle import check_bundle, split_chunk
+from logweir.replication.topic.bundle import Message, check_bundle, encode_bundle, split_chunk
+from logweir.replication.topic.config import parse_config
 from logweir.replication.topic.consumers import CONSUMER_SPACE
 from logweir.replication.topic.partition import Append
 from logweir.replication.topic.publishing import Writing
 from logweir.replication.topic.readahead import ReadAhead
 from logweir.replication.topic.spaces import create_topic, topics_of
 from logweir.replication.topic.store import StoredTopics
+from logweir.replication.topic.trimming import compact, retain
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.store.engine.request import Request
@@ -284,6 +287,22 @@ def test_what_is_no_bundle_hides_none_that_holds_its_number(log: logweir.Log) ->
                     assert (await anext(messages)).number == start
 
     run(test)
+
+
+def test_limits_are_kept_around_what_is_no_bundle(log: logweir.Log) -> None:
+    """It goes with what is as old, and its keys make no bundle lose a message."""
+    topic = topics_of(log)["t"]
+    keyed = encode_bundle([Message(0, 5, b"k", b"x")])
+    for row in ((1, 1, keyed), (2, 1, keyed), (3, 3, b""), (4, 4, b"?"), (5, 5, keyed[:-1])):
+        log.insert("t", (0, row[0], row[1], 1000, row[2]))
+    assert compact(log, topic, 0) == 0
+    assert len(log.select("t", [0])) == 5
+    log.insert("t", (0, 6, 6, 1000, ordinary(b"x")))
+    old = replace(topic, config=parse_config("retention.messages.count=1"))
+    assert retain(log, old, 0, now_ms=2000) > 0
+    old = replace(topic, config=parse_config("log.retention.secs=1"))
+    retain(log, old, 0, now_ms=9000)
+    assert [row[1] for row in log.select("t", [0])] == [6]
 
 
 def test_a_full_disk_is_told_sparingly(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
