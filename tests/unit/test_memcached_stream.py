@@ -126,13 +126,15 @@ def test_the_window_is_bounded_in_packets_and_bytes(packets_: bool) -> None:
 
 @pytest.mark.parametrize("status", [Status.BUSY, Status.TEMPORARY_FAILURE])
 def test_a_busy_consumer_gets_the_packet_again_later(status: Status) -> None:
-    """Those before it count; it and those behind it come again under new opaques."""
+    """Those before it count; it and those behind it are held, and come again under new opaques."""
     stream = Stream()
     stream.put("1", "2", "3")
     stream.producer.ask(0.0)
     opaques = [message.opaque for message in stream.sent()]
+    size_bytes = stream.producer.unacknowledged_bytes // 3
     stream.answer(opaques[1], status, now=10.0)
     assert stream.producer.acknowledged == 1
+    assert stream.producer.unacknowledged_bytes == 2 * size_bytes > 0
     assert not stream.producer.has_room
     assert stream.producer.next_deadline() == 15.0
     stream.producer.deadline_passed(14.0)
@@ -142,8 +144,10 @@ def test_a_busy_consumer_gets_the_packet_again_later(status: Status) -> None:
     assert [message.key for message in again] == [b"2", b"3"]
     assert [message.opaque for message in again] == [opaques[2] + 1, opaques[2] + 2]
     assert again[-1].wants_ack
+    assert stream.producer.unacknowledged_bytes == 2 * size_bytes
     stream.answer(again[-1].opaque)
     assert stream.producer.acknowledged == 3
+    assert stream.producer.unacknowledged_bytes == 0
 
 
 def test_a_consumer_that_stops_acknowledging_is_given_up() -> None:

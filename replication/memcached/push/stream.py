@@ -181,6 +181,7 @@ class Producer(Generic[Position]):
         self._held: _Sent[Position] | None = None
         self._gates: set[int] = set()
         self._again: deque[_Sent[Position]] = deque()
+        self._again_bytes = 0
         self._resume_at: float | None = None
         self._last_ack = now
         self._last_sent = now
@@ -215,8 +216,8 @@ class Producer(Generic[Position]):
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """Their bytes, those that wait to be sent again left out."""
-        return self._unacked_bytes
+        """Their bytes, of those that a busy consumer is sent again, too."""
+        return self._unacked_bytes + self._again_bytes
 
     # --- what the owner gives ---------------------------------------------------------------------
 
@@ -361,6 +362,7 @@ class Producer(Generic[Position]):
                 self._again.append(self._held)
                 self._held = None
             self._unacked.clear()
+            self._again_bytes = self._unacked_bytes
             self._unacked_bytes = self._unacked_packets = 0
             self._gates.clear()
             self._resume_at = now + self._options.backoff_seconds
@@ -380,7 +382,7 @@ class Producer(Generic[Position]):
         if self._resume_at is not None:
             if now >= self._resume_at:
                 self._resume_at = None
-                again, self._again = self._again, deque()
+                again, self._again, self._again_bytes = self._again, deque(), 0
                 for sent in again:
                     self._send(sent, now)
                 self.ask(now)
