@@ -276,6 +276,8 @@ class _Rows:
         if kind not in ("universe", *_OBJECT_SPACES):
             text = f"Unknown object type '{kind}'"
             raise RequestError(ErrorCode.UNKNOWN_SCHEMA_OBJECT, text)
+        if after is None and self.access.is_admin and not self._row(SystemSpace.USER, grantor):
+            return  # dropped while that was not refused: nobody could revoke it
         wanted = Privilege.REVOKE if after is None else Privilege.GRANT
         grantor_row = self._user(grantor)
         grantee_row = self._user(grantee)

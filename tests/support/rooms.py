@@ -80,6 +80,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "error_paths",
             "face",
             "format",
+            "grants_of_who_is_gone",
             "jsonpath",
             "large_tuples",
             "long_keys",
