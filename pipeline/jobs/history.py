@@ -119,10 +119,18 @@ class Era:
     @property
     def keeps_rows(self) -> bool:
         """Whether its rows are in the state at the end."""
+        return not self.is_dead and self._has_rows
+
+    @property
+    def teaches(self) -> bool:
+        """Whether a sequence learned numbers from its rows, be they gone at the end."""
+        return self.step != 0 and self._has_rows
+
+    @property
+    def _has_rows(self) -> bool:
         space = self.space
         return (
-            not self.is_dead
-            and space is not None
+            space is not None
             and space.primary is not None
             and space.engine == "memtx"
             and not space.is_temporary

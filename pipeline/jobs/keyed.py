@@ -49,6 +49,7 @@ from logweir.pipeline.jobs.history import (
     encode_rows,
     is_definition,
 )
+from logweir.store.engine.sequence import SEQUENCE_MOST
 from logweir.store.schema.bulk import KeyPlan
 from logweir.store.schema.definition import IndexDef, SpaceDef, SystemSpace
 from logweir.wal.mp import pack, unpack
@@ -378,7 +379,7 @@ class Keyer:
                 continue
             of_space = wanted & (spaces == space_id)
             for era, inside in self._eras(space_id, file, at, of_space):
-                for is_key in (False, True):
+                for is_key in (False, True) if era.keeps_rows else (False,):
                     where = np.flatnonzero(inside & (by_key if is_key else ~by_key))
                     if len(where):
                         yield _Rows(era, where, is_key)
@@ -400,7 +401,7 @@ class Keyer:
                 inside = inside & (at > era.start[1])
             if number + 1 < len(eras) and eras[number + 1].start <= (file, last):
                 inside = inside & (at < eras[number + 1].start[1])
-            if era.keeps_rows:
+            if era.keeps_rows or self._teaches(era, file):
                 yield era, inside
             elif (
                 not era.is_dead
@@ -412,6 +413,18 @@ class Keyer:
 
     def _piece(self, batch: pa.RecordBatch, file: int, at: Numbers, rows: _Rows) -> list[pa.Array]:
         """The columns of the result for rows of one era and kind."""
+        made = [self._kept(batch, file, at, rows)] if rows.era.keeps_rows else []
+        if self._teaches(rows.era, file) and not rows.by_key:
+            made.append(self._learned(rows, batch, file, at))
+        return [pa.concat_arrays(column) for column in zip(*made, strict=True)]
+
+    def _teaches(self, era: Era, file: int) -> bool:
+        """Whether a sequence that is wanted learns from rows; what those of a snapshot taught is in
+        it."""
+        return era.teaches and file > 0 and self.plan.wants(SystemSpace.SEQUENCE_DATA)
+
+    def _kept(self, batch: pa.RecordBatch, file: int, at: Numbers, rows: _Rows) -> list[pa.Array]:
+        """The rows themselves."""
         reader = self._readers.get(rows.era.number)
         if reader is None:
             reader = self._readers[rows.era.number] = _Reader.of(rows.era)
@@ -431,7 +444,7 @@ class Keyer:
         key = binary(keys.data, keys.bounds)
         data = pa.nulls(count, pa.binary()) if rows.by_key else source
         ops = batch.column("ops").take(take)
-        made = [
+        return [
             pa.array(np.full(count, self.history.level(rows.era), np.int32)),
             pa.array(np.full(count, space.id, np.int32)),
             key,
@@ -441,11 +454,6 @@ class Keyer:
             data,
             ops,
         ]
-        learns = rows.era.step and self.plan.wants(SystemSpace.SEQUENCE_DATA)
-        if learns and not rows.by_key:
-            learned = self._learned(rows, batch, file, at, source)
-            made = [pa.concat_arrays(pair) for pair in zip(made, learned, strict=True)]
-        return made
 
     def _parts(self, space_id: int, keys: pa.Array) -> Numbers:
         """The part of each key."""
@@ -466,7 +474,7 @@ class Keyer:
         return first + np.searchsorted(borders, named, side="right")
 
     def _learned(
-        self, rows: _Rows, batch: pa.RecordBatch, file: int, at: Numbers, source: pa.Array
+        self, rows: _Rows, batch: pa.RecordBatch, file: int, at: Numbers
     ) -> list[pa.Array]:
         """What the sequence of a space learns from its rows: the highest number suffices, unless
         the sequence itself is set in the same batch."""
@@ -476,12 +484,14 @@ class Keyer:
         field_no, step = space.sequence.field_no, rows.era.step
         kinds = batch.column("type").to_numpy(zero_copy_only=False)[rows.where]
         found: list[tuple[int, int]] = []
+        source = batch.column("tuple").take(pa.array(rows.where))
         for number, data in enumerate(source.to_pylist()):
             if kinds[number] == RowType.UPSERT:
                 continue
             values = unpack(data)
             value = values[field_no] if len(values) > field_no else None
-            if isinstance(value, int) and not isinstance(value, bool):
+            is_number = isinstance(value, int) and not isinstance(value, bool)
+            if is_number and value <= SEQUENCE_MOST:
                 found.append((int(at[rows.where[number]]), value))
         set_here = SystemSpace.SEQUENCE_DATA in batch.column("space_id").to_pylist()
         if found and not set_here:

@@ -18,7 +18,7 @@ from logweir.store.schema.definition import SequenceDef, SpaceDef, SystemSpace
 from logweir.store.schema.keys import tuple_key
 from logweir.wal.mp import pack, unpack
 
-_MOST: Final = 2**63 - 1
+SEQUENCE_MOST: Final = 2**63 - 1
 """The highest number of a sequence: one above it is none that it learns."""
 
 
@@ -41,7 +41,7 @@ def fill_sequence(engine: Engine, space: SpaceDef, request: Request) -> Request:
             request.space_id,
             tuple=apply_update(request.tuple, ops, index_base=0, space=space),
         )
-    elif isinstance(value, int) and not isinstance(value, bool) and value <= _MOST:
+    elif isinstance(value, int) and not isinstance(value, bool) and value <= SEQUENCE_MOST:
         _learn(engine, sequence, value)
     return request
 

@@ -31,9 +31,9 @@ from logweir.pipeline.jobs.keyed import FoldPlan, Keyer
 from logweir.pipeline.jobs.runs import LEAST_RUN_BYTES, RUN_BYTES
 from logweir.recovery import restore
 from logweir.store.schema import collation
-from logweir.store.schema.definition import IndexType
+from logweir.store.schema.definition import IndexType, SystemSpace
 from logweir.wal.block import EOF_MARKER, encode_block
-from logweir.wal.mp import pack
+from logweir.wal.mp import pack, unpack
 from logweir.wal.snapshot import read_snapshot
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -287,6 +287,42 @@ def test_rows_that_are_void_are_left_out_early(folder: Path, stretch_bytes: int)
         kept = [row for row in rows if row["file"] and row["what"] & 31 in full]
         assert len({(row["what"] >> 10, row["key"]) for row in kept}) == len(kept)
     assert state == stored_state(folder)  # which removes the first snapshot
+
+
+def _set_back(log: logweir.Log, sequence_id: int) -> None:
+    log.replace("_sequence_data", [sequence_id, 2])
+    log.snapshot()
+
+
+TAUGHT = [
+    pytest.param(_set_back, [2], id="set back below rows of a snapshot"),
+    pytest.param(lambda log, _: log.insert("t", [2**64 - 1]), [5], id="beyond the highest"),
+    pytest.param(lambda log, _: log.truncate("t"), [5], id="rows that are gone"),
+    pytest.param(lambda log, _: log.drop_space("t"), [5], id="a space that is gone"),
+]
+
+
+@pytest.mark.parametrize(("change", "wanted"), TAUGHT)
+def test_a_sequence_has_the_number_that_the_store_has(
+    tmp_path: Path, change: Any, wanted: list[int]
+) -> None:
+    """Whatever becomes of the rows that it learned from; rows of a snapshot teach nothing. Where
+    only the rows of a space are wanted nothing is learned."""
+    with logweir.open(tmp_path, **OPTIONS) as log:
+        log.create_sequence("numbers")
+        log.create_space("t", format=[("id", "unsigned")])
+        log.create_space("other", format=[("id", "unsigned")])
+        log.use_sequence("t", "numbers")
+        sequence = log.schema.space("t").sequence
+        assert sequence is not None
+        for _ in range(5):
+            log.insert("t", [None])
+        change(log, sequence.sequence_id)
+    assert folded_here(prepared_here(tmp_path, spaces=["other"])) == {}
+    data = SystemSpace.SEQUENCE_DATA
+    found = state_here(prepared_here(tmp_path))
+    assert [unpack(row)[1] for row in found[data]] == wanted
+    assert found == stored_state(tmp_path)
 
 
 def test_what_is_handed_on_depends_on_keys_not_on_changes(tmp_path: Path) -> None:
