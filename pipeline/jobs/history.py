@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple, cast
 import msgpack  # type: ignore[import-untyped]
 
 from logweir.errors import CorruptBlock, ErrorCode, LimitExceeded, RequestError
-from logweir.limits import PIPELINE_DEFINITION_BYTES
+from logweir.limits import PIPELINE_DEFINITION_BYTES, TOPIC_TUPLE_BYTES
 from logweir.store.engine import ddl
 from logweir.store.engine.engine import Engine, Plans
 from logweir.store.engine.request import Request
@@ -188,9 +188,10 @@ def _key_parts(space: SpaceDef) -> list[Any]:
 
 @dataclass(slots=True)
 class History:
-    """Definitions over time. `of` makes it; `schema` is what holds at the end."""
+    """Definitions over time. `of` makes it; `schema` is what holds at the end. What a log has fits,
+    whatever the limit of tuples was where it was written."""
 
-    schema: Schema = field(default_factory=Schema)
+    schema: Schema = field(default_factory=lambda: Schema(TOPIC_TUPLE_BYTES))
     eras: list[Era] = field(default_factory=list)
     by_space: dict[int, list[Era]] = field(default_factory=dict)
     _memory: _Memory = field(default_factory=_Memory)

@@ -25,7 +25,7 @@ from logweir.errors import (
     PositionUnavailable,
     RequestError,
 )
-from logweir.limits import PIPELINE_NARROW_BYTES, PIPELINE_PART_BYTES
+from logweir.limits import PIPELINE_NARROW_BYTES, PIPELINE_PART_BYTES, TUPLE_BYTES
 from logweir.pipeline.jobs.folding import look_here, prepare
 from logweir.pipeline.jobs.keyed import FoldPlan, Keyer
 from logweir.pipeline.jobs.runs import LEAST_RUN_BYTES, RUN_BYTES
@@ -323,6 +323,19 @@ def test_a_sequence_has_the_number_that_the_store_has(
     found = state_here(prepared_here(tmp_path))
     assert [unpack(row)[1] for row in found[data]] == wanted
     assert found == stored_state(tmp_path)
+
+
+def test_tuples_are_as_large_as_where_they_were_written(tmp_path: Path) -> None:
+    """Those that were changed, too: of a store that takes more than others do."""
+    with logweir.open(tmp_path, **OPTIONS, tuple_bytes=4 * TUPLE_BYTES) as log:
+        log.create_space("t", format=[("id", "unsigned"), ("s", "string"), ("n", "unsigned")])
+        log.insert("t", [1, "s" * 2 * TUPLE_BYTES, 1])
+        log.update("t", 1, [("+", "n", 1)])
+        log.upsert("t", [1, "", 0], [("+", "n", 1)])
+        tuples = [pack(list(row)) for row in log.select("t")]
+        number = log.schema.space("t").id
+    assert unpack(tuples[0])[2] == 3
+    assert folded_here(prepared_here(tmp_path)) == {number: tuples}
 
 
 def test_what_is_handed_on_depends_on_keys_not_on_changes(tmp_path: Path) -> None:
