@@ -60,10 +60,12 @@ def numbers(
 
 
 def texts(values: Iterable[str | None]) -> pa.Array:
-    """Strings."""
+    """Strings. Raises `LimitExceeded` for more than an array can hold."""
     given = list(values)
     parts = [b"" if value is None else value.encode() for value in given]
-    offsets = np.cumsum([0, *map(len, parts)], dtype=np.int32)
+    bounds = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    _check_offset(int(bounds[-1]))
+    offsets = bounds.astype(np.int32)
     valid = np.packbits(np.array([one is not None for one in given], bool), bitorder="little")
     buffers = [pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(b"".join(parts))]
     return pa.Array.from_buffers(pa.string(), len(parts), buffers)
@@ -149,9 +151,13 @@ class Cells:
         texts = jsonkernel.Texts(self.data, 16 * self.count, _shown)
         valid, offsets = bytearray((self.count + 7) // 8), np.empty(self.count + 1, np.int32)
         done = write(texts, offsets.data, valid, self.odd)
-        if texts.at > _OFFSET_MAX:
-            raise LimitExceeded("ARROW_OFFSET", _OFFSET_MAX, texts.at, hint="smaller batches")
+        _check_offset(texts.at)
         return _array(pa.string(), self.count, done, valid, offsets, texts.written())
+
+
+def _check_offset(size: int) -> None:
+    if size > _OFFSET_MAX:
+        raise LimitExceeded("ARROW_OFFSET", _OFFSET_MAX, size, hint="smaller batches")
 
 
 def _array(kind: pa.DataType, count: int, done: bool, *buffers: Any) -> pa.Array:

@@ -106,6 +106,7 @@ ENDINGS: Final[dict[str, Callable[[pa.NativeFile, pa.Schema], _Writer]]] = {
     ".jsonl": _Lines,
 }
 _GROUP_ROWS: Final = 131_072
+_GROUP_BYTES: Final = 128 * 1024 * 1024  # base64 of more may not fit into one Arrow column
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -169,12 +170,13 @@ def write_file(to: str | Path, batches: pa.RecordBatchReader) -> WrittenFile:
 def _gathered(batches: pa.RecordBatchReader) -> Iterator[pa.Table]:
     """Batches put together, so that groups of rows are of a size that readers like."""
     pending: list[pa.RecordBatch] = []
-    count = 0
+    count = size = 0
     for batch in batches:
         pending.append(batch)
         count += batch.num_rows
-        if count >= _GROUP_ROWS:
+        size += batch.nbytes
+        if count >= _GROUP_ROWS or size >= _GROUP_BYTES:
             yield pa.Table.from_batches(pending)
-            pending, count = [], 0
+            pending, count, size = [], 0, 0
     if pending:
         yield pa.Table.from_batches(pending)

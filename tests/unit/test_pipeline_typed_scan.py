@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 
 import logweir
 from logweir import errors, pipeline
+from logweir.pipeline import cells
 from logweir.pipeline.jobs.spaces import columns_of, resolved
 from logweir.pipeline.jobs.typed import TypedColumns
-from logweir.pipeline.onefile import write_file
+from logweir.pipeline.onefile import _gathered, write_file
 from logweir.pipeline.options import ScanOptions, list_text
 from logweir.pipeline.typedrows import definition_text, space_of_text
 from logweir.tools.cli.main import app
@@ -223,3 +224,19 @@ def test_the_command_writes_the_changes_of_one_space(folder: Path, tmp_path: Pat
     ):
         assert CliRunner().invoke(app, [*arguments, *more]).exit_code == code, more
     assert list(tmp_path.iterdir()) == [to]
+
+
+def test_large_rows_are_written_in_smaller_groups() -> None:
+    """What is gathered is bounded in bytes, not only in rows: base64 of it fits into a column."""
+    batch = pa.RecordBatch.from_arrays([pa.array([bytes(2**24)])], ["tuple"])
+    groups = list(_gathered(pa.RecordBatchReader.from_batches(batch.schema, [batch] * 40)))
+    assert sum(one.num_rows for one in groups) == 40
+    assert max(one.nbytes for one in groups) < 2**28
+
+
+def test_more_text_than_a_column_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead of offsets that begin anew; the bound is made small here."""
+    monkeypatch.setattr(cells, "_OFFSET_MAX", 9)
+    assert cells.texts(["12345", None, "6789"]).to_pylist() == ["12345", None, "6789"]
+    with pytest.raises(errors.LimitExceeded, match="ARROW_OFFSET"):
+        cells.texts(["12345", "67890"])
