@@ -261,7 +261,8 @@ class Keyer:
         if not pieces:
             return None
         whole = [pa.concat_arrays(column) for column in zip(*pieces, strict=True)]
-        return pa.RecordBatch.from_arrays(whole, schema=KEYED_SCHEMA)
+        made = pa.RecordBatch.from_arrays(whole, schema=KEYED_SCHEMA)
+        return made if made.num_rows else None  # rows that are gone may teach nothing
 
     def parted(self, batch: pa.RecordBatch) -> Numbers:
         """The part that the key of each row belongs to."""

@@ -26,7 +26,7 @@ from logweir.errors import (
     RequestError,
 )
 from logweir.limits import PIPELINE_NARROW_BYTES, PIPELINE_PART_BYTES, TUPLE_BYTES
-from logweir.pipeline.jobs.folding import look_here, prepare
+from logweir.pipeline.jobs.folding import keyed_rows, look_here, prepare
 from logweir.pipeline.jobs.keyed import FoldPlan, Keyer
 from logweir.pipeline.jobs.runs import LEAST_RUN_BYTES, RUN_BYTES
 from logweir.recovery import restore
@@ -323,6 +323,19 @@ def test_a_sequence_has_the_number_that_the_store_has(
     found = state_here(prepared_here(tmp_path))
     assert [unpack(row)[1] for row in found[data]] == wanted
     assert found == stored_state(tmp_path)
+
+
+def test_rows_that_are_gone_and_taught_nothing_make_no_part(tmp_path: Path) -> None:
+    """A sequence does not learn from upserts: nothing is left to be folded."""
+    with logweir.open(tmp_path, **OPTIONS) as log:
+        log.create_sequence("numbers")
+        log.create_space("t", format=[("id", "unsigned")])
+        log.use_sequence("t", "numbers")
+        log.upsert("t", [7], [])
+        log.truncate("t")
+    prepared = prepared_here(tmp_path)
+    (split,) = prepared.splits
+    assert list(keyed_rows(split, prepared.options, Keyer(prepared.plan))) == []
 
 
 def test_tuples_are_as_large_as_where_they_were_written(tmp_path: Path) -> None:
