@@ -487,12 +487,11 @@ class Keyer:
         found: list[tuple[int, int]] = []
         source = batch.column("tuple").take(pa.array(rows.where))
         for number, data in enumerate(source.to_pylist()):
-            if kinds[number] == RowType.UPSERT:
+            if kinds[number] == RowType.UPSERT or data is None:
                 continue
             values = unpack(data)
             value = values[field_no] if len(values) > field_no else None
-            is_number = isinstance(value, int) and not isinstance(value, bool)
-            if is_number and value <= SEQUENCE_MOST:
+            if isinstance(value, int) and not isinstance(value, bool) and value <= SEQUENCE_MOST:
                 found.append((int(at[rows.where[number]]), value))
         set_here = SystemSpace.SEQUENCE_DATA in batch.column("space_id").to_pylist()
         if found and not set_here:

@@ -338,6 +338,25 @@ def test_rows_that_are_gone_and_taught_nothing_make_no_part(tmp_path: Path) -> N
     assert list(keyed_rows(split, prepared.options, Keyer(prepared.plan))) == []
 
 
+def test_rows_that_are_gone_need_no_tuple(tmp_path: Path) -> None:
+    """What no program writes, an insert of nothing, teaches a sequence nothing."""
+    with logweir.open(tmp_path, **OPTIONS) as log:
+        log.create_sequence("numbers")
+        log.create_space("t", format=[("id", "unsigned")])
+        log.use_sequence("t", "numbers")
+        log.insert("t", [5])
+        last = log.vclock.lsn(1)
+    space, truncate = b"\x10\xcd\x02\x00", b"\x10\xcd\x01\x4a"
+    bodies = [b"\x81" + space, b"\x82" + truncate + b"\x21\x92\xcd\x02\x00\x01"]
+    path = max(tmp_path.glob("*.xlog"))
+    blocks = [
+        b"".join(map(bytes, encode_block(transaction(last + number, [(RowType.REPLACE, body)]))))
+        for number, body in enumerate(bodies, 1)
+    ]
+    path.write_bytes(path.read_bytes().removesuffix(EOF_MARKER) + b"".join(blocks) + EOF_MARKER)
+    assert folded_here(prepared_here(tmp_path)) == {SystemSpace.SEQUENCE_DATA: [pack([1, 5])]}
+
+
 def test_tuples_are_as_large_as_where_they_were_written(tmp_path: Path) -> None:
     """Those that were changed, too: of a store that takes more than others do."""
     with logweir.open(tmp_path, **OPTIONS, tuple_bytes=4 * TUPLE_BYTES) as log:
