@@ -142,7 +142,7 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
     }
 
 
-PLAIN = {"abandon", "close", "failure", "is_closed", "is_foreign"}
+PLAIN = {"abandon", "close", "failure", "is_closed", "is_foreign", "refusal"}
 """Names that a child may use: what they tell is true there, or they do nothing."""
 
 
