@@ -201,15 +201,21 @@ def test_numbers_are_those_of_the_ordinary_way(
 
 @KERNELS
 @given(
-    st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 300), min_size=4, max_size=4),
+    st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 300), min_size=4, max_size=4)
+    | st.lists(st.integers(1, 2**64 - 2), min_size=4, max_size=4).map(sorted),
     st.sampled_from([0, 1, 255, 256, 65_535, 65_536]),
 )
 def test_head_of_a_stored_tuple_is_read_back(
     module: ModuleType, numbers: list[int], size: int
 ) -> None:
-    """At all lengths of numbers and of the bundle; what is not whole is refused."""
+    """At all lengths of numbers and of the bundle; what is not whole is refused, and so are numbers
+    that no message can have, and a bundle of nothing."""
     head = kernel.tuple_head(*numbers, size)
     whole = head + bytes(size)
+    if not (size and 1 <= numbers[1] <= numbers[2] <= 2**64 - 2):
+        with pytest.raises(ValueError, match="no tuple"):
+            module.stored(whole)
+        return
     assert module.stored(whole) == (*numbers[:3], len(head))
     wide = b"\xdc\x00\x06" + whole[1:] + b"\x07"  # another client's, with a field more
     assert module.stored(wide) == (*numbers[:3], len(head) + 2)
@@ -249,5 +255,5 @@ def test_chunk_of_stored_tuples(
         expected += framed
         size += len(framed)
     out: list[bytes] = []
-    assert module.chunk(tuples, 3, started, limit, out) == (size, following, is_over)
+    assert module.chunk(tuples, 3, started, limit, out) == (size, following, is_over, 0)
     assert b"".join(out) == expected
