@@ -25,9 +25,8 @@ from logweir.replication.service.access import (
     Privilege,
     User,
 )
-from logweir.store.engine.rules import check_length
 from logweir.store.schema.definition import LOGIN_METHOD
-from logweir.store.schema.row import check_identifier
+from logweir.store.schema.row import check_identifier, check_user_length
 from logweir.wal.mp import unpack
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def _find(directory: Directory, name: str) -> User:
 def add_user(log: Log, name: str, *, password: str | None = None, role: bool = False) -> int:
     """Make a user, or a role. Returns its id. Raises USER_EXISTS, IDENTIFIER,
     CREATE_USER."""
-    check_length(name)
+    check_user_length(name)
     check_identifier(name)
     directory = read_directory(log)
     if any(user.name == name for user in directory.users()):

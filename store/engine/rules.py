@@ -50,7 +50,13 @@ from logweir.store.schema.access import (
 )
 from logweir.store.schema.definition import LOGIN_METHOD, SYSTEM_ID_MAX, SystemSpace
 from logweir.store.schema.fieldtype import FieldType
-from logweir.store.schema.row import NAME_SHOWN, check_identifier, is_too_long
+from logweir.store.schema.row import (
+    NAME_SHOWN,
+    check_identifier,
+    check_user_length,
+    is_too_long,
+    no_user,
+)
 from logweir.wal.mp import Value, pack, unpack
 from logweir.wal.xrow import RowType
 
@@ -374,18 +380,12 @@ def _no_function(name: object, reason: str) -> RequestError:
     return RequestError(ErrorCode.CREATE_FUNCTION, text)
 
 
-def check_length(name: str) -> None:
-    """Check the name of a user or a role. Raises CREATE_USER."""
-    if is_too_long(name):
-        raise _no_user(name[:NAME_SHOWN], "user name is too long")
-
-
 def _check_user(row: Row) -> None:
     """What a row of `_user` holds. Raises 43, 70, 84."""
     kind, name = row[3], row[2]
-    check_length(name)
+    check_user_length(name)
     if kind not in ("user", "role"):
-        raise _no_user(name, "unknown user type")
+        raise no_user(name, "unknown user type")
     check_identifier(name)
     auth = row[4] if len(row) > 4 else {}
     if kind == "role" and auth not in ({}, []):
@@ -394,11 +394,7 @@ def _check_user(row: Row) -> None:
     if auth == []:
         return
     if not isinstance(auth, dict):
-        raise _no_user(name, "invalid password format, use box.schema.user.password()")
+        raise no_user(name, "invalid password format, use box.schema.user.password()")
     kept = auth.get(LOGIN_METHOD, " " * _VERIFIER_CHARACTERS)
     if not isinstance(kept, str) or len(kept) != _VERIFIER_CHARACTERS:
-        raise _no_user(name, "invalid user password")
-
-
-def _no_user(name: object, reason: str) -> RequestError:
-    return RequestError(ErrorCode.CREATE_USER, f"Failed to create user '{name}': {reason}")
+        raise no_user(name, "invalid user password")

@@ -115,6 +115,17 @@ def check_identifier(name: str) -> None:
         )
 
 
+def check_user_length(name: str) -> None:
+    """Check the name of a user or a role. Raises CREATE_USER."""
+    if is_too_long(name):
+        raise no_user(name[:NAME_SHOWN], "user name is too long")
+
+
+def no_user(name: object, reason: str) -> RequestError:
+    """Why a user is none."""
+    return RequestError(ErrorCode.CREATE_USER, f"Failed to create user '{name}': {reason}")
+
+
 def pairs(options: Any) -> list[tuple[Any, Any]]:
     """The keys and values of a map, whatever its keys are."""
     return list(options.pairs if isinstance(options, MapPairs) else options.items())

@@ -240,9 +240,10 @@ def test_a_message_that_may_go_no_further_is_dropped() -> None:
     ],
 )
 def test_what_no_server_sends_ends_the_connection(data: bytes) -> None:
-    """With a reason, and without an exception."""
+    """With a reason, and without an exception; what is too large for good is told as such."""
     session = ClientSession(CONNECT)
-    assert session.receive_data(data, 0.0) == []
+    events = session.receive_data(data, 0.0)
+    assert [type(event) for event in events] == [Refused] * (len(data) > TAP_BODY_BYTES)
     assert session.close_reason
     assert session.receive_data(data, 0.0) == ()
 
