@@ -105,6 +105,7 @@ def test_runs_come_in_order(
 FIELDS: Any = [("id", "unsigned"), ("n", "integer"), ("s", "string"), ("d", "double")]
 FIELD = st.sampled_from([0, 1, 2, 3, 4, 9, -1, "id", "n", "s", "nowhere"])
 VALUE = st.sampled_from([0, 1, -1, 2**63, 1.5, "text", None, [1], {"a": 1}])
+compiled = pytest.mark.skipif(not COMPILED, reason="kernels are not compiled")
 OPERATION = st.one_of(
     st.tuples(st.sampled_from(["=", "!", "+", "-", "&", "|", "#"]), FIELD, VALUE),
     st.tuples(st.just(":"), FIELD, st.integers(-2, 3), st.integers(-1, 3), st.just("new")),
@@ -126,7 +127,7 @@ def era(tmp_path_factory: pytest.TempPathFactory) -> Era:
     return found
 
 
-@pytest.mark.skipif(not COMPILED, reason="kernels are not compiled")
+@compiled
 @given(
     old=st.tuples(st.integers(0, 9), st.integers(-9, 9), st.text(max_size=5), st.just(0.5)),
     operations=st.lists(OPERATION, max_size=4),
@@ -137,8 +138,8 @@ def test_what_is_compiled_changes_tuples_as_the_reference_does(
     era: Era, old: tuple[Any, ...], operations: list[Any], base: int, is_upsert: bool
 ) -> None:
     """The tuple, or the error, is the same: keys that change, operations that fail, paths."""
-    compiled, reference = _Changer(era), _Changer(era)
-    assert compiled._updater is not None
+    kernel, reference = _Changer(era), _Changer(era)
+    assert kernel._updater is not None
     reference._updater = None
     data, ops = pack(list(old)), pack(operations)
     assert era.space is not None
@@ -152,13 +153,12 @@ def test_what_is_compiled_changes_tuples_as_the_reference_does(
         except (RequestError, DecodeError) as error:
             return error.message
 
-    assert tell(compiled) == tell(reference)
+    assert tell(kernel) == tell(reference)
 
 
+@compiled
 def test_most_changes_need_no_reference(era: Era, monkeypatch: pytest.MonkeyPatch) -> None:
     """An update and an upsert of a plain field are made where they are compiled."""
-    if not COMPILED:
-        pytest.skip("kernels are not compiled")
     for name in ("apply_update", "apply_upsert", "check_ops"):
         monkeypatch.delattr(fold, name)
     assert era.space is not None

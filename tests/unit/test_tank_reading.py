@@ -200,12 +200,17 @@ def test_numbers_of_a_job_that_failed_are_given_again(log: logweir.Log) -> None:
     assert log.inner.run(numbers) == [1, 9, 1]
 
 
+def refuse_places(log: logweir.Log) -> None:
+    """Have a space for places of consumers that takes none."""
+    kinds = {"group": "string", "topic": "string", "partition": "unsigned", "number": "string"}
+    log.create_space(CONSUMER_SPACE, list(kinds.items()), primary=["group", "topic", "partition"])
+
+
 def test_a_place_that_its_space_refuses_fails_no_other(
     log: logweir.Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Bundles that came with it are stored, without a gap in their numbers."""
-    kinds = {"group": "string", "topic": "string", "partition": "unsigned", "number": "string"}
-    log.create_space(CONSUMER_SPACE, list(kinds.items()), primary=["group", "topic", "partition"])
+    refuse_places(log)
 
     async def test() -> None:
         topics = StoredTopics(log)
@@ -225,8 +230,7 @@ def test_refused_bundles_are_told_sparingly(
     log: logweir.Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     """However many a client sends, of which none is stored."""
-    kinds = {"group": "string", "topic": "string", "partition": "unsigned", "number": "string"}
-    log.create_space(CONSUMER_SPACE, list(kinds.items()), primary=["group", "topic", "partition"])
+    refuse_places(log)
 
     async def test() -> None:
         topics = StoredTopics(log)
