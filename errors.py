@@ -111,7 +111,11 @@ class LogweirError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message} Hint: {self.hint}" if self.hint else self.message
+        if not self.hint:
+            return self.message
+        # Those of Tarantool are no sentences: what its users look for ends without a full stop.
+        stop = "" if self.message.endswith((".", "!", "?", "…")) else "."
+        return f"{self.message}{stop} Hint: {self.hint}"
 
 
 class DecodeError(LogweirError):
