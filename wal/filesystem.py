@@ -26,10 +26,11 @@ import fcntl
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final, Protocol, Self, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from logweir.errors import DirectoryLocked, WalError, WriteFailed
 from logweir.wal.process import OfProcess
@@ -46,7 +47,7 @@ NOT_NOW: Final = (
 """What the system says of itself or of this process, not of the file."""
 _FOLDER_MODE: Final = 0o750
 _PARTS_MAX: Final = 512  # of one writev call; the system allows 1024
-
+_PLACE: Final = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 
 _HINTS: Final = {
     errno.ENOENT: "look at the path: there is nothing of that name",
@@ -375,41 +376,43 @@ class OsFileSystem:
     _folder_name = ""
     """The same, whatever the current folder is."""
     _folder_fd: int | None = None
-    """Its descriptor."""
+    """Its descriptor; `_giving` is held where it is copied or given back."""
+    _giving = threading.Lock()
 
     def open_read(self, path: Path) -> ReadFile:
-        return _OsReadFile(path, *self._at(path))
+        with self._at(path) as (name, folder):
+            return _OsReadFile(path, name, folder)
 
     def create(self, path: Path) -> AppendFile:
-        name, folder = self._at(path)
-        if folder is not None:
-            self._check_place(path, folder)
-        return _OsAppendFile(path, name, folder, os.O_CREAT | os.O_EXCL)
+        with self._at(path) as (name, folder):
+            if folder is not None:
+                self._check_place(path, folder)
+            return _OsAppendFile(path, name, folder, os.O_CREAT | os.O_EXCL)
 
     def open_append(self, path: Path) -> AppendFile:
-        return _OsAppendFile(path, *self._at(path), 0)
+        with self._at(path) as (name, folder):
+            return _OsAppendFile(path, name, folder, 0)
 
     def rename(self, old: Path, new: Path) -> None:
-        (source, source_folder), (target, target_folder) = self._at(old), self._at(new)
-        os.replace(source, target, src_dir_fd=source_folder, dst_dir_fd=target_folder)
+        with self._at(old) as (source, old_folder), self._at(new) as (target, new_folder):
+            os.replace(source, target, src_dir_fd=old_folder, dst_dir_fd=new_folder)
 
     def remove(self, path: Path) -> None:
-        name, folder = self._at(path)
-        os.unlink(name, dir_fd=folder)
+        with self._at(path) as (name, folder):
+            os.unlink(name, dir_fd=folder)
 
     def make_directory(self, path: Path) -> None:
-        name, folder = self._at(path)
-        os.mkdir(name, _FOLDER_MODE, dir_fd=folder)
+        with self._at(path) as (name, folder):
+            os.mkdir(name, _FOLDER_MODE, dir_fd=folder)
         with contextlib.suppress(OSError), self._directory(path, os.O_NOFOLLOW) as fd:
             _set_mode(fd, os.fstat(fd).st_mode, _FOLDER_MODE)
 
     def remove_directory(self, path: Path) -> None:
-        name, folder = self._at(path)
-        os.rmdir(name, dir_fd=folder)
+        with self._at(path) as (name, folder):
+            os.rmdir(name, dir_fd=folder)
 
     def remove_tree(self, path: Path) -> None:
-        name, folder = self._at(path)
-        with contextlib.suppress(FileNotFoundError):
+        with self._at(path) as (name, folder), contextlib.suppress(FileNotFoundError):
             shutil.rmtree(name, dir_fd=folder)
 
     def list_directory(self, path: Path) -> list[str]:
@@ -417,16 +420,15 @@ class OsFileSystem:
             return sorted(os.listdir(fd))
 
     def has_name(self, path: Path) -> bool:
-        name, folder = self._at(path)
-        try:
+        absent = contextlib.suppress(FileNotFoundError, NotADirectoryError)
+        with absent, self._at(path) as (name, folder):
             os.stat(name, dir_fd=folder, follow_symlinks=False)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        return True
+            return True
+        return False
 
     def sync_file(self, path: Path) -> None:
-        name, folder = self._at(path)
-        fd = _opened(name, os.O_RDONLY, folder)
+        with self._at(path) as (name, folder):
+            fd = _opened(name, os.O_RDONLY, folder)
         try:
             _sync_data(fd)
         finally:
@@ -444,8 +446,8 @@ class OsFileSystem:
     @contextlib.contextmanager
     def lock(self, path: Path) -> Iterator[FileSystem]:
         # Tarantool locks the folder itself, so that is what is locked; the file names the holder.
-        name, at = self._at(path.parent)
-        folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
+        with self._at(path.parent) as (name, at):
+            folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
         try:
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -456,11 +458,14 @@ class OsFileSystem:
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, str(os.getpid()).encode(), 0)
                 shares = _Shares(folder, fd)
-                held = self._holding(path.parent, folder)
+                held = copy.copy(self)
+                held._folder_path, held._folder_name = path.parent, os.path.abspath(path.parent)
+                held._folder_fd, held._giving = folder, threading.Lock()
                 try:
                     yield held
                 finally:
-                    held._folder_fd = None
+                    with held._giving:
+                        held._folder_fd = None
                 del shares
                 with contextlib.suppress(OSError):
                     os.ftruncate(fd, 0)  # the file stays, empty: nobody holds it
@@ -474,22 +479,22 @@ class OsFileSystem:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _holding(self, path: Path, folder: int) -> Self:
-        """The same, with `path` looked up by its descriptor."""
-        held = copy.copy(self)
-        held._folder_path, held._folder_name, held._folder_fd = path, os.path.abspath(path), folder
-        return held
-
-    def _at(self, path: Path) -> tuple[Path, int | None]:
-        """The name to open and the descriptor that it is relative to."""
-        folder = self._folder_fd
-        if (
-            folder is None
-            or self._folder_path is None
-            or not path.is_relative_to(self._folder_path)
-        ):
-            return path, None
-        return path.relative_to(self._folder_path), folder
+    @contextlib.contextmanager
+    def _at(self, path: Path) -> Iterator[tuple[Path, int | None]]:
+        """The name to open and the descriptor that it is relative to: one of its own, since the
+        folder may be given free meanwhile, and that number be another folder's then."""
+        inside, fd = self._folder_path, None
+        if inside is not None and path.is_relative_to(inside):
+            with self._giving:
+                if self._folder_fd is not None:
+                    fd = os.open(".", _PLACE, dir_fd=self._folder_fd)  # a copy would lock it, too
+        if inside is None or fd is None:
+            yield path, None
+            return
+        try:
+            yield path.relative_to(inside), fd
+        finally:
+            os.close(fd)
 
     def _check_place(self, path: Path, folder: int) -> None:
         """Raise `FolderGone` where the name of the folder that is held leads elsewhere."""
@@ -503,9 +508,9 @@ class OsFileSystem:
     @contextlib.contextmanager
     def _directory(self, path: Path, flags: int = 0) -> Iterator[int]:
         """A descriptor of a folder."""
-        name, folder = self._at(path)
         flags |= os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-        fd = os.open(name, flags, dir_fd=folder)
+        with self._at(path) as (name, folder):
+            fd = os.open(name, flags, dir_fd=folder)
         try:
             yield fd
         finally:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -259,6 +260,7 @@ def test_a_link_in_the_place_of_a_new_file_is_replaced(name: str, tmp_path: Path
 MODES = """
 import os, sys
 from pathlib import Path
+from typing import Any
 os.umask(int(sys.argv[1], 8))
 import logweir
 from logweir.recovery import repair, restore
@@ -397,3 +399,35 @@ def test_copies_of_a_store_are_opened(tmp_path: Path) -> None:
         copy(tmp_path / "g", to)
         with logweir.open(to) as log:
             assert log.count("t") == 300
+
+
+def test_folder_is_given_free_while_a_thread_is_about_to_open_a_file_in_it(tmp_path: Path) -> None:
+    """Its descriptor has no other number's meaning then: what is opened is the file that was named,
+    and not that of a folder that was opened meanwhile."""
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for folder in (ours, theirs):
+        folder.mkdir()
+        (folder / "name").write_text(folder.name)
+    held = OS.lock(ours / "logweir.lock")
+    opened: list[int] = []
+
+    class Between(type(Path())):  # type: ignore[misc]
+        def relative_to(self, *other: Any) -> Path:
+            """What is done between looking the folder up and the call of the system."""
+            if not opened:
+                held.__exit__(None, None, None)
+                while len(opened) < 4:
+                    opened.append(os.open(theirs, os.O_RDONLY | os.O_DIRECTORY))
+            return ours.joinpath("name").relative_to(*other)
+
+    filesystem = held.__enter__()
+    file = filesystem.open_read(Between(ours / "name"))
+    try:
+        assert file.read(100, 0) == b"ours"
+        assert len(opened) == 4
+        with OS.lock(ours / "logweir.lock"):
+            pass
+    finally:
+        file.close()
+        for fd in opened:
+            os.close(fd)
