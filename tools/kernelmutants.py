@@ -94,6 +94,8 @@ def _changed(words: Sequence[TokenInfo]) -> Iterator[Switch]:
     plain = [word.string for word in inner]
     if not inner or _ODD & set(plain) or any(plain[at] == "," for at in _outer(plain)):
         return
+    if plain[0] == "[" and "*" in plain:  # of an array in C, of which a choice does not compile
+        return
     if any(word.type == STRING and "\n" in word.string for word in inner):
         return
     begin, end = inner[0].start, inner[-1].end

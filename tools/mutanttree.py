@@ -70,6 +70,15 @@ class Lines:
         return tuple(found)
 
 
+def _ended(lines: Sequence[str]) -> str:
+    """What a fault that ended the process was, where, and in which test, as `faulthandler` told it;
+    "" if it did not."""
+    at = next((at for at, one in enumerate(lines) if one.startswith("Fatal Python error")), -1)
+    frames = [one.strip() for one in lines[at + 1 :] if one.startswith("  File ")]
+    tests = [one for one in frames if "/test_" in one]
+    return "" if at < 0 else "; ".join((lines[at], *frames[:1], *tests[:1]))
+
+
 class Tree:
     """A copy of the tree in `scratch`, which is imported from there and not from where it came."""
 
@@ -233,6 +242,8 @@ class Tree:
                 os.killpg(running.pid, 9)  # with the programs that the tests started
                 return None, f"not done after {seconds:.0f} s"
         lines = [line for line in said.splitlines() if line.strip()]
+        if running.returncode < 0 and (where := _ended(lines)):
+            return running.returncode, where
         failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
         return running.returncode, (failed or lines or [""])[-1]
 

@@ -87,14 +87,18 @@ def test_what_a_test_notices_is_killed_and_else_survives(tmp_path: Path) -> None
     unseen = replace(HALF, name="unseen", into="(value + 0) // 2")
     at_import = replace(HALF, name="at import", text="def half(value):", into="def half(number):")
     old = replace(HALF, name="old", text="value // 3")
+    ends = replace(HALF, name="ends", into="__import__('os').kill(__import__('os').getpid(), 11)")
     said: list[str] = []
     run = Run(tree, tmp_path / "scratch", said.append, tmp_path / "results/lines")
-    mutants = [HALF, unseen, at_import, old]
+    mutants = [HALF, unseen, at_import, old, ends]
     verdicts = run.judge(mutants)
-    assert [one.outcome for one in verdicts] == ["killed", "survived", "killed", "stale"]
+    assert [one.outcome for one in verdicts] == ["killed", "survived", "killed", "stale", "killed"]
     assert verdicts[0].detail == "test_half.py::test_half"
     assert run._alone(HALF).detail.startswith("FAILED test_half.py::test_half")
     assert verdicts[3].detail == "its text stands 0 times in half.py"
+    assert verdicts[4].detail == "(signal)"  # the process of the tests goes on
+    alone = run._alone(ends)
+    assert (alone.outcome, alone.detail) == ("killed", "the tests ended by signal 11")
     assert "value // 2" in (tree / "half.py").read_text()
 
     said.clear()
@@ -211,14 +215,16 @@ def test_tests_that_cannot_be_imported_or_end_the_process_are_told(tmp_path: Pat
     (tree / "test_not.py").write_text("import nowhere\n")
     (tree / "test_end.py").write_text("import os\ndef test_end():\n    os.kill(os.getpid(), 11)\n")
     run = Run(tree, tmp_path / "scratch", lambda text: None)
-    for file, code in (("test_not.py", "2"), ("test_end.py", "-11")):
-        with pytest.raises(ValueError, match=f"come to their end .{code}."):
+    at = r'Fatal Python error: Segmentation fault; File ".*test_end.py", line 3 in test_end'
+    for file, told in (("test_not.py", r"\(2\)"), ("test_end.py", rf"\(-11\): {at}")):
+        with pytest.raises(ValueError, match=f"come to their end {told}"):
             run.draw("wal", 1, 1, 60, [file])
 
 
 KERNEL = """
 cdef int more(int value, int least) noexcept nogil:
     cdef int found = <int> value + 1
+    cdef int[4] fields = [0] * 4
     if (value < least
             and value != 0):  # small
         found -= 1
@@ -228,12 +234,12 @@ cdef int more(int value, int least) noexcept nogil:
 
 
 def test_places_of_a_kernel_are_conditions_answers_and_what_is_assigned() -> None:
-    """No types, no heads; each change is one word, or a condition denied, or a line left out."""
+    """No types, heads or arrays; each is one word, a condition denied, or a line left out."""
     assert {(one.line, one.text, one.into) for one in switches(KERNEL)} == {
         (3, "< int > value + 1", "< int > value - 1"),
         (3, "< int > value + 1", "< int > value + 2"),
         *(
-            (4, "( value < least and value != 0 )", into)
+            (5, "( value < least and value != 0 )", into)
             for into in (
                 "not ( ( value < least and value != 0 ) )",
                 "( value <= least and value != 0 )",
@@ -242,9 +248,9 @@ def test_places_of_a_kernel_are_conditions_answers_and_what_is_assigned() -> Non
                 "( value < least and value != 1 )",
             )
         ),
-        (6, "found -= 1", "pass"),
-        (6, "1", "2"),
-        (7, "told ( found )", "pass"),
+        (7, "found -= 1", "pass"),
+        (7, "1", "2"),
+        (8, "told ( found )", "pass"),
     }
 
 
