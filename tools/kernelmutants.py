@@ -1,6 +1,6 @@
 """Mutants of kernels, many in one build: each place holds what it was and what it may become.
 
-    if a < b:           if (((a <= b) if _at(7) else (a < b))):
+    if a < b:           if (_at(7) and (a <= b) or not _at(7) and (a < b)):
 
 `_at` notes that the place was reached, and says whether its mutant is the one that is put in; so a
 kernel is compiled once for all of its mutants, and it tells which tests reach which. One that is
@@ -142,6 +142,9 @@ def _other(word: TokenInfo, binary: bool) -> Iterator[str]:
         yield _SWAPPED[word.string]
 
 
+_CHOICE: Final = "(({1}) if _at({0}) else ({2}))"
+
+
 def switched(source: str, chosen: Sequence[Switch]) -> str:
     """The source with mutants, the first of them 0; all lines stay where they are."""
     places: dict[tuple[int, int, int, int], list[int]] = {}
@@ -153,9 +156,12 @@ def switched(source: str, chosen: Sequence[Switch]) -> str:
         if chosen[numbers[0]].into == "pass":  # of all the line, in which a place may be another's
             lines[line - 1] = f"{before}if not _at({numbers[0]}): {rest}"
             continue
-        inner = chosen[numbers[0]].text
+        inner, is_condition = chosen[numbers[0]].text, before.strip() in ("if", "elif", "while")
         for number in numbers:
-            inner = f"(({chosen[number].into}) if _at({number}) else ({inner}))"
+            into = chosen[number].into
+            # As a value Cython makes a broken object of an `and` of a number and a truth value.
+            choice = "(_at({0}) and ({1}) or not _at({0}) and ({2}))" if is_condition else _CHOICE
+            inner = choice.format(number, into, inner)
         after = lines[last - 1][end:]
         lines[line - 1 : last] = [f"{before}{inner}{after}", *[""] * (last - line)]
     return "\n".join(lines)

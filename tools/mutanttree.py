@@ -73,10 +73,13 @@ class Lines:
 def _ended(lines: Sequence[str]) -> str:
     """What a fault that ended the process was, where, and in which test, as `faulthandler` told it;
     "" if it did not."""
-    at = next((at for at, one in enumerate(lines) if one.startswith("Fatal Python error")), -1)
+    fault = "Fatal Python error"  # behind the dots of tests that have passed
+    at = next((at for at, one in enumerate(lines) if fault in one), -1)
     frames = [one.strip() for one in lines[at + 1 :] if one.startswith("  File ")]
     tests = [one for one in frames if "/test_" in one]
-    return "" if at < 0 else "; ".join((lines[at], *frames[:1], *tests[:1]))
+    return (
+        "" if at < 0 else "; ".join((lines[at][lines[at].index(fault) :], *frames[:1], *tests[:1]))
+    )
 
 
 class Tree:

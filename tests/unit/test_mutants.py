@@ -213,9 +213,11 @@ def test_tests_that_cannot_be_imported_or_end_the_process_are_told(tmp_path: Pat
     (tree / "tools/__init__.py").touch()
     shutil.copy(ROOT / "tools/linetrace.py", tree / "tools")
     (tree / "test_not.py").write_text("import nowhere\n")
-    (tree / "test_end.py").write_text("import os\ndef test_end():\n    os.kill(os.getpid(), 11)\n")
+    (tree / "test_end.py").write_text(
+        "import os\ndef test_passes(): pass\ndef test_end():\n    os.kill(os.getpid(), 11)\n"
+    )
     run = Run(tree, tmp_path / "scratch", lambda text: None)
-    at = r'Fatal Python error: Segmentation fault; File ".*test_end.py", line 3 in test_end'
+    at = r'Fatal Python error: Segmentation fault; File ".*test_end.py", line 4 in test_end'
     for file, told in (("test_not.py", r"\(2\)"), ("test_end.py", rf"\(-11\): {at}")):
         with pytest.raises(ValueError, match=f"come to their end {told}"):
             run.draw("wal", 1, 1, 60, [file])
@@ -286,6 +288,17 @@ def test_a_kernel_with_all_its_mutants_does_as_before_until_one_is_put_in() -> N
         "value - 0": [5, 5, 6, 3],
         "value + 1": [6, 6, 7, 3],
     }
+
+
+def test_a_condition_stays_one() -> None:
+    """As a value of a choice Cython makes an object of an `and` of a size and a truth value, by a
+    cast of the latter: the kernel ends the process where that is not so."""
+    plain = "def f(size, stop):\n    if size and stop >= 0:\n        return size\n"
+    chosen = [one for one in switches(plain) if one.into == "size or stop >= 0"]
+    line = switched(plain, chosen).split("\n")[1]
+    assert line == (
+        "    if (_at(0) and (size or stop >= 0) or not _at(0) and (size and stop >= 0)):"
+    )
 
 
 def test_what_a_kernel_does_at_import_it_does_as_before() -> None:
