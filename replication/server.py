@@ -120,6 +120,7 @@ class Server:
                 replication_timeout_seconds=options.replication_timeout_seconds,
                 retain_max_bytes=options.retain_max_bytes,
                 connections=options.connections,
+                follows=bool(options.follow),
             ),
         )
         self.users = StoreUsers(self.shared)

@@ -151,6 +151,24 @@ def _check_may_register(conversation: Conversation) -> None:
         raise _undecided()
 
 
+def _check_history(conversation: Conversation, theirs: VClock, ours: VClock) -> None:
+    """A replica that has more of our own rows than we have: we have lost them, with the power
+    behind durability "write", or as an older copy of a folder, and what we write next would have
+    their numbers. It has to copy anew; from who follows it we get them back, so it tries again.
+    Once we have written as many no vclock tells it any more."""
+    shared = conversation.shared
+    own = shared.log.replica_id
+    if not own or theirs.lsn(own) <= ours.lsn(own):
+        return
+    text = (
+        f"this instance has lost rows of its own: replica {own} ends at lsn {ours.lsn(own)} here, "
+        f"at {theirs.lsn(own)} there"
+    )
+    if shared.options.follows:
+        raise RequestError(ErrorCode.LOADING, f"{text}; they may come back from its upstreams")
+    raise RequestError(ErrorCode.PROC_LUA, f"Missing .xlog file: {text}")
+
+
 def _undecided() -> RequestError:
     text = "Rows of synchronous spaces wait for their CONFIRM: join again when they have it"
     return RequestError(ErrorCode.LOADING, text)
@@ -417,6 +435,7 @@ async def _subscribe(conversation: Conversation, request: Request) -> None:
         )
     after = request.vclock or VClock()
     ours = shared.log.vclock
+    _check_history(conversation, after, ours)
     upto = {number: 0 for number in request.id_filter}
     if replica_id:
         upto.setdefault(replica_id, ours.lsn(replica_id))

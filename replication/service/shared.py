@@ -48,7 +48,8 @@ class Options:
     `guest`: grants that stand in no row; `read_only`: changes are refused with error 7;
     `replication_timeout_seconds`: heartbeats are that far apart, and a replica that says nothing
     for four times as long is dropped; `retain_max_bytes`: see `replication.stream.retention`;
-    `connections`: the most that may be open; `clock`: seconds since the epoch.
+    `connections`: the most that may be open; `clock`: seconds since the epoch; `follows`: whether
+    this server has upstreams.
     """
 
     guest: Sequence[Grant] = ()
@@ -57,6 +58,7 @@ class Options:
     retain_max_bytes: int = 0
     connections: int = CONNECTIONS
     clock: Callable[[], float] = time.time
+    follows: bool = False
 
 
 class Shared(Line):

@@ -35,17 +35,26 @@ _ALIKE: Final = 4
 
 class Disk(FaultyFileSystem):
     """A simulated disk each call to which is a place where another thread may go on; a sync lasts
-    for a while behind what it saves."""
+    for a while behind what it saves. `seconds`: for how long
+    that of a file lasts besides."""
 
-    def __init__(self, inner: FileSystem, scheduler: Scheduler, dice: random.Random) -> None:
+    def __init__(
+        self,
+        inner: FileSystem,
+        scheduler: Scheduler,
+        dice: random.Random,
+        seconds: Callable[[Path], float] = lambda _: 0.0,
+    ) -> None:
         super().__init__(inner)
-        self._scheduler, self._dice = scheduler, dice
+        self._scheduler, self._dice, self._seconds = scheduler, dice, seconds
 
     def call(self, kind: str, path: Path) -> int | None:
         """As `FaultyFileSystem.call`."""
         if kind in WRITING or self._dice.random() < 0.2:
             for _ in range(self._dice.choice((1, 1, 1, 5)) if kind == "sync" else 1):
                 self._scheduler.pause(f"{kind} {path.name}")
+        if kind == "sync" and (seconds := self._seconds(path)):
+            self._scheduler.wait(f"slow sync of {path.name}", lambda: False, seconds)
         self._scheduler.check()
         return super().call(kind, path)
 

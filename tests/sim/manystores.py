@@ -12,6 +12,11 @@ each is what every other log has at that place. In the end everybody is started,
 and within `_CALM_SECONDS` all stores hold the same; every row of a follower is one of its source,
 everything acknowledged is there, and whoever read a whole store has seen what the rows up to its
 position make.
+
+Worlds of `WRITE` have stores of durability `write`, whose newest rows a power cut takes: followers
+of the source alone, which does not change anything until all of them that have such rows have been
+told that they are lost. In worlds of `SLOW` some syncs take seconds, and the network is sound:
+nobody is given up then for having said nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +43,10 @@ from logweir.wal.vclock import VClock
 from logweir.wal.xrow import Row, RowType
 from logweir.wal.xrow import Transaction as Made
 
-__all__ = ["Stores"]
+__all__ = ["FSYNC", "SLOW", "WRITE", "Stores"]
+
+FSYNC, WRITE, SLOW = "fsync", "write", "slow"
+"""Kinds of worlds."""
 
 _CALM_SECONDS: Final = 300.0
 """So long may it take until all stores are alike: a connection that is not heard any more is given
@@ -83,28 +91,36 @@ class Look:
 
 
 class _Errors(logging.Handler):
-    """What is told as an error: nothing here is one, but that a node may have to copy anew."""
+    """What is told as an error: nothing here is one, but that a node may have to copy anew; nor,
+    where the network `is_sound`, has anybody said nothing for too long."""
 
-    def __init__(self, found: list[str]) -> None:
-        super().__init__(logging.ERROR)
+    def __init__(self, found: list[str], *, is_sound: bool) -> None:
+        super().__init__(logging.WARNING)
         self._found = found
+        self._is_sound = is_sound
 
     def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, "event", "") != "source.stopped":
-            self._found.append(record.getMessage())
+        event, told = getattr(record, "event", ""), record.getMessage()
+        is_error = record.levelno >= logging.ERROR and event != "source.stopped"
+        if is_error or (self._is_sound and event == "source.waiting" and "timed out" in told):
+            self._found.append(told)
 
 
 class Stores:
     """See the module. `folder`: an empty one, for LMDB; `seed`: decides all; `dropped`: the numbers
     of operations that are left out."""
 
-    def __init__(self, folder: Path, seed: int, *, dropped: frozenset[int] = frozenset()) -> None:
-        self.folder, self.seed, self.dropped = folder, seed, dropped
+    def __init__(
+        self, folder: Path, seed: int, *, kind: str = FSYNC, dropped: frozenset[int] = frozenset()
+    ) -> None:
+        self.folder, self.seed, self.kind, self.dropped = folder, seed, kind, dropped
         self.dice = dice = random.Random(seed)
         self.scheduler = Scheduler(dice.getrandbits(64))
         self.network = SimNetwork(self.scheduler, dice.getrandbits(64))
         self.modules = modules_of(self.scheduler)
         self.operations = self.tokens = 0
+        self.is_star = kind == WRITE
+        """All follow the source alone."""
         self.done: list[str] = []
         """What was done to them."""
         self.rows: dict[tuple[int, int], Seen] = {}
@@ -113,7 +129,10 @@ class Stores:
         """Those that the log has whose own they are."""
         self.owners: dict[int, int] = {}
         """The node of a replica id."""
-        self.acknowledged: list[Statement] = []
+        self.lost: dict[tuple[int, int], Seen] = {}
+        """Rows of the source that it lost with its power, until others have their numbers."""
+        self.acknowledged: list[tuple[Statement, VClock]] = []
+        """With a position behind it."""
         self.looks: list[Look] = []
         self.errors: list[str] = []
         self.evicts = dice.choice((0, 0, 3000))
@@ -123,7 +142,11 @@ class Stores:
         source.machine.begin(begun())
         source.has_store = True
         source.writes = dice.randint(5, 40)
-        if dice.random() < 0.35:
+        if kind == WRITE:
+            for node in self.nodes:
+                node.durability = dice.choice(("write", "write", "fsync"))
+            source.durability = dice.choice(("write", "write", "write", "fsync"))
+        elif dice.random() < 0.35:
             self.nodes[1].writes_at_all = True
             self.nodes[1].writes = dice.randint(3, 15)
         for node in self.nodes[2 if self.nodes[1].writes_at_all else 1 :]:
@@ -140,13 +163,17 @@ class Stores:
         with contextlib.ExitStack() as stack:
             stack.callback(random.setstate, state)
             random.seed(self.seed)  # of the pauses of who connects again
-            handler, logger = _Errors(self.errors), logging.getLogger("logweir")
+            handler = _Errors(self.errors, is_sound=self.kind == SLOW)
+            logger = logging.getLogger("logweir")
             logger.addHandler(handler)
             stack.callback(logger.removeHandler, handler)
             stack.enter_context(mock.patch("uuid.uuid4", self._uuid))
             if self.dice.random() < 0.7:
                 for name, value in _SMALL.items():
                     stack.enter_context(mock.patch(f"logweir.replication.{name}", value))
+            if self.kind == WRITE:
+                name = "logweir.store.commit.committer.SYNC_ASIDE_BYTES"
+                stack.enter_context(mock.patch(name, self.dice.choice((500, 3000, 10_000))))
             stack.enter_context(small(self.dice, self._boot, self._sync_state))
             try:
                 self.scheduler.run(self._main)
@@ -192,6 +219,10 @@ class Stores:
             if not row.replica_id:
                 continue  # of local spaces
             seen = Seen(row.type, row.tsn, row.commit, row.body)
+            if row.replica_id == node.replica_id:
+                self.lost.pop(at, None)
+            elif self.lost.get(at) == seen:
+                continue  # it will be told
             known = self.rows.setdefault(at, seen)
             assert known == seen, f"{node.name} has {seen} at {at}, others {known}"
             if row.replica_id == node.replica_id:
@@ -199,7 +230,31 @@ class Stores:
 
     def look(self, node: Node, vclock: VClock, content: list[Tuple]) -> None:
         """What a node held at a position."""
-        self.looks.append(Look(node.number, vclock, content))
+        if not any((number, vclock.lsn(number)) in self.lost for number in self.owners):
+            self.looks.append(Look(node.number, vclock, content))
+
+    def lose(self, source: Node, vclock: VClock) -> None:
+        """The source has come back at a position: what was behind that is nowhere promised."""
+        own, end = source.replica_id, vclock.lsn(source.replica_id)
+        for at in [at for at in self.rows if at[0] == own and at[1] > end]:
+            self.lost[at] = self.rows.pop(at)
+            self.owned.discard(at)
+        self.looks = [one for one in self.looks if one.vclock.lsn(own) <= end]
+        self.acknowledged = [one for one in self.acknowledged if one[1].lsn(own) <= end]
+
+    def is_told(self) -> bool:
+        """Whether no node has rows that the source has lost."""
+        source = self.nodes[0]
+        end = source.shown.lsn(source.replica_id)
+        return all(node.shown.lsn(source.replica_id) <= end for node in self.nodes)
+
+    def sync_seconds(self, path: Path) -> float:
+        """How long the next sync of a file takes. A server that commits in its event loop, as it
+        does while the disk was quick, stands still meanwhile: there none is slow."""
+        is_loop = self.scheduler.current.name.split("-")[0] in [one.name for one in self.nodes]
+        if self.kind != SLOW or is_loop or path.suffix != ".xlog" or self.dice.random() < 0.8:
+            return 0.0
+        return self.dice.choice((0.5, 3.0, 6.0, 15.0))
 
     def _boot(self) -> int:
         process = self.scheduler.current.group
@@ -235,9 +290,12 @@ class Stores:
         """One thing goes wrong, or right again."""
         dice = self.dice
         node = dice.choice(self.nodes)
+        weights = (4, 4, 1, 0, 0, 0, 0) if self.kind == SLOW else (4, 4, 1, 2, 2, 2, 4)
         chosen = dice.choices(
-            ("kill", "power cut", "close", "cut", "bar", "heal", "sever"), (4, 4, 1, 2, 2, 2, 4)
+            ("kill", "power cut", "close", "cut", "bar", "heal", "sever"), weights
         )[0]
+        if self.kind == WRITE and dice.random() < 0.4:
+            node, chosen = self.nodes[0], "power cut"
         if not node.is_up:
             self.done.append(f"start {node.name}")
             node.start()
@@ -302,7 +360,7 @@ class Stores:
                     if not row.commit:
                         continue
                 moments[number, lsn] = dict(content)
-        for one in self.acknowledged:
+        for one, _ in self.acknowledged:
             assert one.kind == "delete" or one.token in tokens, f"#{one.token} is lost"
         for look in self.looks:
             wanted: Content = {}

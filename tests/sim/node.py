@@ -9,7 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from sim.clients import make
 from sim.ledger import SPACE, Statement
@@ -73,6 +73,8 @@ class Node:
         self._is_ending = False
         self._has_news = True
         self.writes_at_all = False
+        self.durability: Literal["fsync", "write"] = "fsync"
+        self._had_power_cut = False
 
     # --- its lives --------------------------------------------------------------------------------
 
@@ -104,6 +106,7 @@ class Node:
             self.world.until(lambda: scheduler.is_gone(process), f"{self.name} does not end")
         else:
             self.machine.cut(is_power_cut=how == "power cut")
+            self._had_power_cut |= how == "power cut"
             process.host.stop(is_dark=how == "power cut")
             scheduler.kill(process)
             scheduler.wait("the end", lambda: scheduler.is_gone(process))
@@ -119,7 +122,7 @@ class Node:
     def _run(self) -> None:
         world, process = self.world, self.process
         assert process is not None
-        self._calls = Disk(self.machine.disk, world.scheduler, world.dice)
+        self._calls = Disk(self.machine.disk, world.scheduler, world.dice, world.sync_seconds)
         loop = self._loop = ScheduledLoop(world.scheduler, process.host)
         loop.set_exception_handler(world.told)
         self._stop = asyncio.Event()
@@ -170,11 +173,16 @@ class Node:
         """Whether the logs that it needs may be gone at an upstream: at the source they are kept
         for whoever has a place, within a bound; elsewhere from the first subscription on."""
         is_source = ":3300 " in why
-        return self.number > 0 and (self.is_anonymous or self.world.evicts > 0 or not is_source)
+        if "lost rows of its own" in why:
+            return is_source and self.world.nodes[0].durability == "write"
+        is_loose = self.is_anonymous or self.world.evicts > 0 or self.durability == "write"
+        return self.number > 0 and (is_loose or not is_source)
 
     async def _join(self) -> None:
         """Copy the source, or another node."""
         at = self.world.dice.choice(self.upstreams) if self.is_anonymous else 0
+        while not self.world.is_told():  # a new place in `_cluster` is a row of the source
+            await self._pause()
         url = parse_url(f"tarantool://127.0.0.1:{3300 + at}{'?anonymous=1' * self.is_anonymous}")
         while not self.has_store:
             try:
@@ -188,7 +196,7 @@ class Node:
     @property
     def upstreams(self) -> Sequence[int]:
         """Those that it may copy or follow."""
-        return range(self.number) if self.number else ()
+        return range(1 if self.world.is_star else self.number) if self.number else ()
 
     def _followed(self) -> list[int]:
         """Those that it follows in this life."""
@@ -210,7 +218,11 @@ class Node:
             checkpoint_count=1,
             checkpoint_interval=dice.choice((0.0, 5.0)),
             write_ahead=dice.choice((0, 2000)),
+            durability=self.durability,
         )
+        if self._had_power_cut and self.durability == "write":
+            self._lose(log)
+        self._had_power_cut = False
         assert log.vclock.covers(self.shown), f"{self.name} is at {log.vclock}, was at {self.shown}"
         self.shown = log.vclock
         if self.noted is None:
@@ -248,6 +260,15 @@ class Node:
                 await asyncio.to_thread(thread.join)
             log.close()
             self._is_ending = False
+
+    def _lose(self, log: logweir.Log) -> None:
+        """Behind a power cut it may be at an earlier place."""
+        if not log.vclock.covers(self.shown):
+            self.shown = log.vclock
+        if self.noted is not None and not log.vclock.covers(self.noted):
+            self.noted = log.vclock
+        if not self.number:
+            self.world.lose(self, log.vclock)
 
     async def _watch(self, server: Server) -> str:
         """Until a source has stopped: the reason."""
@@ -317,6 +338,8 @@ class Node:
             if not world.may_skip():
                 seconds = dice.choice((0.0, 0.0, 0.01, 0.3, 3.0))
                 world.scheduler.wait("pause", lambda: self._is_ending, seconds)
+                while not world.is_told() and not self._is_ending:
+                    world.scheduler.wait("told", lambda: self._is_ending or world.is_told(), 1.0)
                 self._change(log, dice)
             self.writes -= 1
 
@@ -334,7 +357,7 @@ class Node:
             with log.transaction() as tx:
                 for one in made:
                     make(tx, one)
-        self.world.acknowledged += made
+        self.world.acknowledged += [(one, log.vclock) for one in made]
 
     def _statement(self, dice: random.Random, kind: str) -> Statement:
         text = dice.choice(("a", "b" * 40, "c" * dice.choice((200, 900)), "d" * 5000))

@@ -13,6 +13,7 @@ position that the master's logs do not hold any more stops the source: a new joi
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 from logweir.errors import ErrorCode, RemoteProtocolError, RequestError, SourceStopped
@@ -104,6 +105,11 @@ class TarantoolSource(UrlSource):
         return max(self._shared.options.clock() - timestamp, 0.0)
 
     @property
+    def pause_seconds(self) -> float:
+        """Heartbeats are that far apart."""
+        return self._shared.options.replication_timeout_seconds
+
+    @property
     def vclock(self) -> VClock:
         """What is durable here."""
         return self._shared.log.vclock
@@ -124,10 +130,28 @@ class _Following:
         self._target = target
         self._progress = progress
         self._follows = False
+        self._said = 0
 
     async def run(self) -> None:
         """Until the connection ends, which raises."""
         self._look()
+        beats = asyncio.ensure_future(self._beat())
+        try:
+            await self._follow()
+        finally:
+            beats.cancel()
+
+    async def _beat(self) -> None:
+        """Say where we are while nothing else does: a commit may wait for its disk for longer than
+        the master waits for a word (4 x replication_timeout)."""
+        pause = self._source.pause_seconds
+        while True:
+            said = self._said
+            await asyncio.sleep(pause)
+            if said == self._said and self._upstream.link.is_open:
+                self._acknowledge()
+
+    async def _follow(self) -> None:
         while True:
             event = await self._upstream.next()
             if isinstance(event, Rows):
@@ -160,6 +184,7 @@ class _Following:
         self._acknowledge()
 
     def _acknowledge(self) -> None:
+        self._said += 1
         self._upstream.session.acknowledge(self._source.vclock)
         self._upstream.link.flush()
         self._look()
