@@ -13,7 +13,8 @@ reason     what is refused, and how
            own: told in the protocol's own form (`Service.refusal`), closed
 `user`     whom the certificate, or `from`, names as a user that the store does not have, or whose
            certificate has no common name or several: told and closed in the same way
-`logins`   one more of an address that is not heard for failed logins (`replication.logins`)
+`logins`   one more of an address that is not heard for failed logins (`replication.logins`), but
+           where nobody can log in, which tells them nothing
 `memory`   who holds most when memory is short (`replication.budget`): cut off
 =========  =========================================================================================
 
@@ -144,6 +145,7 @@ class _Door:
     addresses: AddressList | None
     tls: ssl.SSLContext | None
     reserve: int
+    logins: Logins | None
 
     @property
     def asks_certificates(self) -> bool:
@@ -248,11 +250,15 @@ class Listener:
         tls: ssl.SSLContext | None = None,
         open_to: str = "",
         reserve: int = 0,
+        takes_logins: bool = True,
     ) -> Url:
         """Serve one more address. `open_to`: what anybody may do there without a login, "" for
-        nothing; `reserve`: so many connections it takes however many the others have. Returns it
-        with its real port. Raises `ConfigError`."""
-        door = _Door(url, service, AddressList.of(url), None if url.socket else tls, reserve)
+        nothing; `reserve`: so many connections it takes however many the others have;
+        `takes_logins`: whether one can log in there. Returns it with its real port. Raises
+        `ConfigError`."""
+        logins = self._logins if takes_logins else None
+        tls = None if url.socket else tls
+        door = _Door(url, service, AddressList.of(url), tls, reserve, logins)
         file = None
         handed = await self.handed.take(url)
         try:
@@ -387,7 +393,7 @@ class Listener:
             text = f"there is no user {named[0]!r}" if len(named) == 1 else "it names no user"
             return self._turn_away(link, "user", text, door.service.refusal(text))
         link.user = named[0]
-        if self._logins is not None and not self._logins.slow(link):
+        if door.logins is not None and not door.logins.slow(link):
             return self._turn_away(link, "logins", "too many failed logins from there", b"")
         self._links[link] = None
         self._metrics.opened(link.scheme)

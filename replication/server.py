@@ -224,8 +224,15 @@ class Server:
             self._tasks.append(asyncio.create_task(board.run()))
         for url, page, open_to in pages:
             tls = None if url.option("tls") == "0" else self.options.tls
-            reserve = METRICS_CONNECTIONS if url.scheme == METRICS else 0
-            await self.listener.listen(url, page, tls=tls, open_to=open_to, reserve=reserve)
+            is_metrics = url.scheme == METRICS
+            await self.listener.listen(
+                url,
+                page,
+                tls=tls,
+                open_to=open_to,
+                reserve=METRICS_CONNECTIONS if is_metrics else 0,
+                takes_logins=not is_metrics,
+            )
 
     def _look(self) -> dict[str, Any]:
         """`status` without spaces."""

@@ -26,6 +26,7 @@ from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
 from logweir.replication.metrics import Metrics
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.service import users
+from logweir.replication.urls import Url
 
 WRONG = Packet(Opcode.SASL_AUTH, b"PLAIN", b"\0ann\0wrong")
 
@@ -145,6 +146,23 @@ def test_many_tries_in_one_packet_are_few(folder: Path, caplog: pytest.LogCaptur
         assert server.server.status()["failed_logins"] == LOGIN_TRIES
         told = [one for one in caplog.messages if "login.failed" in one]
         assert len(told) <= LOG_BURST_LINES
+
+
+def test_health_is_told_to_a_slowed_address(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nobody can log in nobody is slowed: behind a proxy, or on one machine, who watches the
+    server has the address of those who fail, and would take it for dead."""
+    monkeypatch.setattr("logweir.replication.logins.LOGIN_DELAY_SECONDS", 10.0)
+    listen = [parse_listen_url("tap://:0")]
+    with Serving(folder, listen=listen, metrics=Url("metrics", "127.0.0.1", 0)) as server:
+        for _ in range(LOGIN_FREE + 1):
+            try_tap(server.port)
+        assert server.server.status()["slowed_addresses"] == 1
+        port = next(url.port for url in server.server.listener.urls if url.scheme == "metrics")
+        with contextlib.closing(HTTPConnection("127.0.0.1", port, timeout=8)) as asking:
+            asking.request("GET", "/healthz")
+            assert asking.getresponse().read() == b"alive\n"
 
 
 def test_many_connections_of_a_slowed_address_are_few(
