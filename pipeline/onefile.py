@@ -87,10 +87,18 @@ def _plain(column: pa.ChunkedArray) -> Iterator[Any]:
         # Of unsigned and integer: fields of type decimal are text.
         return (int(one) if isinstance(one, Decimal) else one for one in column.to_pylist())
     counts = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
-    return (
-        None if one is None else (_EPOCH + timedelta(microseconds=one)).isoformat()
-        for one in counts
-    )
+    return (None if one is None else _time_text(one) for one in counts)
+
+
+def _time_text(microseconds: int) -> str:
+    """A time as text. Years that Python does not know, which are no damage, have a sign and six
+    digits (ISO 8601's expanded years, as ECMAScript has them)."""
+    try:
+        return (_EPOCH + timedelta(microseconds=microseconds)).isoformat()
+    except OverflowError:
+        cycles, rest = divmod(microseconds, _CYCLE)
+        alike = _EPOCH + timedelta(microseconds=rest)
+        return f"{alike.year + 400 * cycles:+07d}{alike.isoformat()[4:]}"
 
 
 def _parquet(sink: pa.NativeFile, schema: pa.Schema) -> Any:
@@ -108,6 +116,7 @@ ENDINGS: Final[dict[str, Callable[[pa.NativeFile, pa.Schema], _Writer]]] = {
 _GROUP_ROWS: Final = 131_072
 _GROUP_BYTES: Final = 128 * 1024 * 1024  # base64 of more may not fit into one Arrow column
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_CYCLE: Final = 146_097 * 86_400 * 10**6  # microseconds of 400 years, after which dates come again
 
 
 class _Sink:

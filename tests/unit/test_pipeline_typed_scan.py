@@ -181,6 +181,23 @@ def test_binary_is_base64_in_csv(tmp_path: Path) -> None:
     assert (tmp_path / "o.csv").read_text() == '"b","n"\n"AP8=",1\n,\n'
 
 
+def test_times_of_any_year_are_text_in_json_lines(tmp_path: Path) -> None:
+    """Years that `datetime` does not know are written as `Date` of ECMAScript reads them."""
+    wanted = {
+        0: "1970-01-01T00:00:00+00:00",
+        253_402_300_799_999_999: "9999-12-31T23:59:59.999999+00:00",
+        253_402_300_800_000_000: "+010000-01-01T00:00:00+00:00",
+        -62_135_596_800_000_001: "+000000-12-31T23:59:59.999999+00:00",
+        2**63 - 1: "+294247-01-10T04:00:54.775807+00:00",
+        1 - 2**63: "-290308-12-21T19:59:05.224193+00:00",
+    }
+    times = pa.array([*wanted, None], pa.timestamp("us", tz="UTC"))
+    batch = pa.record_batch([times], names=["time"])
+    write_file(tmp_path / "o.jsonl", pa.RecordBatchReader.from_batches(batch.schema, [batch]))
+    lines = (tmp_path / "o.jsonl").read_text().splitlines()
+    assert [json.loads(line)["time"] for line in lines] == [*wanted.values(), None]
+
+
 def test_nothing_is_left_of_a_file_that_could_not_be_made(folder: Path, tmp_path: Path) -> None:
     """Batches that fail, a name that is taken, another ending, a folder that is not there."""
 
