@@ -38,6 +38,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "render",
             "newer_rows",
             "ordered_blocks",
+            "zstd_frames",
             "selection",
             "summary",
             "vclock",
