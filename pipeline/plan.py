@@ -25,7 +25,7 @@ from __future__ import annotations
 import gc
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,7 +39,7 @@ from logweir.limits import PIPELINE_OPENING_BYTES, PIPELINE_SPLIT_BYTES
 from logweir.pipeline.options import ORIGIN, ScanOptions, shown
 from logweir.pipeline.storage import CutFile, open_storage
 from logweir.recovery.chain import missing_end, own_mark
-from logweir.store.engine.settling import is_said, judged, logs_that_say, may_wait
+from logweir.store.engine.settling import SEARCH_BYTES, is_said, judged, may_wait
 from logweir.wal.crc32c import checksum
 from logweir.wal.damage import Damage
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
@@ -167,7 +167,8 @@ def _plan(options: ScanOptions, waits: bool, looks: bool) -> Plan:
         for folder in _folders(location, options.recursive):
             said = load_end_mark(folder.path, folder.filesystem)  # before the folder is listed
             says = _says_from(folder) if _searches(options, waits, looks) else None
-            look = partial(_looked_in, says=says)
+            most = SEARCH_BYTES if folder.filesystem.readers == 1 else None
+            look = partial(_looked_in, says=says, most=most)
             with leased(folder.path) if folder.filesystem is OS else nullcontext():
                 index, wanted = _index(folder, options, look)
                 found = _sources(folder, index, wanted, options, len(sources), waits, looks)
@@ -322,15 +323,14 @@ def _sources(
                 begin = reached(logs[at - 1].path, folder.filesystem)  # what is missing counts
         if file.suffix != "xlog" or not _is_outside(begin, after, options):
             kept.append((file, after, gap))
-    besides = {file.path for file, _, _ in kept}
-    says = logs_that_say(index) if _searches(options, waits, looks) else []
-    look = partial(_looked_at, filesystem=folder.filesystem, says={log.path for log in says})
+    look = partial(_looked_at, filesystem=folder.filesystem)
     looked_at = list(each(folder.filesystem, look, [file for file, _, _ in kept]))
-    for file in index.xlogs:
-        if isinstance(one := file.looked, _Looked) and one.is_searched:
-            besides.add(file.path)
-            waits = waits or one.is_said
-    waits = waits or any(one.is_said for one in looked_at)
+    if looks:
+        known = [(file, file.looked) for file in index.xlogs if isinstance(file.looked, _Looked)]
+        besides = {file.path for file, one in known if one.is_searched}
+        waits = waits or any(one.is_said for _, one in known)
+    else:  # whoever reads them looks
+        besides = {file.path for file, _, _ in kept}
     settled, looked = _settled(folder, index, wanted, options, waits, besides, looks)
     for (file, after, gap), at_it in zip(kept, looked_at, strict=True):
         own = ALL_SETTLED
@@ -391,23 +391,24 @@ def _says_from(folder: _Folder) -> int:
     return max((one for one in found["xlog"] if one <= newest), default=0)
 
 
-def _looked_in(reader: WalReader, says: int | None) -> _Looked | None:
-    """A look at a file that the index has open, with the number of the first log to search; None
-    where it cannot be read, which whoever opens it again tells."""
+def _looked_in(reader: WalReader, says: int | None, most: int | None) -> _Looked | None:
+    """A look at a file that the index has open; None where it cannot be read, which whoever opens
+    it again tells. `says`: the number of the first log to search; `most`: not of more bytes, since
+    those are searched side by side."""
     stem, _, suffix = reader.path.name.rpartition(".")
     is_wanted = says is not None and suffix == "xlog" and int(stem) >= says
+    is_wanted &= most is None or reader.size <= most
     try:
         return _Looked.into(reader, is_wanted)
     except WalError:
         return None
 
 
-def _looked_at(file: LogFile, filesystem: FileSystem, says: Container[Path]) -> _Looked:
-    found, is_wanted = file.looked, file.path in says
-    if isinstance(found, _Looked) and (found.is_searched or not is_wanted):
-        return found
+def _looked_at(file: LogFile, filesystem: FileSystem) -> _Looked:
+    if isinstance(file.looked, _Looked):
+        return file.looked
     with WalReader(file.path, filesystem=filesystem, skip_damage=True) as reader:
-        return _Looked.into(reader, is_wanted)
+        return _Looked.into(reader, False)
 
 
 def _settled(
@@ -420,7 +421,7 @@ def _settled(
     looks: bool,
 ) -> tuple[Settled, bool]:
     """What is settled of the logs of a folder, and whether that is known; `besides`: files that
-    `waits` tells of, if something `looks`."""
+    `waits` tells of, if something `looks`, else those that are read."""
     logs = [file.vclock for file in wanted if file.suffix == "xlog"]
     path = folder.path.parent if folder.is_file else folder.path
     if not (options.settled and logs):

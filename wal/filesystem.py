@@ -26,6 +26,7 @@ import fcntl
 import os
 import shutil
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -203,13 +204,24 @@ class FileSystem(Protocol):
         """
 
 
-def each(filesystem: FileSystem, read: Callable[[T], R], of: Sequence[T]) -> Iterator[R]:
-    """`read` of each, in their order; `filesystem.readers` of them at a time. Raises what the first
-    that fails raises; what was not begun then, or when nobody asks for more, is not."""
-    if filesystem.readers == 1:
+def processors() -> int:
+    """How many this process may use."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def each(
+    filesystem: FileSystem, read: Callable[[T], R], of: Sequence[T], *, at_once: int = 1
+) -> Iterator[R]:
+    """`read` of each, in their order; `filesystem.readers` of them at a time, or `at_once` where
+    that is more. Raises what the first that fails raises; what was not begun then, or when nobody
+    asks for more, is not."""
+    threads = min(max(filesystem.readers, at_once), len(of))
+    if threads <= 1:
         yield from map(read, of)
         return
-    with ThreadPoolExecutor(filesystem.readers, "logweir-read") as pool:
+    with ThreadPoolExecutor(threads, "logweir-read") as pool:
         yield from pool.map(read, of)
 
 

@@ -27,7 +27,7 @@ from logweir.wal.block import FIXHEADER_BYTES, decompress
 from logweir.wal.columns import RowColumns
 from logweir.wal.damage import Damage
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
-from logweir.wal.filesystem import FileSystem, each
+from logweir.wal.filesystem import FileSystem, each, processors
 from logweir.wal.follow import Follower
 from logweir.wal.mp import unpack
 from logweir.wal.reader import Block, WalReader
@@ -39,8 +39,10 @@ SAYS: Final = b"is_sync"
 """Stands in every row that makes a space synchronous."""
 
 SEARCH_BYTES: Final = 1536 * 1024
-"""A search of a log asks for so much at a time: sixteen may be under way at once, and each has two
-of them in memory."""
+"""A search of a log asks for so much at a time: `_SEARCHES` may be under way at once, and each has
+two of them in memory."""
+
+_SEARCHES: Final = 16
 
 _OPTIONS: Final = 5
 """The field of a tuple of `_space` that says `is_sync`."""
@@ -176,8 +178,9 @@ def may_wait(
     index: DirectoryIndex | None = None,
 ) -> bool:
     """Whether something says that a space of a folder is, or was, synchronous: a snapshot, or the
-    logs behind the newest one, `besides` those that are read anyway. What can not be read says
-    nothing. `index`: of the folder, where it is there."""
+    logs behind the newest one, `besides` those of which that is known, or found out anyway; as many
+    of them at once as there are processors, since others may run while a block is searched. What
+    can not be read says nothing. `index`: of the folder, where it is there."""
     index = scan_directory(path, filesystem) if index is None else index
     for snap in index.snaps:
         with WalReader(snap.path, filesystem=filesystem, skip_damage=True) as reader:
@@ -189,7 +192,8 @@ def may_wait(
                 if item.columns.space_id[-1] > SystemSpace.SPACE:
                     break
     logs = [log.path for log in logs_that_say(index) if log.path not in besides]
-    return any(each(filesystem, partial(_is_said, filesystem=filesystem), logs))
+    look = partial(_is_said, filesystem=filesystem)
+    return any(each(filesystem, look, logs, at_once=min(processors(), _SEARCHES)))
 
 
 def logs_that_say(index: DirectoryIndex) -> list[LogFile]:

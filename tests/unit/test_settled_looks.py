@@ -6,12 +6,16 @@ from array import array
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from threading import Barrier
 
 import pytest
 from support.logs import insert, write_log
 
+from logweir.pipeline.options import ScanOptions
+from logweir.pipeline.plan import plan
 from logweir.pipeline.storage import UrlFileSystem
-from logweir.store.engine.settling import SEARCH_BYTES, may_wait
+from logweir.store.engine import settling
+from logweir.store.engine.settling import SEARCH_BYTES, is_said, may_wait
 from logweir.wal import walk
 from logweir.wal.block import FIXHEADER_BYTES
 from logweir.wal.damage import Damage
@@ -95,6 +99,35 @@ def test_many_searches_at_once_have_bounded_memory(tmp_path: Path) -> None:
     assert may_wait(tmp_path, Spying(fs.LocalFileSystem()))
     assert sum(asked) > 100 * 60_000
     assert max(asked) <= SEARCH_BYTES
+
+
+def test_logs_are_searched_side_by_side(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many large logs of a plan at once as there are processors, one after the other where
+    there is one; and what one of them says is found."""
+    large = [insert(600, [1, Random(1).randbytes(SEARCH_BYTES)])]
+    for name, last in (("not", large), ("said", [*definition(0), *large])):
+        folder = tmp_path / name
+        folder.mkdir()
+        end = write_log(folder, [large])
+        end = write_log(folder, [large], start=end)
+        write_log(folder, [last], start=end)
+    options = ScanOptions(paths=(str(tmp_path / "not"),))
+    both = Barrier(2)  # of two that search, neither goes on before the other has begun
+    searched: list[str] = []
+
+    def meeting(reader: WalReader) -> bool:
+        searched.append(reader.path.name)
+        if len(searched) <= 2:
+            both.wait(30)
+        return is_said(reader)
+
+    monkeypatch.setattr(settling, "is_said", meeting)
+    monkeypatch.setattr(settling, "processors", lambda: 2)
+    assert not any(source.settled.limit for source in plan(options).sources)
+    assert len(searched) == 3
+    monkeypatch.setattr(settling, "processors", lambda: 1)
+    assert may_wait(tmp_path / "said", OS)
+    assert len(searched) == 6
 
 
 @pytest.mark.parametrize("compiled", [True, False])
