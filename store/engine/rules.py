@@ -15,6 +15,7 @@ space                what is needed, on which object
 312 _priv            the grantor is oneself or one has grant (revoke) on the object; and the grantor
                      owns the object, or is admin; everybody may grant the role `public`
 330 _truncate        write: the space
+364 _ck_constraint   write; what is no SQL for certain is refused (195)
 340 _space_sequence  read and write on the sequence (create, drop if it was generated with the
                      space), alter on the space
 ===================  ==============================================================================
@@ -57,6 +58,7 @@ from logweir.store.schema.row import (
     is_too_long,
     no_user,
 )
+from logweir.store.schema.sqltext import check_expression
 from logweir.wal.mp import Value, pack, unpack
 from logweir.wal.xrow import RowType
 
@@ -161,8 +163,21 @@ def check_row(
         rows.sequence_use(before, after)
     elif space_id == SystemSpace.TRUNCATE and after is not None:
         rows.truncation(after)
+    elif space_id == SystemSpace.CK_CONSTRAINT and after is not None:
+        _check_condition(after)
     elif space_id in _DEFINES:
         rows.definition(space_id, before, after)
+
+
+def _check_condition(row: Row) -> None:
+    """Check what a CHECK says, as far as is known here."""
+    try:
+        check_expression(row[4])
+    except RequestError as error:
+        raise RequestError(
+            ErrorCode.CREATE_CK_CONSTRAINT,
+            f"Failed to create check constraint '{row[1]}': {error.message}",
+        ) from None
 
 
 def _step(before: object, after: object) -> Privilege:

@@ -11,6 +11,7 @@ code  when
       16 bytes, a field of the format is malformed, exact field count below the format's fields
 57    an engine that is none
 111   a space option of the wrong type, or unknown (141: of a field of the format, wrong type only)
+184   a field's `default` cannot be compiled as SQL (185, 206 the same: see `store.schema.sqltext`)
 155   a replication group that is none; 163 a view without SQL
 106   an `_index` row that is not of the six kinds; 108 its options, or a part, are wrong; 107 the
       same of a part in the old spelling
@@ -63,6 +64,7 @@ from logweir.store.schema.row import (
     read_row,
     u32,
 )
+from logweir.store.schema.sqltext import check_expression
 from logweir.store.schema.values import read_array, skip
 
 ENGINES: Final = ("memtx", "vinyl", "blackhole", "sysview", "service")
@@ -97,10 +99,11 @@ _FIELD_OPTIONS: Final = {
 }
 
 
-def decode_space(data: bytes, *, is_new: bool) -> SpaceDef:
+def decode_space(data: bytes, *, is_new: bool, trusted: bool = False) -> SpaceDef:
     """A row of `_space` → the space, without indexes.
 
-    `is_new`: which error a malformed one gets, 9 or 12. Raises `RequestError`.
+    `is_new`: which error a malformed one gets, 9 or 12; `trusted`: it is from a log, so what a
+    field's `default` says is not looked at. Raises `RequestError`.
     """
     row = read_row(data)
     code = ErrorCode.CREATE_SPACE if is_new else ErrorCode.ALTER_SPACE
@@ -125,6 +128,10 @@ def decode_space(data: bytes, *, is_new: bool) -> SpaceDef:
     check_identifier(engine)
     flags, format_ = field(row, 5, MpType.MAP), field(row, 6, MpType.ARRAY)
     fields = tuple(_decode_field(one, number, fail) for number, one in enumerate(format_))
+    if not trusted:
+        for one in fields:
+            if one.default:
+                check_expression(one.default)
     if field_count and field_count < len(fields):
         fail("exact_field_count must be either 0 or >= formatted field count")
     options = _space_options(flags, fail)

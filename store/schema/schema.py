@@ -223,15 +223,16 @@ class Schema:
 
         `old`, `new`: the tuple before and after, None if there is none (an insert, a delete);
         `is_insert`: the row's type is INSERT (of `_truncate` that says nothing happened yet);
-        `trusted`: it is from a log, so index kinds that we do not keep are let in; `has_rows`:
-        looks into other system spaces, for rows that hinder a drop. Returns what changed, None
-        where the row defines nothing. Raises `RequestError`, and then nothing has changed.
+        `trusted`: it is from a log, so index kinds that we do not keep, and any `default`, are let
+        in; `has_rows`: looks into other system spaces, for rows that hinder a drop. Returns what
+        changed, None where the row defines nothing. Raises `RequestError`, and then nothing has
+        changed.
         """
         change: Change | None = None
         if old is None and new and space_id in (SystemSpace.SPACE, SystemSpace.INDEX):
             change = self._first_row(space_id, new, trusted)
         elif space_id == SystemSpace.SPACE:
-            change = self._space_row(old, new, has_rows)
+            change = self._space_row(old, new, trusted, has_rows)
         elif space_id == SystemSpace.INDEX:
             change = self._index_row(old, new, trusted)
         elif space_id == SystemSpace.TRUNCATE:
@@ -277,7 +278,7 @@ class Schema:
             self._put(change.new)
             return change
         if space_id == SystemSpace.SPACE:
-            change = self._space_row(None, new, _nothing)
+            change = self._space_row(None, new, trusted, _nothing)
         else:
             change = self._index_row(None, new, trusted)
         is_short = len(new) <= _REMEMBERED_BYTES
@@ -288,7 +289,9 @@ class Schema:
         return change
 
     # --- spaces -----------------------------------------------------------------------------------
-    def _space_row(self, old: bytes | None, new: bytes | None, has_rows: HasRows) -> Change | None:
+    def _space_row(
+        self, old: bytes | None, new: bytes | None, trusted: bool, has_rows: HasRows
+    ) -> Change | None:
         (space_id,) = row_numbers(old or new or b"", 1)
         before = self._spaces.get(space_id)
         if new is None:
@@ -299,7 +302,7 @@ class Schema:
             if self._by_name.get(before.name) == space_id:
                 del self._by_name[before.name]
             return Change("drop", before, None)
-        space = _space_of(new, is_new=before is None)
+        space = _space_of(new, is_new=before is None, trusted=trusted)
         if before is not None:
             _check_alter(before, space)
         self._check_collations(space)

@@ -100,6 +100,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "reopening_*",
             "schema",
             "sequences",
+            "sql_texts",
         ),
         *(
             "state_*",

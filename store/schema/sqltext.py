@@ -1,0 +1,113 @@
+"""Texts that are certain to be no expression of Tarantool's SQL, which real replicas compile.
+
+There is no SQL here. But a real replica that cannot compile a field's `default`, or what a CHECK
+says, stops at its row, and a real Tarantool does not start from a folder with it. So words, numbers
+and signs are told apart, and each is looked at next to the one before: what can never follow is
+refused, as by Tarantool 2.6 with its number, its text and its place. Words are not looked at: they
+may be names or keywords, and anything may be beside one. So not every text that passes compiles.
+Source: Tarantool 2.6.0, observed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from logweir.errors import ErrorCode, RequestError
+
+_LETTER: Final = r"[A-Za-z0-9_$\x80-\U0010ffff]"
+_NUMBER: Final = r"(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?\d++)?+"
+_TOKEN: Final = re.compile(
+    rf"""(?P<line>\n|--[^\n]*\n)
+    |(?P<space>[\ \t\v\f\r]\s*|--[^\n]*|/\*(?=.).*?(?:\*/|\Z))
+    |(?P<text>'(?:[^']|'')*+')|(?P<name>"(?:[^"]|"")*+")
+    |(?P<number>0[xX][0-9a-fA-F]+|{_NUMBER}(?!{_LETTER})|[xX]'(?:[0-9a-fA-F]{{2}})*')
+    |(?P<none>{_NUMBER}{_LETTER}+|[xX]'[^']*'?|['"].*)
+    |(?P<word>[A-Za-z_\x80-\U0010ffff]{_LETTER}*)|(?P<binding>\?\d*|[$:@\#]{_LETTER}+)
+    |(?P<between><=|<>|<<|<|>=|>>|>|==?|!=|\|\|?|[/%&])|(?P<sign>[-+])|(?P<invert>~)
+    |(?P<star>\*)|(?P<open>\()|(?P<close>\))|(?P<comma>,)|(?P<dot>\.)|(?P<end>;)""",
+    re.VERBOSE | re.DOTALL | re.ASCII,
+)
+_BEGINS: Final = frozenset(("number", "text", "name", "word", "sign", "invert", "open", "binding"))
+_CLOSES: Final = frozenset(("word", "comma", "close", "end"))
+_GOES_ON: Final = _CLOSES | {"between", "sign", "star", "text", "name"}
+_MAY_FOLLOW: Final = {
+    "": _BEGINS | {"star"},
+    "between": _BEGINS,
+    "sign": _BEGINS,
+    "invert": _BEGINS,
+    "comma": _BEGINS | {"star"},
+    "open": _BEGINS,
+    "call": _BEGINS | {"star", "close"},  # ( behind a name
+    "dot": frozenset(("word", "name", "star")),
+    "all": _CLOSES,  # a * that is no operator
+    "star": _BEGINS | _CLOSES,  # one that may be either
+    "alias": _CLOSES,  # a name or text behind a value
+    "number": _GOES_ON,
+    "text": _GOES_ON,
+    "close": _GOES_ON,
+    "name": _GOES_ON | {"open", "dot"},
+    "word": _BEGINS | _GOES_ON | {"dot"},
+    "end": frozenset[str](),
+}
+_VALUES: Final = frozenset(("number", "text", "name", "close"))
+_MAY_END: Final = _VALUES | {"word", "all", "star", "alias", "end"}
+
+
+def check_expression(text: str) -> None:
+    """Raises `RequestError` 184, 185 or 206 where `text` is certain not to compile."""
+    text, _, _ = f" {text}".partition("\0")  # a blank is what stands before it when it is compiled
+    if any(one > "\x7f" and one.isspace() for one in text):
+        return
+    at, line, column, depth = 0, 1, 0, 0
+    before, last, has_binding = "", "", False
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        kind = (found and found.lastgroup) or "none"
+        last = found[0] if found else text[at]
+        at += len(last)
+        if kind == "line":
+            line, column = line + 1, 1
+            continue
+        if kind == "none":
+            raise _refused(
+                ErrorCode.SQL_UNKNOWN_TOKEN, line, column, f"unrecognized token '{last}'"
+            )
+        if kind == "space":
+            column += len(last.encode())
+            continue
+        if has_binding:
+            break
+        if kind not in _MAY_FOLLOW[before] or (depth == 0 and kind == "close"):
+            raise _unexpected(line, last)
+        if kind == "end" and depth:
+            raise _unexpected(line, last)
+        column += len(last.encode())
+        depth += (kind == "open") - (kind == "close")
+        has_binding = kind == "binding"
+        before = _meant(kind, before)
+    if has_binding:
+        raise _refused(ErrorCode.SQL_BIND_IN_DDL, line, column, "bindings are not allowed in DDL")
+    if depth or before not in _MAY_END:
+        raise _unexpected(line, last)
+
+
+def _meant(kind: str, before: str) -> str:
+    """Which kind a sign is for what follows, by what stood before it."""
+    if kind == "open" and before in ("word", "name"):
+        return "call"
+    if kind == "star":
+        if before in _VALUES:
+            return "between"
+        return "star" if before == "word" else "all"
+    if kind in ("text", "name") and before in _VALUES:
+        return "alias"
+    return kind
+
+
+def _refused(code: ErrorCode, line: int, column: int, what: str) -> RequestError:
+    return RequestError(code, f"At line {line} at or near position {column}: {what}")
+
+
+def _unexpected(line: int, token: str) -> RequestError:
+    return RequestError(ErrorCode.SQL_SYNTAX, f"Syntax error at line {line} near '{token}'")
