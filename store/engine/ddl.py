@@ -6,8 +6,11 @@ spaces that `defines` does not name (users, grants, functions) are data like any
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Final
 
+from logweir.errors import RequestError
 from logweir.store.engine.engine import Engine, duplicate_key
 from logweir.store.schema.definition import IndexDef, SpaceDef, SystemSpace
 from logweir.store.schema.keys import search_key
@@ -72,8 +75,7 @@ def apply(
         for _ in engine.txn.items(space.id, 0):  # of a temporary space nothing is in the log
             raise alter_error(before, "can not switch temporary flag on a non-empty space")
     if change.check_tuples:
-        for _, data in engine.txn.items(space.id, 0):
-            space.format.check(data)
+        _check_tuples(engine, space, change.build)
     for index_id in change.drop:
         engine.txn.drop(space.id, index_id)
     if 0 in change.build:
@@ -84,6 +86,23 @@ def apply(
             added = space.index(index_id)
             assert added is not None
             build_index(engine, space, added)
+
+
+def _check_tuples(engine: Engine, space: SpaceDef, build: Sequence[int]) -> None:
+    """Check that all tuples fit the format. Raises what is wrong with the first at which anything
+    is: what it does not fit, or that a unique index to be built has another with its key."""
+    for number, (_, data) in enumerate(engine.txn.items(space.id, 0)):
+        try:
+            space.format.check(data)
+        except RequestError:
+            index = space.index(build[0]) if build else None
+            if index is not None and index.is_usable:
+                plan = engine.plans.get(space, index, check=False)
+                before = islice(engine.txn.items(space.id, 0), number)
+                entries = [entry for _, one in before for entry in plan.key(one)]
+                if len(set(entries)) != len(entries):
+                    raise duplicate_key(space, index) from None
+            raise
 
 
 def _has_rows(engine: Engine, space_id: int, index_id: int, key: list[Any]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import decimal
 import os
+import random
 import shutil
 import uuid
 from pathlib import Path
@@ -14,7 +15,7 @@ from samples import damaged
 
 import logweir
 from interop.realtarantool import RealTarantool, TarantoolDied, TarantoolError
-from logweir.errors import DirectoryLocked
+from logweir.errors import DirectoryLocked, RequestError
 from logweir.store.commit.append import append_tuples
 from logweir.store.commit.queue import Job
 from logweir.store.schema.definition import TOPIC_FIELDS
@@ -213,3 +214,63 @@ def test_tarantool_reads_tuples_that_the_state_refers_to(tmp_path: Path) -> None
             shutil.copy(path, tmp_path / "ours")
     with logweir.open(tmp_path / "ours") as log:
         assert contents(log)["t"] == after
+
+
+MAKE_INDEXES = """
+local codes = {}
+for at, case in ipairs(...) do
+    local space = box.schema.space.create('t')
+    space:create_index('pk')
+    for _, tuple in ipairs(case[1]) do space:insert(tuple) end
+    local done, why
+    if case[2] == 'pk' then
+        done, why = pcall(space.index.pk.alter, space.index.pk, case[3])
+    else
+        done, why = pcall(space.create_index, space, 'sk', case[3])
+    end
+    codes[at] = done and 0 or why.code
+    space:drop()
+end
+return codes
+"""
+
+
+def made_index(log: logweir.Log, tuples: list[list[object]], name: str, parts: object) -> int:
+    """The number of the error with which an index over these tuples is refused here; 0: none."""
+    log.create_space("t", primary=[(0, "unsigned")])
+    try:
+        log.append("t", tuples)
+        if name == "pk":
+            space = log.schema.space("t").id
+            (row,) = log.select("_index", (space, 0))
+            log.replace("_index", (*row[:5], [list(part) for part in parts]))
+        else:
+            log.create_index("t", name, {"parts": parts})
+        return 0
+    except RequestError as error:
+        return int(error.code)
+    finally:
+        log.drop_space("t")
+
+
+def test_an_index_is_refused_for_the_first_tuple_that_hinders_it(tmp_path: Path) -> None:
+    """Over tuples of which some have no such field, or one of another type, or a key that another
+    has: the same error as of a Tarantool; another primary key too."""
+    dice = random.Random(20261130)
+    cases = []
+    for _ in range(150):
+        fields = [dice.choice(([], [1], [1], [2], [3], ["x"])) for _ in range(dice.randint(2, 6))]
+        tuples = [[number, *rest] for number, rest in enumerate(fields)]
+        parts = dice.choice((["unsigned"], ["scalar"], ["unsigned", "unsigned"]))
+        numbered = list(zip((1, 0), parts, strict=False))
+        cases.append((tuples, dice.choice(("sk", "pk")), numbered))
+    with RealTarantool(tmp_path / "real", listen=None, cfg={"wal_mode": "none"}) as box:
+        given = [
+            (tuples, name, {"parts": [[number + 1, kind] for number, kind in parts]})
+            for tuples, name, parts in cases
+        ]
+        (theirs,) = box.eval(MAKE_INDEXES, [given])
+    with logweir.open(tmp_path / "ours", durability="none") as log:
+        ours = [made_index(log, *case) for case in cases]
+    assert ours == theirs
+    assert {0, 3, 23, 39} == set(ours)
