@@ -133,9 +133,9 @@ def test_parts_of_a_run() -> None:
     assert run.errors({(512, kernel.USED_TO_WRITE): error}, VERSION) == [
         codec.encode_error(sync, VERSION, error) for sync in (2, 4)
     ]
-    assert run.all_errors(error, VERSION) == [
-        codec.encode_error(sync, VERSION, error) for sync in range(1, 6)
-    ]
+    refused, reads = run.refused(error, VERSION)
+    assert refused == [codec.encode_error(sync, VERSION, error) for sync in range(1, 6)]
+    assert (reads.count, reads.is_read_only) == (0, True)
     for place in (2, 3, 5):
         grown = runs.take_run(changes(1)[place], 0, VERSION)
         assert grown is not None

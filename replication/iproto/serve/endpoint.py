@@ -443,8 +443,13 @@ class Conversation:
         self._unanswered.add(-size_bytes)
 
     def _deliver(self, batch: _Batch, job: Job) -> None:
-        """Answer a batch that is durable, or was refused; what is left of it comes next."""
-        left: Sequence[Request | Run] = () if job.error is not None else job.result.left
+        """Answer a batch that is durable, or whose changes were refused; what is left of it comes
+        next."""
+        outcome = job.result
+        if job.error is not None:
+            version = self.instance.schema_version()
+            outcome = _refused(batch.events, as_request_error(job.error), version)
+        left: Sequence[Request | Run] = outcome.left
         if left:
             self._postponed.extendleft(reversed(left))
         if self._behind is batch:
@@ -452,10 +457,6 @@ class Conversation:
         self._settle(batch.size_bytes - sum([one.size_bytes for one in left]))
         if not self.link.is_open:
             return
-        outcome = job.result
-        if job.error is not None:
-            version = self.instance.schema_version()
-            outcome = _refused(batch.events, as_request_error(job.error), version)
         self._send_answers(outcome.answers, outcome.count - outcome.refused, outcome.refused)
         for event in batch.in_streams:
             if event not in left:
@@ -555,14 +556,20 @@ class Conversation:
 
 
 def _refused(events: Iterable[Request | Run], error: RequestError, schema_version: int) -> Outcome:
-    """The same error for all."""
+    """The same error for all changes; reads are left."""
     answers: list[bytes] = []
+    left: list[Request | Run] = []
     for event in events:
         if isinstance(event, Run):
-            answers += event.all_errors(error, schema_version)
+            errors, reads = event.refused(error, schema_version)
+            answers += errors
+            if reads.count:
+                left.append(reads)
+        elif event.type == RowType.SELECT:
+            left.append(event)
         else:
             answers.append(encode_error(event.sync, schema_version, error))
-    return Outcome(b"".join(answers), len(answers), len(answers), ())
+    return Outcome(b"".join(answers), len(answers), len(answers), left)
 
 
 def _joins_batch(event: Request | Run) -> bool:

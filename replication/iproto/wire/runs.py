@@ -93,11 +93,15 @@ class Run:
     def without(self, uses: Collection[tuple[int, int]]) -> Run:
         """The requests whose spaces are not used so."""
         columns, syncs = array("Q"), array("Q")
+        left = tuple(
+            use & ~sum(one for space, one in uses if space == space_id)
+            for space_id, use in zip(self.space_ids, self.uses, strict=True)
+        )
         for number, sync in enumerate(self.syncs):
             if self._use(number) not in uses:
                 syncs.append(sync)
                 columns += self.columns[number * kernel.WIDTH : (number + 1) * kernel.WIDTH]
-        return replace(self, columns=columns, syncs=syncs, at=-1)
+        return replace(self, columns=columns, syncs=syncs, uses=left, at=-1)
 
     def errors(
         self, uses: Mapping[tuple[int, int], RequestError], schema_version: int
@@ -110,9 +114,10 @@ class Run:
                 found.append(encode_error(sync, schema_version, error))
         return found
 
-    def all_errors(self, error: RequestError, schema_version: int) -> list[bytes]:
-        """The same answer to all."""
-        return [encode_error(sync, schema_version, error) for sync in self.syncs]
+    def refused(self, error: RequestError, schema_version: int) -> tuple[list[bytes], Run]:
+        """The same answer to all changes; and the reads, none of which has an answer then."""
+        changes = {(space_id, kernel.USED_TO_WRITE): error for space_id in self.space_ids}
+        return self.errors(changes, schema_version), self.without(changes)
 
     def answers(self, done: Answers, schema_version: int) -> bytes | bytearray:
         """The answers to what was executed, as `codec.encode_answer` and `encode_error` make
