@@ -227,6 +227,20 @@ def test_what_can_be_watched_is_honest(serving: Serving, client: RawClient) -> N
     assert client.ask(EVENT, {EVENT_KEY: "x"}).error().code == 48
 
 
+def test_who_watches_for_it_is_told_that_the_server_ends(tmp_path: Path) -> None:
+    """By connectors that then begin nothing more there: an EVENT before the end."""
+    with Serving(tmp_path / "store", guest="all") as serving:
+        client = RawClient(serving.port)
+        sync = tell(client, WATCH, "box.shutdown")
+        assert event(client) == (sync, {EVENT_KEY: "box.shutdown"})
+        sync = tell(client, WATCH, "box.shutdown")
+        assert not client.ask(64).is_error
+    with client:
+        assert event(client) == (sync, {EVENT_KEY: "box.shutdown", EVENT_DATA: True})
+        with pytest.raises(EOFError):
+            client.receive()
+
+
 def test_watched_keys_are_bounded(serving: Serving, client: RawClient) -> None:
     """What is too much is answered; and they are forgotten with the connection."""
     for number in range(WATCHED_KEYS):

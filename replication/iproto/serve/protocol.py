@@ -53,6 +53,10 @@ class IprotoProtocol(WireProtocol):
         """See `WireProtocol`."""
         return TarantoolSource(self.shared, url)
 
+    def stopping(self) -> None:
+        """See `WireProtocol`: clients that watch for it are told."""
+        self.instance.events.end()
+
     async def close(self) -> None:
         """See `WireProtocol`."""
         await self.instance.calls.close()

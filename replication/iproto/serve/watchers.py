@@ -7,6 +7,7 @@ box.id           id, instance_uuid, replicaset_uuid
 box.status       is_ro, is_ro_cfg, status
 box.election     term 1, role "follower", leader 0, is_ro: nobody is elected here
 box.schema       version: of the definitions
+box.shutdown     true as soon as the server ends, nothing before
 internal.ballot  what VOTE is answered, for replicas from 2.11 on
 ===============  ===================================================================================
 
@@ -54,11 +55,13 @@ class Events:
         self._loop: asyncio.AbstractEventLoop | None = None  # where somebody watches
         self._own: dict[str, bytes] = {}
         self._changing = threading.Lock()
+        self._is_ending = False
         self._makers: Final[Mapping[str, Callable[[], bytes | None]]] = {
             "box.id": self._id,
             "box.status": self._status,
             "box.election": self._election,
             "box.schema": self._schema,
+            "box.shutdown": lambda: pack(True) if self._is_ending else None,
             "internal.ballot": lambda: instance.ballot().body(),
         }
 
@@ -91,6 +94,11 @@ class Events:
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # it is closed: nobody watches
                 self._loop.call_soon_threadsafe(self._tell)
+
+    def end(self) -> None:
+        """The server ends: tell who watches `box.shutdown`."""
+        self._is_ending = True
+        self._tell()
 
     def join(self, watchers: Watchers) -> None:
         """Somebody watches: tell when values may have changed."""
