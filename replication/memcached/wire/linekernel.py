@@ -114,7 +114,7 @@ def take_gets(
     raw: bytes, command: int, words: list[int], stop: int, out: bytearray, used: int
 ) -> int:
     """The requests of a line that wants items: one for each, of which the last is marked, or one
-    for the end of none. Unchecked."""
+    for the end of none. Behind a key that is too long nothing is asked for. Unchecked."""
     found = [0, 0]
     begin = used
     last = -1
@@ -136,7 +136,13 @@ def take_gets(
         while at < stop and raw[at] != 0x20:
             at += 1
         if at - key_at > _KEY_MAX:
-            return words_of.put_line(out, begin, _BAD_FORMAT, 0)
+            if not extras_bytes:
+                used = begin
+            while begin < used:  # what stands before it is touched, and not told
+                out[begin + 1] = OPCODES[_TOUCH]
+                bucket.put4(out, begin + _OPAQUE, FORMS[_TOUCH] << 24 | _QUIET)
+                begin += _HEADER + bucket.load4(out, begin + 8)
+            return words_of.put_line(out, used, _BAD_FORMAT, 0)
         opaque = FORMS[command] << 24
         last = used
         used = words_of.put_request(
