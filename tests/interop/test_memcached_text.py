@@ -167,7 +167,7 @@ METAS = st.one_of(
             *(
                 b"ms a 1\r\nabc\r\n",
                 b"ms a 1 q\r\nabc\r\n",
-                b"ms a 1100000 ME\r\n" + bytes(1100002),
+                b"ms new 1100000 ME\r\n" + bytes(1100002),
             ),
             *(b"ma a N0 J5 v c t\r\n", b"mg a t\r\n", b"mg a T0 t v\r\n"),
         ]
@@ -262,6 +262,17 @@ def differences(both: tuple[int, int], steps: list[bytes]) -> list[tuple[bytes, 
 @given(st.lists(COMMANDS, max_size=25))
 @example([b"set a 0 0 2\r\n10\r\n", b"decr a 1\r\n", b"get a\r\n", b"incr a 1\r\n", b"get a\r\n"])
 @example([b"set a 0 0 1\r\n1\r\n", b"cas a 0 0 1 0\r\n2\r\n", b"cas b 0 0 1 0\r\n2\r\n"])
+@example(
+    [
+        *(b"set a 0 0 1\r\n1\r\n", b"set b 0 0 1\r\n1\r\n", b"set c 0 0 1\r\n1\r\n"),
+        *(
+            b"gats 1000 a none b %s c\r\n" % (b"k" * 251),
+            b"mg a t\r\n",
+            b"mg b t\r\n",
+            b"mg c t\r\n",
+        ),
+    ]
+)
 def test_memcached_and_we_tell_the_same(both: tuple[int, int], steps: list[bytes]) -> None:
     """Classic commands, right ones and wrong ones."""
     assert differences(both, steps) == []
