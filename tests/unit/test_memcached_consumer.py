@@ -143,7 +143,7 @@ def test_a_login_that_fails_is_told_and_ends(mechanism: str) -> None:
     events: list[StreamEvent] = []
     while not session.close_reason:
         events += session.receive_data(server.feed(session.data_to_send()), 0.0)
-    assert events == [Refused("the login", 0x20, "Auth failure")]
+    assert events == [Refused("the login", 0x20, "Auth failure.")]
     assert server.connected == []
 
 

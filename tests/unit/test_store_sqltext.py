@@ -42,6 +42,7 @@ REFUSED = {
     "1..2": (184, "Syntax error at line 1 near '.2'"),
     "/*": (184, "Syntax error at line 1 near '/'"),
     "1 'a' 2": (184, "Syntax error at line 1 near '2'"),
+    "1 'a' = 2": (184, "Syntax error at line 1 near '='"),
     "1 || || 2": (184, "Syntax error at line 1 near '||'"),
     "f(1,)": (184, "Syntax error at line 1 near ')'"),
     "'a'.b": (184, "Syntax error at line 1 near '.'"),

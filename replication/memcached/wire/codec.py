@@ -165,13 +165,13 @@ class Status(IntEnum):
 
 TEXTS: Final = {
     Status.NOT_FOUND: b"Not found",
-    Status.EXISTS: b"Data exists for key",
-    Status.TOO_BIG: b"Too large",
+    Status.EXISTS: b"Data exists for key.",
+    Status.TOO_BIG: b"Too large.",
     Status.INVALID: b"Invalid arguments",
-    Status.NOT_STORED: b"Not stored",
+    Status.NOT_STORED: b"Not stored.",
     Status.BAD_DELTA: b"Non-numeric server-side value for incr or decr",
     Status.NOT_MY_VBUCKET: b"Not responsible for this vbucket",
-    Status.AUTH_ERROR: b"Auth failure",
+    Status.AUTH_ERROR: b"Auth failure.",
     Status.OUT_OF_RANGE: b"Out of range",
     Status.UNKNOWN_COMMAND: b"Unknown command",
     Status.OUT_OF_MEMORY: b"Out of memory",
