@@ -128,6 +128,31 @@ def test_it_is_given_up_and_refused_as_before(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
+def test_what_is_in_doubt_stays_so_while_nothing_can_be_stored(tmp_path: Path) -> None:
+    """A broker whose disk is full refuses all that comes together, also what it has already: that
+    is no word that it was not stored."""
+
+    async def test() -> None:
+        async with served(tmp_path / "s") as (_, client):
+            breaking(client, ["after"])
+            publish, left = client.publish, [Unreachable, PublishResult.FAILED]
+
+            async def full(parts: Sequence[PublishPart], *, at_numbers: bool = False) -> Any:
+                if not left or left.pop(0) is Unreachable:
+                    return await publish(parts, at_numbers=at_numbers)
+                return [PublishResult.FAILED] * len(parts)
+
+            client.publish = full  # type: ignore[method-assign]
+            producer = client.producer(linger_seconds=0, repeat_seconds=60)
+            await producer.send_and_wait("t", b"one", partition=0)
+            assert await stored(client) == [b"one"]
+            left[:] = [PublishResult.FAILED]
+            with pytest.raises(PeerRefused):  # that was sent once
+                await producer.send_and_wait("t", b"two", partition=0)
+
+    asyncio.run(test())
+
+
 def test_a_consumer_reads_partitions_that_come_later(tmp_path: Path) -> None:
     """From their first message on; not one that was told which to read."""
 

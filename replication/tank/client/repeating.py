@@ -89,20 +89,26 @@ class Numbered:
                 sent.append(one)
         if not sent:
             return
+        before = [one.is_in_doubt for one in sent]
         for one in sent:
             one.is_in_doubt = True
         results = await self._client.publish([one.part() for one in sent], at_numbers=True)
-        refused = []
-        for one, result in zip(sent, results, strict=True):
+        refused, is_left = [], False
+        for one, was_in_doubt, result in zip(sent, before, results, strict=True):
             if result is PublishResult.BAD_NUMBERS:
                 refused.append(one)
             elif result is PublishResult.STORED:
                 self._stored(one)
+            elif result is PublishResult.FAILED and was_in_doubt:
+                is_left = True  # that says nothing of an attempt before
             else:
                 one.outcome = result
                 self._next.pop((one.topic, one.partition), None)
         for one in refused:
             await self._ask(one, is_over)
+        if is_left:
+            text = "it can store nothing; what came of what it was sent before is not known"
+            raise Unreachable(str(self._client.url), text)
 
     async def _ask(self, one: Wanted, is_over: bool) -> None:
         """Its numbers are taken: by itself or not."""
