@@ -434,9 +434,9 @@ class ServerSession(BaseSession[Request]):
         if waiting not in self._waiting:
             return
         news = 0
-        for part, _, before_bytes in waiting.since:
+        for part, before, before_bytes in waiting.since:
             extent = self._extent(part)
-            if extent is None:
+            if extent is None or extent.last < before:  # it is gone, or begins anew
                 self._finish(waiting)
                 return
             news += extent.written_bytes - before_bytes

@@ -78,12 +78,24 @@ cdef bint fields(
     const unsigned char* raw, Py_ssize_t end, unsigned long long[::1] out) noexcept
 
 @cython.locals(
+    flags=cython.uint, count=cython.ulonglong, found=cython.longlong, value=cython.ulonglong,
+    size=Py_ssize_t, step=cython.ulonglong)
+cpdef bint agrees(
+    const unsigned char* raw, Py_ssize_t at, Py_ssize_t end, unsigned long long first,
+    unsigned long long last) noexcept
+
+@cython.locals(value=cython.longlong, byte=cython.longlong, size=cython.longlong)
+cdef long long pointed(
+    const unsigned char* raw, Py_ssize_t position, Py_ssize_t end) noexcept
+
+@cython.locals(
     found="unsigned long long[::1]", small=Py_ssize_t, data=bytes, buffer=bytearray,
     room="unsigned char[::1]", start=Py_ssize_t, at=Py_ssize_t, end=Py_ssize_t,
     raw="const unsigned char*", begin=Py_ssize_t, length=Py_ssize_t, framed=Py_ssize_t,
     rest=cython.ulonglong, is_viewed=bint, unreadable=Py_ssize_t)
 cpdef tuple chunk(
-    list tuples, unsigned long long partition, Py_ssize_t size, Py_ssize_t limit, list out)
+    list tuples, unsigned long long partition, unsigned long long highest, Py_ssize_t size,
+    Py_ssize_t limit, list out)
 
 cdef Py_ssize_t _chunked(
     list out, object view, Py_ssize_t start, Py_ssize_t at, Py_ssize_t size) except -1

@@ -1,6 +1,5 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, annotation_typing=False
-"""What is done for each published bundle and each message in it. Compiled where possible, same
-file interpreted.
+"""What is done for each published bundle and each message in it. Compiled where possible.
 
 `walk` follows one message set from its first byte to its last. The layout is in
 `logweir.replication.topic.bundle`. It checks what a reader depends on: that there are as many
@@ -308,7 +307,7 @@ def stored(data: bytes) -> tuple[int, int, int, int]:
 
 def fields(raw: bytes, end: int, out: Any) -> bool:
     """Put what `stored` returns into `out`, and behind it where the bundle ends. Returns whether
-    that is a tuple of the format of topics, with numbers that there are and a bundle."""
+    that is a tuple of the format of topics, with a bundle that has its numbers, see `agrees`."""
     at = 1
     if end > 0 and raw[0] >= 0xDC:
         at = 3 if raw[0] == 0xDC else 5
@@ -343,14 +342,60 @@ def fields(raw: bytes, end: int, out: Any) -> bool:
         return False
     out[3] = at + 1
     out[4] = at + 1 + value
-    return 1 <= out[1] <= out[2] <= HIGHEST and value > 0
+    return agrees(raw, at + 1, at + 1 + value, out[1], out[2])
+
+
+def agrees(raw: bytes, at: int, end: int, first: int, last: int) -> bool:
+    """Whether there are such numbers, and the bundle from `at` to `end` says in its head that it
+    takes them, or as many; not of a head that no client reads."""
+    flags = raw[at] if at < end else 0x80
+    if flags & 0x80 or flags & 3 > 1 or first < 1 or last < first or last > HIGHEST:
+        return False
+    count = flags >> 2 & 15
+    at += 1
+    if count == 0:
+        found = pointed(raw, at, end)
+        if found < 0:
+            return False
+        count = found - (found >> 32 << 32)
+        at += found >> 32
+    if not flags & 0x40:
+        return last - first + 1 == count
+    if count == 0 or end - at < 8:
+        return False
+    value = 0
+    size = 8
+    while size > 0:
+        size -= 1
+        value = value << 8 | raw[at + size]
+    step = 0
+    if count > 1:
+        found = pointed(raw, at + 8, end)
+        if found < 0:
+            return False
+        step = found - (found >> 32 << 32) + 1
+    return value == first and step == last - first and step >= count - 1
+
+
+def pointed(raw: bytes, position: int, end: int) -> int:
+    """`varint`, of bytes that the compiled code has no view of."""
+    value = 0
+    size = 0
+    while size < 5 and position + size < end:
+        byte = raw[position + size]
+        value |= (byte & 0x7F) << (7 * size)
+        size += 1
+        if byte < 0x80:
+            return -BAD_VARINT if value >> 32 else size << 32 | value
+    return -BAD_VARINT
 
 
 def chunk(
-    tuples: list[bytes], partition: int, size: int, limit: int, out: list[Any]
+    tuples: list[bytes], partition: int, highest: int, size: int, limit: int, out: list[Any]
 ) -> tuple[int, int, bool, int]:
     """Put the bundles of stored tuples of one partition into `out`, each behind its length, as
-    long as all are `limit` bytes at most; the first of all in any case. `size`: of what is there.
+    long as all are `limit` bytes at most; the first of all in any case. `highest`: none begins
+    behind that number; `size`: of what is there.
 
     Small ones are put one behind the other into one buffer, others are views of their tuples.
     A tuple that no consumer could read is left out before the first bundle, and ends the chunk
@@ -375,7 +420,7 @@ def chunk(
                 return _chunked(out, view, start, at, size), 0, True, unreadable
             unreadable += 1
             continue
-        if found[0] != partition:
+        if found[0] != partition or found[1] > highest:
             return _chunked(out, view, start, at, size), 0, True, unreadable
         begin = found[3]
         end = found[4]

@@ -109,7 +109,7 @@ class ReadAhead:
                         break  # who asks for what is after is told
                     raise
                 size, following, is_over, left_out = kernel.chunk(
-                    tuples, partition, size, limit_bytes, out
+                    tuples, partition, last, size, limit_bytes, out
                 )
                 if size and not base:
                     begin = tuples[left_out]

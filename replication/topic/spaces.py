@@ -61,6 +61,8 @@ CONSUMER_FIELDS: Final = (
     ("number", "unsigned"),
     ("time", "unsigned"),
 )
+_FAR: Final = 2**63
+"""No partition gets so far by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,8 @@ class StoredBundle:
 
     @property
     def is_readable(self) -> bool:
-        """Whether consumers are given it, see `kernel.fields`."""
-        return 1 <= self.first <= self.last <= NUMBER_MAX and bool(self.data)
+        """Whether consumers are given it."""
+        return kernel.agrees(self.data, 0, len(self.data), self.first, self.last)
 
 
 _IS_READABLE: Final = attrgetter("is_readable")
@@ -200,10 +202,16 @@ def last_bundle(engine: Engine, space_id: int, partition: int) -> StoredBundle |
 
 
 def last_number(engine: Engine, space_id: int, partition: int) -> int:
-    """The last number of a partition that is taken; 0: none."""
-    wanted = Select.of(engine.schema, space_id, [partition], iterator="REQ", limit=1)
-    newest = next(map(_stored, select(engine, wanted)), None)
-    return max(newest.first, newest.last) if newest else 0
+    """The last number of a partition that is taken; 0: none. Of a tuple that consumers are not
+    given it is the one that it stands under, if that leaves room for others."""
+    taken = 0
+    wanted = Select.of(engine.schema, space_id, [partition], iterator="REQ")
+    for each in map(_stored, select(engine, wanted)):
+        if each.is_readable:
+            return max(taken, each.last)
+        if each.first < _FAR:
+            taken = max(taken, each.first)
+    return taken
 
 
 def oldest_bundle(engine: Engine, space_id: int, partition: int) -> StoredBundle | None:

@@ -61,6 +61,7 @@ from logweir.replication.topic.requests import (
     ReloadError,
 )
 from logweir.replication.topic.spaces import (
+    TOPIC_SPACE,
     TopicDef,
     bundles_from,
     create_topic,
@@ -75,6 +76,7 @@ from logweir.store import Log
 from logweir.store.commit.append import append_job, append_tuples
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import QUICK_BYTES
+from logweir.store.schema.schema import Schema
 from logweir.wal.vclock import VClock
 
 UPKEEP_SECONDS: Final = 1.0
@@ -127,9 +129,9 @@ class StoredTopics:
         began = time.perf_counter()
         self._topics: Mapping[str, TopicDef] = topics_of(log)
         self._opening_ms = int((time.perf_counter() - began) * 1000)
-        self._schema = log.schema
+        self._defined: tuple[Schema, int] | None = None  # what the topics were made from
         self._tails: dict[PartitionKey, _Tail] = {}
-        self._entries: dict[int, int] = {}
+        self._changes: dict[int, int] = {}  # of spaces of partitions in use, when looked at
         self._counts: dict[str, list[int]] = {}  # see `figures`
         self._generation = 0
         self._reads = ReadAhead(log)
@@ -327,17 +329,17 @@ class StoredTopics:
         if tail is not None and tail.generation == self._generation:
             return tail
         space_id = self._topics[topic].space_id
+        # Before the view, which may show more; what is known already others were looked up by.
+        self._changes.setdefault(space_id, self._log.inner.changes_of(space_id))
         with self._log.read_view() as view:
-            self._entries[space_id] = view.count(space_id)
             newest = last_bundle(view.engine, space_id, partition)
             oldest = oldest_bundle(view.engine, space_id, partition)
             if tail is None:
                 tail = self._tails[topic, partition] = _Tail(0, 0, 0, 0)
-                tail.last = newest.last if newest else 0
-            elif newest is not None and newest.last > tail.last:
+            else:
                 for bundle in bundles_from(view.engine, space_id, partition, tail.last + 1):
                     tail.written_bytes += framed_bytes(len(bundle.data))
-                tail.last = newest.last
+            tail.last = newest.last if newest else 0
         tail.first = oldest.first if oldest else 0
         tail.generation = self._generation
         return tail
@@ -521,21 +523,32 @@ class StoredTopics:
         self, key: PartitionKey, appends: Sequence[Append], outcomes: Sequence[Outcome]
     ) -> bool:
         """Whether any of these bundles are new ones of a topic."""
-        stored = [each for each in outcomes if each.size_bytes]
-        if stored:
-            counts = self._counts.setdefault(key[0], [0, 0, 0])
-            counts[0] += sum([each.size_bytes for each in stored])
-            both = zip(appends, outcomes, strict=True)
-            counts[1] += sum([append.head.count for append, made in both if made.size_bytes])
+        stored: list[Outcome] = []
+        size = messages = 0
+        for append, made in zip(appends, outcomes, strict=True):
+            if made.size_bytes:
+                stored.append(made)
+                size += made.size_bytes
+                messages += append.head.count
+        if not stored:
+            return False
+        counts = self._counts.setdefault(key[0], [0, 0, 0])
+        counts[0] += size
+        counts[1] += messages
         tail = self._tails.get(key)
-        if tail is not None:
-            news = [each for each in stored if each.first > tail.last]
-            if news:
-                self._news.setdefault(key, News(tail.last, [])).bundles.extend(news)
-                tail.first = tail.first or news[0].first
-                tail.last = news[-1].last
-                tail.written_bytes += sum([each.size_bytes for each in news])
-        return bool(stored)
+        if tail is not None and stored[-1].last > tail.last:
+            if stored[0].first <= tail.last:  # they were seen in the state, some of them
+                stored = [each for each in stored if each.last > tail.last]
+                size = sum([each.size_bytes for each in stored])
+            known = self._news.get(key)
+            if known is not None:
+                known.bundles.extend(stored)
+            elif stored[0].first == tail.last + 1:  # else others may have written between
+                self._news[key] = News(tail.last, stored)
+            tail.first = tail.first or stored[0].first
+            tail.last = stored[-1].last
+            tail.written_bytes += size
+        return True
 
     def _look_later(self) -> None:
         self._look_timer = None
@@ -545,13 +558,17 @@ class StoredTopics:
     def _look_around(self) -> set[PartitionKey]:
         """Somebody else wrote: which partitions in use may have changed."""
         self._looked = self._loop.time()
-        before = self._topics
-        self._topics = topics_of(self._log)
+        schema, before = self._log.schema, self._topics
+        space = schema.get(TOPIC_SPACE)
+        defined = schema, 0 if space is None else self._log.inner.changes_of(space.id)
+        if defined != self._defined:
+            self._topics, self._defined = topics_of(self._log), defined
         changed = {name for name, topic in before.items() if self._topics.get(name) != topic}
-        with self._log.read_view() as view:
-            for name, topic in self._topics.items():
-                if self._entries.get(topic.space_id) not in (None, view.count(topic.space_id)):
-                    changed.add(name)
+        for name, topic in self._topics.items():
+            space_id, now = topic.space_id, self._log.inner.changes_of(topic.space_id)
+            if self._changes.get(space_id, now) != now:
+                self._changes[space_id] = now
+                changed.add(name)
         keys = {key for key in self._tails if key[0] in changed}
         if keys:
             self._generation += 1

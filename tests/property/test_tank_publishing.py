@@ -209,10 +209,11 @@ def test_head_of_a_stored_tuple_is_read_back(
     module: ModuleType, numbers: list[int], size: int
 ) -> None:
     """At all lengths of numbers and of the bundle; what is not whole is refused, and so are numbers
-    that no message can have, and a bundle of nothing."""
+    that no message can have, and a bundle that has other ones."""
     head = kernel.tuple_head(*numbers, size)
-    whole = head + bytes(size)
-    if not (size and 1 <= numbers[1] <= numbers[2] <= 2**64 - 2):
+    count = numbers[2] - numbers[1] + 1
+    whole = head + (b"\x00" + encode_varint(count % 2**32) + bytes(size))[:size]
+    if size < 6 or not 1 <= numbers[1] <= numbers[2] <= 2**64 - 2 or count >= 2**32:
         with pytest.raises(ValueError, match="no tuple"):
             module.stored(whole)
         return
@@ -230,13 +231,14 @@ def test_head_of_a_stored_tuple_is_read_back(
     st.integers(0, 3),
     st.integers(1, 90_000),
     st.integers(0, 9),
+    st.integers(0, 9),
 )
 def test_chunk_of_stored_tuples(
-    module: ModuleType, sizes: list[int], started: int, limit: int, border: int
+    module: ModuleType, sizes: list[int], started: int, limit: int, border: int, known: int
 ) -> None:
-    """Whole bundles behind their lengths, the first in any case, of one partition, within the
-    limit; one that has a field more is cut like the others."""
-    bundles = [bytes((number + 1,)) * size for number, size in enumerate(sizes)]
+    """Whole bundles behind their lengths, the first in any case, of one partition, up to the last
+    number that is known, within the limit; one that has a field more is cut like the others."""
+    bundles = [b"\x04" + bytes((number + 1,)) * (size - 1) for number, size in enumerate(sizes)]
     tuples = [
         kernel.tuple_head(3 if number < border else 4, 10 + number, 10 + number, 0, len(data))
         + data
@@ -246,7 +248,7 @@ def test_chunk_of_stored_tuples(
     expected, size, following, is_over = b"", started, 0, False
     for number, data in enumerate(bundles):
         framed = encode_varint(len(data)) + data
-        if number >= border:
+        if number >= min(border, known):
             is_over = True
             break
         if size and size + len(framed) > limit:
@@ -255,5 +257,5 @@ def test_chunk_of_stored_tuples(
         expected += framed
         size += len(framed)
     out: list[bytes] = []
-    assert module.chunk(tuples, 3, started, limit, out) == (size, following, is_over, 0)
+    assert module.chunk(tuples, 3, 9 + known, started, limit, out) == (size, following, is_over, 0)
     assert b"".join(out) == expected
