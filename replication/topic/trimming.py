@@ -3,7 +3,6 @@
 Bundles go as a whole, oldest first, while a limit is passed; the newest one always stays. The age
 of a bundle is that of its first message, by the producer's clock.
 
-
 Compaction keeps, of each key, the message with the highest number, and every message without a key;
 one with a key and no content is kept like any other. A partition is compacted when the share of its
 bytes that came since the last time reaches `log.cleaner.min.cleanable.ratio`. Numbers never change:
@@ -16,8 +15,9 @@ Source: the keys and meanings are those of Tank 4.0.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import GROUP_BYTES
@@ -25,99 +25,125 @@ from logweir.replication.topic.bundle import (
     Message,
     decode_bundle,
     encode_bundle,
-    encode_varint,
     make_sparse,
     read_head,
 )
 from logweir.replication.topic.config import TopicConfig
+from logweir.replication.topic.publishing import framed_bytes
 from logweir.replication.topic.spaces import StoredBundle, TopicDef, bundles_from
 from logweir.store import Log
 from logweir.store.engine.request import Request
+from logweir.store.view import ReadView
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 
 _STEP_BUNDLES = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A bundle without its bytes."""
+@dataclass(slots=True)
+class _Partition:
+    """What a partition holds, up to the bundle that begins with `newest`. `segments`: where those
+    begin that a broker would have made, the oldest first; `segment_bytes`: of the last one."""
 
-    first: int
-    size_bytes: int
-    messages: int
-    time_ms: int
+    newest: int = 0
+    bundles: int = 0
+    size_bytes: int = 0
+    messages: int = 0
+    segments: deque[int] = field(default_factory=deque)
+    segment_bytes: int = 0
+
+    def add(self, each: StoredBundle, config: TopicConfig) -> None:
+        """The next bundle. A broker begins a new file when one comes and the file has more than
+        the limit already."""
+        size = len(each.data)
+        if config.segments and (not self.segments or self.segment_bytes > config.segment_bytes):
+            self.segments.append(each.first)
+            self.segment_bytes = 0
+        self.segment_bytes += framed_bytes(size)
+        self.newest = each.first
+        self.bundles += 1
+        self.size_bytes += size
+        self.messages += _count(each)
+
+    def remove(self, each: StoredBundle) -> None:
+        """The oldest bundle."""
+        while len(self.segments) > 1 and self.segments[1] <= each.first:
+            self.segments.popleft()
+        self.bundles -= 1
+        self.size_bytes -= len(each.data)
+        self.messages -= _count(each)
+
+    def is_over(self, each: StoredBundle, config: TopicConfig, now_ms: int) -> bool:
+        """Whether the oldest bundle is to go: the partition is over a limit, and has others."""
+        most = config.segments
+        full = len(self.segments) - 1
+        return each.first < self.newest and bool(
+            0 < config.retention_bytes < self.size_bytes
+            or 0 < config.retention_messages < self.messages
+            or (
+                config.retention_seconds and each.time_ms < now_ms - config.retention_seconds * 1000
+            )
+            or (0 < most < full and each.first < self.segments[full - most])
+        )
 
 
-def _known(log: Log, topic: TopicDef, partition: int) -> list[_Known]:
-    with log.read_view() as view:
-        return [
-            _Known(each.first, len(each.data), _count(each), each.time_ms)
-            for each in bundles_from(view.engine, topic.space_id, partition, 0)
-        ]
+class Held:
+    """What the partitions of a topic hold. It is read on, not anew, as long as there are as many
+    tuples as it knows of."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[int, _Partition] = {}
+
+    def read(self, view: ReadView, topic: TopicDef) -> None:
+        """Read what is new."""
+        self._read_on(view, topic)
+        if sum(one.bundles for one in self.partitions.values()) != view.count(topic.space_id):
+            self.partitions.clear()
+            self._read_on(view, topic)
+
+    def _read_on(self, view: ReadView, topic: TopicDef) -> None:
+        for partition in range(topic.partitions):
+            held = self.partitions.setdefault(partition, _Partition())
+            for each in bundles_from(view.engine, topic.space_id, partition, held.newest + 1):
+                held.add(each, topic.config)
 
 
 def _count(stored: StoredBundle) -> int:
     """How many messages a bundle says it has; none of one that no client can read."""
-    try:
-        return read_head(stored.data).count if stored.is_readable else 0
-    except (DecodeError, LimitExceeded):
-        return 0
+    return read_head(stored.data).count if stored.is_readable else 0
 
 
-def _to_go(config: TopicConfig, found: list[_Known], now_ms: int) -> list[int]:
-    """First numbers of the oldest bundles that are over a limit."""
-    size = sum(each.size_bytes for each in found)
-    count = sum(each.messages for each in found)
-    oldest_ms = now_ms - config.retention_seconds * 1000
-    segments = _before_segments_kept(config, found)
-    out = []
-    for index, each in enumerate(found[:-1]):
-        over = (
-            0 < config.retention_bytes < size
-            or 0 < config.retention_messages < count
-            or (config.retention_seconds and each.time_ms < oldest_ms)
-            or index < segments
-        )
-        if not over:
-            break
-        out.append(each.first)
-        size -= each.size_bytes
-        count -= each.messages
-    return out
-
-
-def _before_segments_kept(config: TopicConfig, found: list[_Known]) -> int:
-    """How many bundles stand before the full segments that may be kept.
-
-    A broker begins a new file when a bundle comes and the file has more than the limit already.
-    """
-    begins = []
-    size = config.segment_bytes + 1
-    for index, each in enumerate(found):
-        if size > config.segment_bytes:
-            begins.append(index)
-            size = 0
-        size += each.size_bytes + len(encode_varint(each.size_bytes))
-    full = len(begins) - 1
-    return begins[full - config.segments] if 0 < config.segments < full else 0
-
-
-def retain(log: Log, topic: TopicDef, partition: int, now_ms: int) -> int:
-    """Remove what is over the limits of a topic. Returns how many bundles went."""
+def retain(log: Log, topic: TopicDef, now_ms: int, held: Held | None = None) -> int:
+    """Remove what is over the limits of a topic. Returns how many bundles went. `held`: what was
+    read of it before, with the same configuration."""
     if topic.config.compact:
         return 0
-    gone = _to_go(topic.config, _known(log, topic, partition), now_ms)
-    for start in range(0, len(gone), _STEP_BUNDLES):
-        with log.transaction() as tx:
-            for first in gone[start : start + _STEP_BUNDLES]:
-                tx.delete(topic.name, (partition, first))
+    held = Held() if held is None else held
+    gone: list[StoredBundle] = []
+    with log.read_view() as view:
+        held.read(view, topic)
+        for partition, one in held.partitions.items():
+            for each in bundles_from(view.engine, topic.space_id, partition, 0):
+                if not one.is_over(each, topic.config, now_ms):
+                    break
+                one.remove(each)
+                gone.append(replace(each, data=b""))
+    try:
+        for start in range(0, len(gone), _STEP_BUNDLES):
+            with log.transaction() as tx:
+                for each in gone[start : start + _STEP_BUNDLES]:
+                    tx.delete(topic.name, (each.partition, each.first))
+    except BaseException:
+        held.partitions.clear()  # what is still there was counted as gone
+        raise
     return len(gone)
 
 
 def partition_bytes(log: Log, topic: TopicDef, partition: int) -> int:
     """Bytes of all bundles of a partition."""
-    return sum(each.size_bytes for each in _known(log, topic, partition))
+    with log.read_view() as view:
+        found = bundles_from(view.engine, topic.space_id, partition, 0)
+        return sum(len(each.data) for each in found)
 
 
 def compact(log: Log, topic: TopicDef, partition: int) -> int:

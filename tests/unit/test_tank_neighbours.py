@@ -254,9 +254,9 @@ def test_retention_by_arrival_keeps_what_a_producer_dates_back(log: logweir.Log)
     run(test)
     now_ms = int(log.inner.now() * 1000)
     topics = topics_of(log)
-    gone = {name: retain(log, topics[name], 0, now_ms) for name in ("by", "sent", "not")}
+    gone = {name: retain(log, topics[name], now_ms) for name in ("by", "sent", "not")}
     assert gone == {"by": 0, "sent": 0, "not": 3}  # the newest bundle always stays
     later_ms = now_ms + 2 * 3600 * 1000
-    assert [retain(log, topics[name], 0, later_ms) for name in ("by", "sent")] == [3, 1]
+    assert [retain(log, topics[name], later_ms) for name in ("by", "sent")] == [3, 1]
     with pytest.raises(ConfigError, match="message or arrival"):
         set_config(log, "by", "logweir.retention.time = never")

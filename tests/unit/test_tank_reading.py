@@ -303,9 +303,9 @@ def test_limits_are_kept_around_what_is_no_bundle(log: logweir.Log) -> None:
     assert len(log.select("t", [0])) == 5
     log.insert("t", (0, 6, 6, 1000, ordinary(b"x")))
     old = replace(topic, config=parse_config("retention.messages.count=1"))
-    assert retain(log, old, 0, now_ms=2000) > 0
+    assert retain(log, old, now_ms=2000) > 0
     old = replace(topic, config=parse_config("log.retention.secs=1"))
-    retain(log, old, 0, now_ms=9000)
+    retain(log, old, now_ms=9000)
     assert [row[1] for row in log.select("t", [0])] == [6]
 
 

@@ -421,7 +421,7 @@ def test_limits_remove_the_oldest_bundles(log: logweir.Log, config: str, left: l
         data = encode_bundle([Message(0, number * 1000, None, bytes(100))], compress=False)
         log.insert("t", (0, number, number, number * 1000, data))
     now_ms = 105_000 if "=100" in config else 1_000_000
-    gone = retain(log, topics_of(log)["t"], 0, now_ms)
+    gone = retain(log, topics_of(log)["t"], now_ms)
     assert numbers(log, "t") == left
     assert gone == 10 - len(left)
 
