@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
@@ -43,6 +44,7 @@ class Line:
         self.open_views = 0
         self._sparing = SparingLog(get_logger("logweir.replication"))
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._committer = log.inner.committer
         self._finished: deque[tuple[Job, Callable[[Job], None]]] = deque()
         self._scheduled = False
@@ -52,8 +54,17 @@ class Line:
         self._aside_until = 0.0
         self._slow = 0  # how slow the last groups were
 
-    def submit(self, job: Job, done: Callable[[Job], None]) -> None:
-        """Put a change in line; `done` is called in the loop's thread once it is durable."""
+    def submit(
+        self,
+        job: Job,
+        done: Callable[[Job], None],
+        made: Callable[[Job], None] | None = None,
+    ) -> None:
+        """Put a change in line; `done` is called in the loop's thread once it is durable. `made` is
+        called there if the log's thread has made it (`is_aside`) and goes on to write it; that may
+        be as late as `done`, or later."""
+        if made is not None:
+            job.made = partial(self._made, made)
         self._fresh.append((job, done))
         if len(self._fresh) == 1:
             self._loop.call_soon(self._put_in_line)
@@ -154,6 +165,15 @@ class Line:
             done(job)
 
         return timed
+
+    def _made(self, made: Callable[[Job], None], job: Job) -> None:
+        if self.is_aside():
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                self._loop.call_soon_threadsafe(made, job)
+
+    def is_aside(self) -> bool:
+        """Whether who asks is not the loop's thread, which goes on while this one writes."""
+        return threading.get_ident() != self._thread
 
     def _finisher(self, done: Callable[[Job], None]) -> Callable[[Job], None]:
         def finished(job: Job) -> None:

@@ -319,6 +319,9 @@ class Committer(Fails):
                 self._apply(group, job, None if job is jobs[0] else group.mark())
             if group.undo.is_early:
                 self._hold(group, jobs)
+            for job in jobs:
+                if job.made is not None and job.error is None:
+                    job.made(job)
             self.ahead.commit(group)
         finally:
             if group is not None:

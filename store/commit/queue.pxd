@@ -3,7 +3,7 @@ cimport cython
 
 @cython.freelist(8)
 cdef class Job:
-    cdef public object apply, result, error, finished, waiter
+    cdef public object apply, result, error, finished, made, waiter
     cdef public Py_ssize_t size, quick_bytes
     cdef public bint done
 

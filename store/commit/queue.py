@@ -36,7 +36,9 @@ class Job:
     `apply`: makes the change in the group it is given and returns the result; it may be called
     again on another group if the first was given up. `size`: about how many bytes of log it makes;
     `quick_bytes`: so many of the like of them may be made at a time by an event loop itself.
-    `finished` is called, in the leader's thread, after the change is durable or refused.
+    `finished` is called, in the leader's thread, after the change is durable or refused; `made`,
+    there too, when its group is made and was not written yet: it is not given up for another one
+    then, and `result` stays. Neither may raise anything.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Job:
         self.result: Any = None
         self.error: BaseException | None = None
         self.finished = finished
+        self.made: Callable[[Job], None] | None = None
         self.done = False
         self.waiter: threading.Event | None = None
         self.quick_bytes = quick_bytes

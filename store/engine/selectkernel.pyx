@@ -337,8 +337,11 @@ cdef class Selector:
         cdef Memtable table
         cdef Py_ssize_t i
         cdef void* moved
-        if stack.early:
-            self.space.undo.is_early = True
+        if self.space.undo is not None:
+            if stack.early:
+                self.space.undo.is_early = True
+            if (<Memtable>stack.tables[0]).count:
+                self.space.undo.is_own = True
         if self.walk_room < stack.depth:
             moved = PyMem_Realloc(self.walks, stack.depth * sizeof(Walk))
             if moved == NULL:

@@ -32,7 +32,9 @@ result          holds
 STATUS          0 done; 1 refused; 3 undone: another statement of its transaction was refused;
                 4 unmet: what is expected is not so. That is told with the old tuple; then, as
                 after a refusal, nothing of its transaction is done
-CODE, A, B      of one that was refused why: see `store.engine.refusal`; of a computed one the computer's
+CODE, A, B      of one that was refused why: see `store.engine.refusal`; of a computed one the computer's;
+                of a SELECT CODE is 1 if it saw nothing that the open layer changes, so that its
+                answer is the same whatever becomes of that
 OLD, …_END      where in the answers' bytes the old tuple stands; both 0: none, or computed upon
 NEW, …_END      the new one likewise; of SELECT an array of all tuples
 BODY, …_END     what is to be logged; both 0: nothing
@@ -217,11 +219,14 @@ cdef class Executor:
             elif column[KIND] == UPSERT:
                 how = self.upsert(space, column, result)
             elif column[KIND] == SELECT:
+                if space.undo is not None:
+                    space.undo.is_own = False
                 how = self.selector.one(
                     space, column[INDEX], column[BASE], column[FIELD], column[VALUE],
                     self.data + column[FIRST], column[FIRST_END] - column[FIRST], &result[NEW])
                 if how == REFUSED:
                     self.why = self.selector.why
+                result[CODE] = space.undo is not None and not space.undo.is_own
         if how == UNMET:
             result[STATUS] = how
         elif how != DONE:

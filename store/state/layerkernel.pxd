@@ -20,6 +20,7 @@ cdef class Undo:
     cdef list tables
     cdef void* last  # of the tables, the one noted last
     cdef public bint is_early  # something was seen that is not durable yet
+    cdef bint is_own  # something was seen that this transaction changed, since that was unset
     cdef int note(self, Memtable table) except -1
     cdef int put(
         self, Memtable table, Source key, Py_ssize_t size, Source value, Py_ssize_t length,

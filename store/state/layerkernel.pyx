@@ -221,8 +221,11 @@ cdef class Space:
             found.state = (<Memtable>stack.tables[i]).find(
                 key, size, &found.value, <size_t*>&found.size)
             if found.state != ABSENT:
-                if 0 < i <= stack.early:
-                    self.undo.is_early = True
+                if i <= stack.early and self.undo is not None:
+                    if i:
+                        self.undo.is_early = True
+                    else:
+                        self.undo.is_own = True
                 return DONE
         return (<Base>stack.base).find(key, size, found, self.kept)
 

@@ -472,10 +472,10 @@ def test_fault_of_the_program_in_a_change_ends_one_connection(
     """It is told in the log with its traceback; others are served, and nothing was changed."""
     real = Run.answers
 
-    def faulty(run: Run, done: Any, version: int) -> bytes:
+    def faulty(run: Run, done: Any, version: int, which: int) -> bytes:
         if pack([13]) in run.data:
             raise ZeroDivisionError
-        return real(run, done, version)
+        return real(run, done, version, which)
 
     monkeypatch.setattr(Run, "answers", faulty)
     with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:

@@ -148,9 +148,7 @@ def test_many_tries_in_one_packet_are_few(folder: Path, caplog: pytest.LogCaptur
         assert len(told) <= LOG_BURST_LINES
 
 
-def test_health_is_told_to_a_slowed_address(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_health_is_told_to_a_slowed_address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody can log in nobody is slowed: behind a proxy, or on one machine, who watches the
     server has the address of those who fail, and would take it for dead."""
     monkeypatch.setattr("logweir.replication.logins.LOGIN_DELAY_SECONDS", 10.0)

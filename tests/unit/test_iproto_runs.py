@@ -114,6 +114,26 @@ def test_answers_are_those_of_the_codec(refused: list[int]) -> None:
     assert run.answers(executed(run, tuples, refused), VERSION) == b"".join(expected)
 
 
+@pytest.mark.parametrize("module", [kernel, PLAIN_IPROTO], ids=["compiled", "plain"])
+def test_answers_are_divided_by_what_is_free(module: Any) -> None:
+    """SELECTs that are done with code 1, and all others, also where a change has that code."""
+    kinds, codes = (1, 1, 3, 1), (1, 0, 1, 1)
+    columns, results, syncs = array("Q"), array("Q"), array("Q", range(4))
+    for kind, code in zip(kinds, codes, strict=True):
+        columns.extend((kind, *[0] * (module.WIDTH - 1)))
+        results.extend((0, code, *[0] * (module.RESULTS - 2)))
+
+    def said(first: int, last: int, which: int) -> bytes:
+        out = bytearray(4 * module.ANSWER_BYTES)
+        size = module.answers(columns, syncs, results, b"", first, last, VERSION, out, which)
+        return bytes(out[:size])
+
+    each = [said(number, number + 1, 0) for number in range(4)]
+    assert said(0, 4, 0) == b"".join(each)
+    assert said(0, 4, module.FREE) == each[0] + each[3]
+    assert said(0, 4, module.BOUND) == each[1] + each[2]
+
+
 def test_parts_of_a_run() -> None:
     """Those behind one, those of other spaces, and errors for the rest."""
     stream = b"".join(store(sync, sync, space=512 + sync % 2) for sync in range(1, 6))

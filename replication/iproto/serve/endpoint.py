@@ -9,7 +9,8 @@ not finished runs inside the job, so that a client which sends both at once read
 and what comes after that job waits for it; any other runs at once, on a view of what is durable.
 One that is more than a piece (`store.engine.select.pieces`) is answered piece by piece, on such a
 view, in several turns, and what comes after it waits. An answer to a change is sent when it is
-durable.
+durable, and so is that of a SELECT inside its job that saw any of it. The others are *free*: where
+the log's thread makes the job they are sent while it writes.
 
 Order of the checks of one request, as in Tarantool 2.6.0: space (36), read-only (7), access (42),
 then what the store says.
@@ -20,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -37,9 +38,9 @@ from logweir.replication.iproto.serve.instance import FollowerStatus, Instance
 from logweir.replication.iproto.serve.statements import (
     NO_TUPLE,
     SYSTEM_END,
-    Outcome,
     Reading,
     execute_all,
+    refuse_all,
     select_body,
 )
 from logweir.replication.iproto.serve.streams import Streams
@@ -51,7 +52,6 @@ from logweir.replication.iproto.wire.codec import (
     EMPTY_BODY,
     RequestType,
     data_body,
-    encode_error,
 )
 from logweir.replication.iproto.wire.requests import DML_TYPES, ERROR_VALUES, Request, id_body
 from logweir.replication.iproto.wire.runs import MAY_GROW, Run
@@ -74,6 +74,7 @@ from logweir.wal.xrow import RowType
 _log = get_logger("logweir.replication.iproto")
 _TOLD_LETTERS: Final = 100  # of what an order is about
 
+_Told = Callable[[Job], None]
 _BY_INDEX: Final = (RowType.SELECT, RowType.UPDATE, RowType.DELETE)
 _USES: Final = {kernel.USED_TO_READ: Privilege.READ, kernel.USED_TO_WRITE: Privilege.WRITE}
 
@@ -90,16 +91,19 @@ class IprotoService(Service):
 
 @dataclass(slots=True)
 class _Batch:
-    """Requests that are executed in one job. `has_single`: not all are of runs; `goes_first`: what
-    comes after waits for its end; `is_definition`: it changes a definition, and by that maybe every
-    tuple of a space."""
+    """Requests that are executed in one job. `has_single`: not all are of runs; `may_read`: some
+    of runs may be SELECTs; `goes_first`: what comes after waits for its end; `is_definition`: it
+    changes a definition, and by that maybe every tuple of a space; `is_told`: the answers that are
+    free were sent, or never will be."""
 
     events: list[Request | Run] = field(default_factory=list)
     in_streams: list[Request] = field(default_factory=list)
     has_single: bool = False
+    may_read: bool = False
     size_bytes: int = 0
     goes_first: bool = False
     is_definition: bool = False
+    is_told: bool = False
 
     def add(self, event: Request | Run, *, goes_first: bool) -> None:
         """One more."""
@@ -108,6 +112,8 @@ class _Batch:
             self.has_single = True
             if event.stream_id:
                 self.in_streams.append(event)
+        elif event.may_read:
+            self.may_read = True
         self.size_bytes += event.size_bytes
         self.goes_first = self.goes_first or goes_first
 
@@ -414,15 +420,20 @@ class Conversation:
             self._behind = batch
         access = self.shared.access(self.user_id) if batch.has_single else None
         apply = partial(
-            execute_all, events=batch.events, access=access, schema_version=self.instance.version_of
+            execute_all,
+            events=batch.events,
+            access=access,
+            schema_version=self.instance.version_of,
+            is_aside=self.shared.is_aside if batch.may_read else None,
         )
         quick_bytes = 0 if batch.is_definition else QUICK_BYTES
         job = Job(apply, batch.size_bytes, quick_bytes=quick_bytes)
-        self._put_in_line(job, partial(self._deliver, batch))
+        made = partial(self.link.attempt, self._tell_free, batch) if batch.may_read else None
+        self._put_in_line(job, partial(self._deliver, batch), made)
 
-    def _put_in_line(self, job: Job, done: Callable[[Job], None]) -> None:
+    def _put_in_line(self, job: Job, done: _Told, made: _Told | None = None) -> None:
         self._unfinished += 1
-        self.shared.submit(job, partial(self.link.attempt, done))
+        self.shared.submit(job, partial(self.link.attempt, done), made)
 
     def put_in_line(self, job: Job, done: Callable[[Job], None]) -> None:
         """Make a change; `done` is called when it is durable, or refused."""
@@ -442,13 +453,26 @@ class Conversation:
             self._settled = None
         self._unanswered.add(-size_bytes)
 
+    def _tell_free(self, batch: _Batch, job: Job) -> None:
+        """Answer the SELECTs of a batch that saw nothing of what is being written; once."""
+        if not batch.is_told and self.link.is_open:
+            batch.is_told = True
+            free = job.result.free
+            if free:
+                self._send(free[0] if len(free) == 1 else b"".join(free))
+
     def _deliver(self, batch: _Batch, job: Job) -> None:
         """Answer a batch that is durable, or whose changes were refused; what is left of it comes
         next."""
         outcome = job.result
-        if job.error is not None:
+        if job.error is None:
+            if batch.may_read:
+                self._tell_free(batch, job)
+        else:
+            told = outcome if batch.is_told else None
+            batch.is_told = True  # `_tell_free` may be called behind this
             version = self.instance.schema_version()
-            outcome = _refused(batch.events, as_request_error(job.error), version)
+            outcome = refuse_all(batch.events, as_request_error(job.error), version, told)
         left: Sequence[Request | Run] = outcome.left
         if left:
             self._postponed.extendleft(reversed(left))
@@ -457,7 +481,9 @@ class Conversation:
         self._settle(batch.size_bytes - sum([one.size_bytes for one in left]))
         if not self.link.is_open:
             return
-        self._send_answers(outcome.answers, outcome.count - outcome.refused, outcome.refused)
+        bound = outcome.bound
+        answers = bound[0] if len(bound) == 1 else b"".join(bound)
+        self._send_answers(answers, outcome.count - outcome.refused, outcome.refused)
         for event in batch.in_streams:
             if event not in left:
                 self._streams.answered(event)
@@ -553,23 +579,6 @@ class Conversation:
         self.session.put_error(request.sync, error)
         if request.stream_id:
             self._streams.answered(request)
-
-
-def _refused(events: Iterable[Request | Run], error: RequestError, schema_version: int) -> Outcome:
-    """The same error for all changes; reads are left."""
-    answers: list[bytes] = []
-    left: list[Request | Run] = []
-    for event in events:
-        if isinstance(event, Run):
-            errors, reads = event.refused(error, schema_version)
-            answers += errors
-            if reads.count:
-                left.append(reads)
-        elif event.type == RowType.SELECT:
-            left.append(event)
-        else:
-            answers.append(encode_error(event.sync, schema_version, error))
-    return Outcome(b"".join(answers), len(answers), len(answers), left)
 
 
 def _joins_batch(event: Request | Run) -> bool:

@@ -6,13 +6,14 @@ Each is a transaction of its own: one that fails is undone alone. Who checks wha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.limits import IPROTO_ANSWER_BYTES, TURN_ANSWER_BYTES
 from logweir.replication.iproto.serve.sysview import VIEWS, row_filter
+from logweir.replication.iproto.wire import kernel
 from logweir.replication.iproto.wire.codec import (
     data_body,
     data_parts,
@@ -25,6 +26,7 @@ from logweir.replication.service.access import (
     Access,
 )
 from logweir.store.commit.group import Group
+from logweir.store.engine.batches import Answers
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.paging import Walk, entry_at, entry_of
 from logweir.store.engine.request import Request as Change
@@ -42,14 +44,49 @@ Reading = Generator[None, None, list[bytes]]
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of requests: the bytes of the answers, to how many requests they are, how many of
-    these were refused, and the requests that were not executed: a SELECT that is long, by itself,
-    is one of these."""
+    """What came of requests: the answers, in parts of `size_bytes` together, to how many requests
+    they are, how many of these were refused, and the requests that were not executed: a SELECT that
+    is long, by itself, is one of these.
 
-    answers: bytes | bytearray
-    count: int
-    refused: int
-    left: Sequence[Request | Run]
+    `free`: of the answers those to SELECTs that saw nothing of what the group changes, which are
+    true whatever becomes of that; `bound`: the others; `pieces`: of the runs in which the former
+    are: the run, the number of a piece's first request, it, and what came of it.
+    """
+
+    bound: list[bytes | bytearray] = field(default_factory=list)
+    free: Sequence[bytes | bytearray] = ()
+    pieces: Sequence[tuple[Run, int, Run, Answers]] = ()
+    size_bytes: int = 0
+    count: int = 0
+    refused: int = 0
+    left: Sequence[Request | Run] = ()
+
+    def add(self, answers: bytes | bytearray, count: int, refused: int) -> None:
+        """`bound` answers to so many requests."""
+        self.bound.append(answers)
+        self.size_bytes += len(answers)
+        self.count += count
+        self.refused += refused
+
+    def add_free(self, run: Run, first: int, piece: Run, done: Answers, version: int) -> bool:
+        """The free answers of the piece of a run from request `first` on, which count with the
+        others. Returns whether there are any."""
+        free = piece.answers(done, version, kernel.FREE)
+        if not free:
+            return False
+        self.free = (*self.free, free)
+        self.size_bytes += len(free)
+        self.pieces = (*self.pieces, (run, first, piece, done))
+        return True
+
+    def numbers(self, run: Run) -> set[int]:
+        """The requests of a run whose answers are free."""
+        return {
+            first + number
+            for whole, first, piece, done in self.pieces
+            if whole is run
+            for number in piece.free(done)
+        }
 
 
 def execute_all(
@@ -57,41 +94,65 @@ def execute_all(
     events: Sequence[Request | Run],
     access: Access | None,
     schema_version: Callable[[Schema], int],
+    is_aside: Callable[[], bool] | None = None,
 ) -> Outcome:
     """Execute requests in a group, each a transaction; one that fails is undone alone. `access`: of
     who asks, None where all are of runs, whose rights are looked at before. Those after
     `limits.TURN_ANSWER_BYTES` of answers are left, and those from a SELECT on that is long, or is
-    no part of a run: the group is no place to divide it."""
-    parts: list[bytes | bytearray] = []
-    count = refused = size = 0
+    no part of a run: the group is no place to divide it. `is_aside`: see `Line.is_aside`; where it
+    is not so no answer is free, for it could not be sent any earlier than the others."""
+    made, has_free = Outcome(), is_aside is not None and is_aside()
     for at, event in enumerate(events):
-        if size > TURN_ANSWER_BYTES:
-            return Outcome(b"".join(parts), count, refused, events[at:])
+        if made.size_bytes > TURN_ANSWER_BYTES:
+            made.left = events[at:]
+            break
         if isinstance(event, Run):
-            done, failed, answers = _execute_run(group, event, schema_version)
-            count += done
-            refused += failed
-            parts.append(answers)
+            done = _execute_run(group, event, schema_version, made, has_free)
             if done < event.count:
-                left = [*_left(event, done), *events[at + 1 :]]
-                return Outcome(b"".join(parts), count, refused, left)
+                made.left = [*_left(event, done), *events[at + 1 :]]
+                break
         elif event.type == RowType.SELECT:
-            return Outcome(b"".join(parts), count, refused, events[at:])
+            made.left = events[at:]
+            break
         else:
             assert access is not None
             mark = group.mark()
-            count += 1
             try:
                 body = execute(group, event, access)
             except RequestError as error:
                 group.rollback(mark)
-                refused += 1
-                parts.append(encode_error(event.sync, schema_version(group.schema), error))
+                made.add(encode_error(event.sync, schema_version(group.schema), error), 1, 1)
             else:
                 group.divide()
-                parts.append(encode_answer(event.sync, schema_version(group.schema), body))
-        size += len(parts[-1])
-    return Outcome(parts[0] if len(parts) == 1 else b"".join(parts), count, refused, ())
+                made.add(encode_answer(event.sync, schema_version(group.schema), body), 1, 0)
+    return made
+
+
+def refuse_all(
+    events: Iterable[Request | Run],
+    error: RequestError,
+    schema_version: int,
+    told: Outcome | None,
+) -> Outcome:
+    """The same error for all changes; reads are left, but those of which `told` has given the free
+    answers."""
+    refused = Outcome()
+    left: list[Request | Run] = []
+    for event in events:
+        if isinstance(event, Run):
+            free = told.numbers(event) if told is not None else ()
+            errors, reads = event.refused(error, schema_version, free)
+            for answer in errors:
+                refused.add(answer, 1, 1)
+            refused.count += len(free)
+            if reads.count:
+                left.append(reads)
+        elif event.type == RowType.SELECT:
+            left.append(event)
+        else:
+            refused.add(encode_error(event.sync, schema_version, error), 1, 1)
+    refused.left = left
+    return refused
 
 
 def _left(run: Run, done: int) -> Sequence[Request | Run]:
@@ -101,28 +162,40 @@ def _left(run: Run, done: int) -> Sequence[Request | Run]:
 
 
 def _execute_run(
-    group: Group, run: Run, schema_version: Callable[[Schema], int]
-) -> tuple[int, int, bytes | bytearray]:
-    """How many requests of a run were executed, how many of these were refused, and the answers.
+    group: Group,
+    run: Run,
+    schema_version: Callable[[Schema], int],
+    made: Outcome,
+    has_free: bool,
+) -> int:
+    """How many requests of a run were executed; what came of them goes into `made`.
 
-    It stops at `limits.TURN_ANSWER_BYTES` of these, if they may be much larger than the
-    requests.
+    It stops at `limits.TURN_ANSWER_BYTES` of answers, if they may be much larger than the
+    requests. `has_free`: some answers may be free; in a group that changes definitions none is:
+    what is below it may be gone.
     """
     version = schema_version(group.schema)
-    count = refused = size = 0
-    parts: list[bytes | bytearray] = []
-    while count < run.count and (size <= TURN_ANSWER_BYTES or not run.may_grow):
-        rest = run.behind(count) if count else run
+    number, before = 0, made.size_bytes
+    while number < run.count and (
+        made.size_bytes - before <= TURN_ANSWER_BYTES or not run.may_grow
+    ):
+        rest = run.behind(number) if number else run
         done = group.execute_batch(
             rest.data, rest.columns, rest.space_ids, limit_bytes=TURN_ANSWER_BYTES
         )
-        if not done.count:
+        count = done.count
+        if not count:
             break
-        parts.append(rest.answers(done, version))
-        count += done.count
-        refused += len(done.refused)
-        size += len(parts[-1])
-    return count, refused, parts[0] if len(parts) == 1 else b"".join(parts)
+        which = 0
+        if (
+            has_free
+            and not group.changed_schema
+            and made.add_free(run, number, rest, done, version)
+        ):
+            which = kernel.BOUND
+        made.add(rest.answers(done, version, which), count, len(done.refused))
+        number += count
+    return number
 
 
 def execute(group: Group, request: Request, access: Access) -> bytes:

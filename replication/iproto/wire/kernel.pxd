@@ -6,6 +6,7 @@ cimport logweir.wal.kernel as rows
 ctypedef unsigned long long u64
 
 cdef Py_ssize_t _RUN_STOP, _RUN_SPACES, _RUN_USES, _RUN_HEAD, _SPACES, _WIDTH, _RESULTS
+cdef int _FREE
 cdef Py_ssize_t _ANSWER_BYTES, _ARRAY_AT, _HEAD, _LIMIT, _OFFSET, _ITERATOR
 cdef Py_ssize_t _TYPE, _SYNC, _VERSION, _SPACE, _INDEX, _BASE, _KEY, _TUPLE, _OPS, _FIELDS
 cdef bytes _places
@@ -41,10 +42,10 @@ cpdef Py_ssize_t take_run(
 
 @cython.locals(raw="const unsigned char*", to="unsigned char*", at=Py_ssize_t, room=Py_ssize_t,
                row=Py_ssize_t, kind=u64, place=Py_ssize_t, start=u64, stop=u64,
-               head=Py_ssize_t)
+               head=Py_ssize_t, is_free=bint)
 cpdef Py_ssize_t answers(
     const u64[::1] columns, const u64[::1] syncs, const u64[::1] results, bytes source,
-    Py_ssize_t first, Py_ssize_t last, u64 version, bytearray out) except? -2
+    Py_ssize_t first, Py_ssize_t last, u64 version, bytearray out, int which=*) except? -2
 
 cdef Py_ssize_t put_answer(
     unsigned char* out, Py_ssize_t at, Py_ssize_t head, u64 sync, u64 version,

@@ -40,6 +40,8 @@ USED_TO_WRITE = 2
 
 WIDTH = 13  # store.statementkernel.COLUMNS
 RESULTS = 10  # store.statementkernel.RESULTS
+FREE = 1
+BOUND = 2
 
 ANSWER_BYTES = 35  # of an answer before its tuple: 5 length, 23 header, 7 start of the body
 
@@ -55,6 +57,7 @@ _RUN_USES = RUN_USES
 _RUN_HEAD = RUN_HEAD
 _WIDTH = WIDTH
 _RESULTS = RESULTS
+_FREE = FREE
 _ANSWER_BYTES = ANSWER_BYTES
 _SYSTEM_END = 512
 _SELECT = 1
@@ -298,12 +301,14 @@ def answers(
     last: int,
     version: int,
     out: bytearray,
+    which: int = 0,
 ) -> int:
     """Write the answers to requests that are done, `first` … `last` - 1 of a run. Returns how many
     bytes they take, also where they take more than there is room for, and nothing is whole then.
 
     `columns`: as `take_run` made them; `results`, `source`: as they were executed: see
-    `store.engine.statementkernel`.
+    `store.engine.statementkernel`. `which`: 0 all; `FREE`: of the SELECTs that saw nothing of the
+    changes; `BOUND`: of all others.
     """
     raw = source
     to = out
@@ -315,6 +320,9 @@ def answers(
         return 0
     for row in range(first, last):
         kind = columns[row * _WIDTH]
+        is_free = kind == _SELECT and results[row * _RESULTS + 1] == 1
+        if which and is_free != (which == _FREE):
+            continue
         place = row * _RESULTS + (4 if kind == 5 else 6)
         start = results[place]
         stop = results[place + 1]

@@ -24,6 +24,8 @@ __all__ = ["MAY_GROW", "Run", "SelectReader", "take_run"]
 
 _RUN_MAX: Final = 65_536
 _ZERO: Final = array("Q", (0,))
+_WRITES: Final = (kernel.USED_TO_WRITE,)  # in a single space
+_FREE: Final = array("Q", (0, 1))  # status and code of a SELECT that saw nothing of the changes
 MAY_GROW: Final = frozenset((RowType.SELECT, RowType.UPDATE, RowType.DELETE))
 """Types whose answers may take much more than the requests."""
 
@@ -55,6 +57,11 @@ class Run:
     def may_grow(self) -> bool:
         """Whether answers may take much more than their requests."""
         return not MAY_GROW.isdisjoint(self.columns[:: kernel.WIDTH])
+
+    @property
+    def may_read(self) -> bool:
+        """Whether there may be SELECTs among them."""
+        return self.uses != _WRITES
 
     @property
     def is_read_only(self) -> bool:
@@ -90,15 +97,15 @@ class Run:
         is_read = kind == RowType.SELECT
         return self.space_ids[place], kernel.USED_TO_READ if is_read else kernel.USED_TO_WRITE
 
-    def without(self, uses: Collection[tuple[int, int]]) -> Run:
-        """The requests whose spaces are not used so."""
+    def without(self, uses: Collection[tuple[int, int]], but: Collection[int] = ()) -> Run:
+        """The requests whose spaces are not used so, but some."""
         columns, syncs = array("Q"), array("Q")
         left = tuple(
             use & ~sum(one for space, one in uses if space == space_id)
             for space_id, use in zip(self.space_ids, self.uses, strict=True)
         )
         for number, sync in enumerate(self.syncs):
-            if self._use(number) not in uses:
+            if self._use(number) not in uses and number not in but:
                 syncs.append(sync)
                 columns += self.columns[number * kernel.WIDTH : (number + 1) * kernel.WIDTH]
         return replace(self, columns=columns, syncs=syncs, uses=left, at=-1)
@@ -114,37 +121,51 @@ class Run:
                 found.append(encode_error(sync, schema_version, error))
         return found
 
-    def refused(self, error: RequestError, schema_version: int) -> tuple[list[bytes], Run]:
-        """The same answer to all changes; and the reads, none of which has an answer then."""
+    def refused(
+        self, error: RequestError, schema_version: int, told: Collection[int]
+    ) -> tuple[list[bytes], Run]:
+        """The same answer to all changes; and the reads but those that are `told`, none of which
+        has an answer then."""
         changes = {(space_id, kernel.USED_TO_WRITE): error for space_id in self.space_ids}
-        return self.errors(changes, schema_version), self.without(changes)
+        return self.errors(changes, schema_version), self.without(changes, told)
 
-    def answers(self, done: Answers, schema_version: int) -> bytes | bytearray:
-        """The answers to what was executed, as `codec.encode_answer` and `encode_error` make
-        them."""
+    def free(self, done: Answers) -> list[int]:
+        """Of what was executed the SELECTs that saw nothing of the changes beside them."""
+        columns, results = self.columns, done.results
+        return [
+            number
+            for number in range(done.count)
+            if columns[number * kernel.WIDTH] == RowType.SELECT
+            and results[number * kernel.RESULTS : number * kernel.RESULTS + 2] == _FREE
+        ]
+
+    def answers(self, done: Answers, schema_version: int, which: int = 0) -> bytes | bytearray:
+        """The answers to what was executed, as `codec.encode_answer` and `encode_error` make them.
+        `which`: 0 all; `kernel.FREE`: those to what is `free`; `kernel.BOUND`: the others."""
         first, count = 0, done.count
+        version = schema_version & 0xFFFFFFFF
         if not done.refused:
-            return self._answers(done, 0, count, schema_version & 0xFFFFFFFF)
+            return self._answers(done, 0, count, version, which)
         parts: list[bytes | bytearray] = []
         for number in (*done.refused, count):
             if number > first:
-                parts.append(self._answers(done, first, number, schema_version & 0xFFFFFFFF))
-            if number < count:
+                parts.append(self._answers(done, first, number, version, which))
+            if number < count and which != kernel.FREE:
                 error = done.error(number)
                 parts.append(encode_error(self.syncs[number], schema_version, error))
             first = number + 1
         return b"".join(parts)
 
-    def _answers(self, done: Answers, first: int, last: int, version: int) -> bytearray:
+    def _answers(self, done: Answers, first: int, last: int, version: int, which: int) -> bytearray:
         """Of those that are not refused, at least one."""
         given = (self.columns, self.syncs, done.results, done.out, first, last, version)
         count = last - first
         room = count * kernel.ANSWER_BYTES + len(done.out) * count // done.count
         out = bytearray(room)
-        size: int = kernel.answers(*given, out)
+        size: int = kernel.answers(*given, out, which)
         if size > len(out):
             out = bytearray(size)
-            kernel.answers(*given, out)
+            kernel.answers(*given, out, which)
         del out[size:]
         return out
 
