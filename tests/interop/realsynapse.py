@@ -60,8 +60,8 @@ def python_of(version: str) -> Path:
 
 
 def _install(python: Path, *wanted: str | Path) -> bool:
-    """Whether pip could install that."""
-    command = [python, "-m", "pip", "install", "-q", *wanted]
+    """Whether pip could install that. What is imported is compiled then, and no more."""
+    command = [python, "-m", "pip", "install", "-q", "--no-compile", *wanted]
     return not subprocess.run(command, capture_output=True, timeout=900).returncode
 
 
