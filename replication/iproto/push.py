@@ -22,7 +22,7 @@ import asyncio
 import contextlib
 import uuid
 from array import array
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,6 +47,7 @@ from logweir.replication.logs import get_logger
 from logweir.replication.service.access import Privilege
 from logweir.replication.service.shared import as_request_error
 from logweir.replication.stream.hub import Reader
+from logweir.replication.turns import finish
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.store.engine.request import Request as Change
@@ -276,34 +277,50 @@ async def _first(*waits: Coroutine[Any, Any, object]) -> None:
 
 async def _send_log(conversation: Conversation, after: VClock, upto: VClock, sync: int) -> None:
     """The rows of the log between two positions, but for those that were rolled back there."""
-    log, link = conversation.shared.log, conversation.link
+    start = after.with_lsn(0, conversation.shared.log.vclock.lsn(0))
+    async with contextlib.AsyncExitStack() as stack:
+        readers = []
+        for _ in range(2):
+            reader = conversation.shared.hub.reader(start, step_bytes=_STEP_BYTES)
+            await reader.skip_in_background()  # which closes it, if it does not come to its end
+            stack.callback(reader.close)
+            readers.append(reader)
+        await finish(_last_rows(conversation, *readers, after, upto, sync), conversation.link)
+
+
+def _last_rows(
+    conversation: Conversation,
+    reader: Reader,
+    ahead: Reader,
+    after: VClock,
+    upto: VClock,
+    sync: int,
+) -> Generator[None, None, None]:
+    """Send what `reader` reads, of the log up to `upto`; stops after each block. `ahead` is where
+    `reader` is, and looks for what undoes rows: no further than rows wait for that, so that a
+    replica gets something all the time, which may give up a master that says nothing."""
+    undone = _Undone(conversation.shared.log.schema)
     limits = {i: upto.lsn(i) for i in range(VCLOCK_COMPONENTS)}
-    start = after.with_lsn(0, log.vclock.lsn(0))
-    undone = _Undone(log.schema)
-    async for columns in _blocks(conversation, start, upto):
-        undone.learn(columns)
-        await asyncio.sleep(0)
-    async for columns in _blocks(conversation, start, upto):
-        for first, last in undone.others(columns):
-            part = columns
-            if columns.type[first] in DECISIONS:
-                nop = replace(columns.row(first), type=RowType.NOP, body=b"")
-                part, first, last = RowColumns.scan(encode_row(nop)), 0, 1
-            link.write(bytes(part.packets(first, last, after=after, upto=limits, sync=sync)))
-        await link.drained()
-
-
-async def _blocks(
-    conversation: Conversation, after: VClock, upto: VClock
-) -> AsyncIterator[RowColumns]:
-    reader = conversation.shared.hub.reader(after, step_bytes=_STEP_BYTES)
-    try:
-        await reader.skip_in_background()
-        while not reader.vclock.covers(upto) and (window := reader.take()) is not None:
-            for block in window.blocks:
-                yield block.columns
-    finally:
-        reader.close()
+    while not reader.vclock.covers(upto) and (window := reader.take()) is not None:
+        while not ahead.vclock.covers(upto) and (
+            undone.waits or not ahead.vclock.covers(reader.vclock)
+        ):
+            if (further := ahead.take()) is None:
+                break
+            for block in further.blocks:
+                undone.learn(block.columns)
+                yield
+        packets = bytearray()
+        for block in window.blocks:
+            columns = block.columns
+            for first, last in undone.others(columns):
+                part = columns
+                if columns.type[first] in DECISIONS:
+                    nop = replace(columns.row(first), type=RowType.NOP, body=b"")
+                    part, first, last = RowColumns.scan(encode_row(nop)), 0, 1
+                packets += part.packets(first, last, after=after, upto=limits, sync=sync)
+            yield
+        conversation.link.write(packets)
 
 
 class _Undone:
@@ -317,6 +334,11 @@ class _Undone:
         self._has_decisions = False
         self._ranges: list[tuple[int, int, int]] = []  # replica id, first and last lsn
         self._reached = array("Q", bytes(8 * VCLOCK_COMPONENTS))
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is not known of all rows so far whether they are undone."""
+        return bool(self._undecided)
 
     def learn(self, columns: RowColumns) -> None:
         """Look at the next block."""

@@ -12,6 +12,8 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from property.test_synchronous_rows import decision, feed, replace_row
@@ -22,10 +24,16 @@ from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from logweir.errors import ErrorCode, RequestError
 from logweir.replication.iproto.follow.join import join
+from logweir.replication.iproto.push import _last_rows
+from logweir.replication.iproto.serve.endpoint import Conversation
 from logweir.replication.iproto.wire.codec import RequestType
 from logweir.replication.protocols import parse_url
+from logweir.replication.stream.hub import Hub
 from logweir.replication.urls import Url
+from logweir.wal.columns import RowColumns
+from logweir.wal.follow import Follower
 from logweir.wal.mp import pack
+from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
 pytestmark = pytest.mark.tarantool
@@ -257,6 +265,46 @@ def test_final_rows_of_a_join_hold_nothing_that_was_undone(tmp_path: Path) -> No
     kept = [(5, lsn, RowType.REPLACE) for lsn in (1, 2)]
     nops = [(5, lsn, RowType.NOP) for lsn in (5, 6)]
     assert kinds == [*kept, *nops, (1, first, ours), (1, first + 1, ours)]
+
+
+def test_final_rows_of_a_join_come_before_all_of_them_are_read(tmp_path: Path) -> None:
+    """A replica that heard nothing until the log was looked through would give up; it still gets
+    nothing that is undone further on."""
+    with logweir.open(tmp_path) as log:
+        make_spaces(log)
+        start = log.vclock
+        for number in range(100):
+            log.insert("a", (number,))
+        for lsn in range(1, 50):
+            feed(log, replace_row(lsn, "s" if lsn == 1 else "a", 1000 + lsn))
+        feed(log, decision(RowType.ROLLBACK, 50, 1))
+        for number in range(100, 200):
+            log.insert("a", (number,))
+        end, schema = log.vclock, log.schema
+    sent: list[tuple[bytes, VClock]] = []
+
+    async def main() -> None:
+        hub = Hub(lambda after: Follower(tmp_path, after))
+        reader, ahead = (hub.reader(start, step_bytes=300) for _ in range(2))
+        link = SimpleNamespace(write=lambda data: sent.append((bytes(data), ahead.vclock)))
+        shared = SimpleNamespace(log=SimpleNamespace(schema=schema))
+        conversation = cast(Conversation, SimpleNamespace(link=link, shared=shared))
+        for _ in _last_rows(conversation, reader, ahead, start, end, 0):
+            pass
+        hub.close()
+
+    asyncio.run(main())
+    assert not sent[0][1].covers(end)
+    packets = b"".join(data for data, _ in sent)
+    rows = []
+    while packets:
+        size = 5 + int.from_bytes(packets[1:5], "big")
+        row = RowColumns.scan(packets[5:size]).row(0)
+        rows.append((row.replica_id, row.lsn, row.type))
+        packets = packets[size:]
+    first, ours = start.lsn(1) + 1, RowType.INSERT
+    assert [one for one in rows if one[0] == 1] == [(1, first + n, ours) for n in range(200)]
+    assert [one for one in rows if one[0] != 1] == [(5, 50, RowType.NOP)]
 
 
 def test_join_in_which_rows_begin_to_wait_is_to_be_made_again(tmp_path: Path) -> None:
