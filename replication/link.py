@@ -440,7 +440,7 @@ class Link(Port, asyncio.BufferedProtocol):
         if self._conversation is not None:
             self._conversation.closed(reason)
         self._conversation = self._session = self._in_parts = None
-        self._into = self._receive = self._keeps = None
+        self._into = self._receive = self._keeps = self._later = None
         if self.budget is not None:
             self.budget.leave(self)
         self._on_closed(self)

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import socket
 import ssl
 import sys
@@ -413,15 +412,10 @@ class Listener:
 
 def _free_later() -> None:
     """Let the system have what connections held that have ended, once they have let go of it: what
-    they were made of refers to itself, so it is looked for. That takes a while (0.08 s for 250 MB,
-    observed), in which the loop goes on until it needs memory of the heap that is looked at (it
-    stood still for 0.04 s at most, observed)."""
-
-    def free() -> None:
-        gc.collect()
-        heap.give_back()
-
-    worker = threading.Thread(target=free, name="logweir-free", daemon=True)
+    they were made of does not refer to itself, so that it need not be looked for, in which nobody
+    would be answered. It takes a while, in which the loop goes on until it needs memory of the heap
+    that is looked at."""
+    worker = threading.Thread(target=heap.give_back, name="logweir-free", daemon=True)
     asyncio.get_running_loop().call_later(_FREE_SECONDS, worker.start)
 
 

@@ -8,6 +8,7 @@ import gc
 import resource
 import select
 import socket
+import weakref
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -153,6 +154,44 @@ def test_beginnings_of_frames_go_with_their_connections(tmp_path: Path) -> None:
 
             server.wait(lambda: kept_bytes() < count // 2 * size)
             assert budget.closed < count
+        finally:
+            gc.enable()
+
+
+def test_connections_of_every_protocol_go_at_once(tmp_path: Path) -> None:
+    """With what was waiting for them: no garbage collection looks for them, in which nobody would
+    be answered."""
+    listen = [parse_listen_url(f"{scheme}://:0") for scheme in (*BEGINNINGS, "redis")]
+    with Serving(tmp_path / "s", listen=listen, guest="all") as server, ExitStack() as stack:
+        server.log.create_space("t", format=[("id", "unsigned"), ("x", "string")], primary=["id"])
+        server.log.insert("t", (1, "x" * 900_000))
+        space_id = next(space.id for space in server.log.schema if space.name == "t")
+        body = pack({0: 1}) + pack({0x10: space_id, 0x11: 0, 0x12: 9, 0x13: 0, 0x14: 2, 0x20: []})
+        asked = {
+            "tarantool": (b"\xce" + len(body).to_bytes(4, "big") + body) * 100,
+            "memcached": b"set big 0 0 900000\r\n"
+            + bytes(900_000)
+            + b"\r\n"
+            + b"get big\r\n" * 100,
+            "greenstack": BEGINNINGS["greenstack"],
+            "tank": encode_request(Topics(1)) * 100,
+            "synapse": b"REPLICATE ALL NOW\n" * 100,
+            "redis": b"PING\r\n" * 100,
+        }
+        listener = server.server.listener
+        gc.collect()
+        gc.disable()
+        try:
+            for url in server.urls:
+                one = stack.enter_context(socket.create_connection((url.host, url.port), 10))
+                one.sendall(asked[url.scheme])
+            large = {"tarantool", "memcached"}  # of whose answers most wait
+            server.wait(lambda: large <= {one.scheme for one in listener.links if one.unsent_bytes})
+            server.wait(lambda: sum(one.received_bytes > 0 for one in listener.links) == len(asked))
+            links = [weakref.ref(one) for one in listener.links]
+            stack.close()
+            server.wait(lambda: not listener.links)
+            server.wait(lambda: not any(found() for found in links))
         finally:
             gc.enable()
 

@@ -113,6 +113,7 @@ class Streaming:
         """The stream is gone; nothing is said."""
         if self.task is not None:
             self.task.cancel()
+            self.task = None  # which has what ends it, and that us
         if self._reader is not None:
             self._reader.close()
             self._reader = None

@@ -240,6 +240,7 @@ class Conversation:
         for stream in self.streams.values():
             stream.close()
         self.streams.clear()
+        self.session.read = lambda data: 0
         self.service.conversations.discard(self)
 
     def shutting_down(self) -> None:

@@ -200,6 +200,7 @@ class Conversation:
         """See `Conversation` of `logweir.replication.link`."""
         self._streams.close()
         self._watchers.close()
+        self.session.read = lambda data: 0
         if self.session.malformed:
             _log.warning(
                 "iproto.malformed",

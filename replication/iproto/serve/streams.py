@@ -12,6 +12,7 @@ Source: Tarantool 2.11 (read): `iproto.cc`, `txn.c`.
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -45,9 +46,15 @@ class Streams:
     """See the module's text."""
 
     def __init__(self, connection: Conversation, trials: Trials) -> None:
-        self._connection = connection
+        self._owner = weakref.ref(connection)  # whose part this is
         self._trials = trials
         self._streams: dict[int, _Stream] = {}
+
+    @property
+    def _connection(self) -> Conversation:
+        found = self._owner()
+        assert found is not None  # somebody has called it
+        return found
 
     def take(self, request: Request) -> bool:
         """Handle a request, or let it wait for the one before; False for one that goes the way of
@@ -119,45 +126,47 @@ class Streams:
             raise RequestError(
                 ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {request.type}"
             )
-        access = self._connection.check_statement(request)
+        connection = self._connection
+        access = connection.check_statement(request)
         if request.type != RowType.SELECT and request.space_id < SYSTEM_END:
             text = "A transaction of a stream does not support changes of definitions"
             raise RequestError(ErrorCode.UNSUPPORTED, text)
         if not trial.is_awake:
-            trial.wake(lambda error: self._woken(request, error))
+            trial.wake(lambda error: _woken(connection, request, error))
         elif request.type == RowType.SELECT:
-            self._connection.select(request, trial.select(request, access))
+            connection.select(request, trial.select(request, access))
         else:
-            self._connection.answer(request, trial.change(request, access))
-
-    def _woken(self, request: Request, error: BaseException | None) -> None:
-        with self._connection.link.guarded():
-            if error is not None:
-                raise error
-            self._connection.take_again(request)
-            self._connection.go_on()
+            connection.answer(request, trial.change(request, access))
 
     def _commit(self, stream: _Stream, request: Request) -> None:
-        trial = stream.trial
+        trial, connection = stream.trial, self._connection
         if trial is None:
-            self._connection.answer(request, EMPTY_BODY)
+            connection.answer(request, EMPTY_BODY)
             return
         work_bytes = trial.work_bytes
         self._end(stream)
         trial.check()
         if not trial.changes:
-            self._connection.answer(request, EMPTY_BODY)
+            connection.answer(request, EMPTY_BODY)
             return
 
         def done(job: Job) -> None:
             if job.error is not None:
-                self._connection.answer_error(request, as_request_error(job.error))
+                connection.answer_error(request, as_request_error(job.error))
             else:
-                self._connection.answer(request, EMPTY_BODY)
+                connection.answer(request, EMPTY_BODY)
 
-        self._connection.put_in_line(Job(trial.repeat, work_bytes), done)
+        connection.put_in_line(Job(trial.repeat, work_bytes), done)
 
     def _end(self, stream: _Stream) -> None:
         trial, stream.trial = stream.trial, None
         if trial is not None:
             trial.close()
+
+
+def _woken(connection: Conversation, request: Request, error: BaseException | None) -> None:
+    with connection.link.guarded():
+        if error is not None:
+            raise error
+        connection.take_again(request)
+        connection.go_on()

@@ -208,6 +208,7 @@ class Watchers:
     def close(self) -> None:
         """The connection has ended."""
         self._keys.clear()
+        self._send = lambda data: None
         self._events.leave(self)
 
     def _tell(self, key: str, watched: _Watched) -> None:

@@ -151,6 +151,7 @@ class Streaming:
         del reason
         if self.task is not None:
             self.task.cancel()
+            self.task = None  # which has what ends it, and that us
         self._keep(at_once=True)
         if self.stream is not None:
             self.stream.owner = None

@@ -325,6 +325,7 @@ class Conversation:
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
         self._waiting.clear()
+        self.session.read = lambda data: 0
         self.service.statistics.closed(self.link)
         self.service.wait_no_more(self)
         self._end_stream(reason)
