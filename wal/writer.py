@@ -27,7 +27,7 @@ import errno
 import threading
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -272,6 +272,9 @@ class WalWriter(OfProcess):
                 current.file.write(parts)
         except OSError as error:
             self._cut(current, before, error)
+            if error.errno == errno.EFBIG and current.start != self._vclock:
+                self.options = replace(options, max_bytes=before)  # what comes is in smaller files
+                return self.write(blocks, vclock)
             raise self._failed(error, "cannot write to the log", before) from error
         current.size = size
         failpoint("wal.after_write_before_sync")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from support.places import few_files, mounted, remount_read_only
 
 import logweir
-from logweir.errors import LogweirError, WalError
+from logweir.errors import LogweirError, WalError, WriteFailed
 from logweir.recovery import examine
 
 
@@ -153,3 +154,30 @@ def test_zeros_are_not_written_ahead_where_the_disk_is_small(tmp_path: Path) -> 
             log.insert("kv", (number, "x" * 1000))
             zeros.append(newest.stat().st_size - log.status()["log_bytes"])
         assert 0 < max(zeros) < 150_000
+
+
+@pytest.mark.parametrize("durability", ["fsync", "write"])
+def test_log_is_written_in_smaller_files_where_large_ones_are_not_allowed(
+    tmp_path: Path, durability: str
+) -> None:
+    """What the system takes of a process (`ulimit -f`) is found at the first file, and no change
+    is refused for it; one that no file can hold is, and the next one is not."""
+    most_bytes = 300_000
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
+    try:
+        with logweir.open(tmp_path, durability=durability) as log:
+            log.create_space("t")
+            for number in range(20):
+                log.insert("t", (number, os.urandom(50_000)))
+            with pytest.raises(WriteFailed, match="no file as large as that"):
+                log.append("t", [(number, os.urandom(50_000)) for number in range(100, 110)])
+            log.insert("t", (20, b""))
+            assert log.count("t") == 21
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    report = examine(tmp_path)
+    assert not report.blocking
+    assert len(list(tmp_path.glob("*.xlog"))) > 3
+    with logweir.open(tmp_path) as log:
+        assert log.count("t") == 21
