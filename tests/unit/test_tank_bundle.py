@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cramjam
 import pytest
 from support.kernels import PLAIN_TOPIC
@@ -418,3 +420,15 @@ def test_head_of_a_tuple_is_its_msgpack() -> None:
                 assert kernel.tuple_head(*numbers, size) == expected
                 assert tuple_head(*numbers, size) == expected
     assert kernel.tuple_head(0, 1, 2, 3, 2**32 - 1)[-5:] == b"\xc6\xff\xff\xff\xff"
+
+
+@pytest.mark.parametrize("module", [kernel, PLAIN_TOPIC], ids=["installed", "interpreted"])
+def test_a_tuple_is_read_as_it_was_written_or_refused(module: Any) -> None:
+    """At each width of the bundle's length; one that is a byte short is none."""
+    for size in (1, 0xFF, 0x100, 0xFFFF, 0x10000):
+        head = kernel.tuple_head(7, 2**40, 2**40 + 3, TIME, size)
+        data = head + bytes(size)
+        assert module.stored(data) == (7, 2**40, 2**40 + 3, len(head))
+        for cut in (data[:-1], head):
+            with pytest.raises(ValueError, match="no tuple of a bundle"):
+                module.stored(cut)
