@@ -32,7 +32,9 @@ def _by_crcmod() -> Callable[[Buffer, int], int]:
 
 def reference_checksum(data: Buffer, before: int = 0, /) -> int:
     """The definition, by `crcmod`. `data`: any bytes; `before`: the checksum of what stands in
-    front of them, to go on from. Returns 0 … 2^32-1."""
+    front of them, to go on from. Returns 0 … 2^32-1; raises `OverflowError` for another one."""
+    if not 0 <= before < 2**32:
+        raise OverflowError(f"{before} is no checksum of 32 bits")
     return _by_crcmod()(data, before)
 
 
