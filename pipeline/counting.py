@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from logweir.pipeline import kernel
 from logweir.pipeline.cells import packed
 from logweir.pipeline.columns import arrow_schema
 from logweir.wal.xrow import type_name
@@ -43,12 +44,10 @@ TOTALS: Final = {
 
 Numbers = np.ndarray[Any, Any]
 
-_INDEX_BITS: Final = 12
-_REGISTERS: Final = 1 << _INDEX_BITS
-_REST_BITS: Final = 64 - _INDEX_BITS
+_REGISTERS: Final = 1 << 12  # as `pipeline.kernel.tally` has them
+_GROUPS: Final = 32  # for so many of one batch there is room at once
 _FEW: Final = 5 * _REGISTERS // 2  # below it empty registers tell more
 _BIAS: Final = 0.7213 / (1 + 1.079 / _REGISTERS)
-_ODD_A, _ODD_B = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 
 
 @dataclass(slots=True)
@@ -145,97 +144,53 @@ def _batch(rows: list[tuple[Any, ...]], types: dict[str, str]) -> pa.RecordBatch
 
 def _grouped(batch: pa.RecordBatch) -> Iterator[tuple[_Key, _Count]]:
     """The groups of one batch."""
-    encoded = [batch.column(name).dictionary_encode(null_encoding="encode") for name in COUNTED[:3]]
-    group = np.zeros(batch.num_rows, np.int64)
-    for one in encoded:
-        group = group * max(len(one.dictionary), 1) + one.indices.to_numpy()
-    tally = np.bincount(group)
-    there = np.flatnonzero(tally)
-    rows = tally[there]
-    count = len(there)
-    group = (np.cumsum(tally > 0) - 1)[group]
-    sizes = batch.column("size").fill_null(0).to_numpy()
-    size = np.zeros(count, np.int64)
-    np.add.at(size, group, sizes)
-    lsns, times = (_ends(batch.column(name), group, count) for name in ("lsn", "ts"))
-    registers = _registers(batch.column("key"), group, count)
-    for number, code in enumerate(there):
-        key = []
-        left = int(code)
-        for one in reversed(encoded):
-            left, place = divmod(left, len(one.dictionary))
-            key.append(one.dictionary[place].as_py())
+    has = np.zeros(batch.num_rows, np.uint8)
+    for bit, name in enumerate(("key", "lsn", "ts", *COUNTED[:3])):
+        has |= _valid(batch.column(name)) << bit
+    kinds, kind_offsets = packed(batch.column("kind"))
+    data, offsets = packed(batch.column("key"))
+    columns = [_numbers(batch, name) for name in ("space_id", "type", "size", "lsn", "ts")]
+    found, room = -2, _GROUPS
+    while found == -2:
+        known, sums = np.zeros(4 * room, np.uint64), np.zeros(5 * room, np.uint64)
+        ends, registers = np.zeros(2 * room), bytearray(room * _REGISTERS)
+        found = kernel.tally(
+            *(has.tobytes(), kinds, kind_offsets.data, *columns, data, offsets.data),
+            *(known.data, sums.data, ends.data, registers),
+        )
+        room *= 8
+    assert found >= 0, "the columns of a batch are not of one length"
+    raised = np.frombuffer(registers, np.uint8)
+    for group in range(found):
+        kind, space_id, number, named = known[4 * group : 4 * group + 4].tolist()
+        rows, size, seen, *lsns = sums[5 * group : 5 * group + 5].tolist()
         yield (
-            (key[2], key[1], key[0]),
-            _Count(
-                int(rows[number]), int(size[number]), registers[number], *lsns[number],
-                *times[number],
+            (
+                kind.to_bytes(8, "little").rstrip(b"\0").decode() if named & 8 else None,
+                space_id if named & 16 else None,
+                number if named & 32 else None,
             ),
-        )  # fmt: skip
+            _Count(
+                *(rows, size),
+                raised[group * _REGISTERS : (group + 1) * _REGISTERS] if seen & 1 else None,
+                *(lsns if seen & 2 else (None, None)),
+                *(ends[2 * group : 2 * group + 2].tolist() if seen & 4 else (None, None)),
+            ),
+        )
 
 
-def _ends(column: pa.Array, group: Numbers, count: int) -> list[tuple[Any, Any]]:
-    """The least and the largest value of each group; None where it has none."""
-    if column.null_count:
-        group = group[column.is_valid().to_numpy(zero_copy_only=False)]
-        column = column.drop_null()
-    values = column.to_numpy()
-    some = np.zeros(count, np.bool_)
-    some[group] = True
-    first = np.zeros(count, values.dtype)
-    first[group] = values  # any of them, to begin with
-    last = first.copy()
-    np.fmin.at(first, group, values)
-    np.maximum.at(last, group, values)
-    return [
-        (low, high) if is_there else (None, None)
-        for low, high, is_there in zip(first.tolist(), last.tolist(), some.tolist(), strict=True)
-    ]
+def _valid(column: pa.Array) -> Numbers:
+    """1 for each value that is there, else 0."""
+    if not column.null_count:
+        return np.ones(len(column), np.uint8)
+    valid: Numbers = column.is_valid().to_numpy(zero_copy_only=False).view(np.uint8)
+    return valid
 
 
-def _registers(keys: pa.Array, group: Numbers, count: int) -> list[Numbers | None]:
-    """The registers of each group; None where no row has a key."""
-    if keys.null_count == len(keys):
-        return [None] * count
-    group = group[keys.is_valid().to_numpy(zero_copy_only=False)]
-    hashes = _hashes(keys.drop_null())
-    rest = (hashes & np.uint64((1 << _REST_BITS) - 1)).astype(np.float64)  # exact
-    ranks = (_REST_BITS + 1 - np.frexp(rest)[1]).astype(np.uint8)
-    found = np.zeros(count * _REGISTERS, np.uint8)
-    places = group * _REGISTERS + (hashes >> np.uint64(_REST_BITS)).astype(np.int64)
-    np.maximum.at(found, places, ranks)
-    some = np.zeros(count, np.bool_)
-    some[group] = True
-    apart = found.reshape(count, _REGISTERS)
-    return [apart[number] if some[number] else None for number in range(count)]
-
-
-def _hashes(keys: pa.Array) -> Numbers:
-    """A 64-bit number for the bytes of each key, the same in every process."""
-    data, bounds = packed(keys)
-    room = np.frombuffer(data + bytes(8), np.uint8)
-    words: Numbers = np.ndarray((len(data) + 1,), "<u8", room, strides=(1,))
-    starts = bounds[:-1].astype(np.int64)
-    sizes = np.diff(bounds).astype(np.int64)
-    found: Numbers = sizes.astype(np.uint64) * _ODD_A
-    longer = np.arange(len(sizes))
-    at = 0
-    while len(longer):
-        left = np.minimum(sizes[longer] - at, 8)
-        mask = ~np.uint64(0) >> ((8 - left) * 8 % 64).astype(np.uint64)
-        mask[left == 0] = 0
-        word = words[starts[longer] + at] & mask
-        found[longer] = _mixed(found[longer] ^ word)
-        at += 8
-        longer = longer[sizes[longer] > at]
-    return found
-
-
-def _mixed(values: Numbers) -> Numbers:
-    values = (values ^ values >> np.uint64(30)) * _ODD_B
-    values = (values ^ values >> np.uint64(27)) * _ODD_A
-    mixed: Numbers = values ^ values >> np.uint64(31)
-    return mixed
+def _numbers(batch: pa.RecordBatch, name: str) -> memoryview:
+    """A column of numbers as the kernel takes it."""
+    values = batch.column(name).fill_null(0).to_numpy()
+    return (values if values.dtype == np.float64 else values.astype(np.uint64)).data
 
 
 def _estimate(registers: Numbers | None) -> int:

@@ -7,6 +7,15 @@ ctypedef unsigned long long u64
 cdef u64 HALF
 cdef Py_ssize_t OFFSET_MAX
 cdef Py_ssize_t SHORT
+cdef u64 ONES
+cdef u64 ODD_A
+cdef u64 ODD_B
+cdef int HAS_KEY
+cdef int HAS_LSN
+cdef int HAS_TIME
+cdef int HAS_GROUP
+cdef int INDEX_BITS
+cdef int REST_BITS
 
 @cython.locals(i=Py_ssize_t)
 cdef void copy_short(
@@ -24,3 +33,21 @@ cpdef gather(bytes data, const u64[::1] spans, int[::1] offsets, bytearray valid
 cpdef bint split_updates(
     const u64[::1] types, u64 update, const u64[::1] tuples, const u64[::1] ops,
     u64[::1] tuples_out, u64[::1] ops_out) except? -1
+
+cdef u64 mixed(u64 value) noexcept
+
+@cython.locals(raw="const unsigned char*", found=u64, at=Py_ssize_t, word=u64, shift=int,
+               byte=u64)
+cdef u64 hashed(bytes data, Py_ssize_t start, Py_ssize_t stop) noexcept
+
+@cython.locals(named="const unsigned char*", of="const unsigned char*", seen="unsigned char*",
+               count=Py_ssize_t,
+               most=Py_ssize_t, found=Py_ssize_t, group=Py_ssize_t, i=Py_ssize_t,
+               start=Py_ssize_t, stop=Py_ssize_t, first=Py_ssize_t, last=Py_ssize_t,
+               kind=u64, k=Py_ssize_t, byte=u64, those=u64, at=Py_ssize_t, there=u64, lsn=u64,
+               time=double, is_first=bint, value=u64, rank=int, bit=int, place=Py_ssize_t)
+cpdef Py_ssize_t tally(
+    bytes has, bytes kinds, const int[::1] kind_offsets, const u64[::1] spaces,
+    const u64[::1] types, const u64[::1] sizes, const u64[::1] lsns, const double[::1] times,
+    bytes data, const int[::1] offsets, u64[::1] known, u64[::1] sums, double[::1] ends,
+    bytearray registers) except? -3

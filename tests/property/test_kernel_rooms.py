@@ -320,3 +320,31 @@ def test_values_are_gathered_whole_or_not_at_all(kernel: Any) -> None:
 
     assert every_room(call, 4) == 2
     assert kernel.gather(b"123456789", spans, array("i", [0] * 15), bytearray(2)) is None
+
+
+@both(pipeline)
+def test_rows_are_counted_in_whole_buffers_or_not_at_all(kernel: Any) -> None:
+    """Columns of one length, texts inside of their bytes, and room for all groups."""
+
+    def told(offsets: Any = (0, 2, 2, 5), kinds: Any = (0, 3, 6, 9), **lengths: int) -> Any:
+        size = {"known": 8, "sums": 10, "ends": 4, "registers": 2 << 12, "rows": 3}
+        size |= dict.fromkeys(("spaces", "types", "sizes", "lsns", "times"), 3) | lengths
+        spaces = array("Q", [7, 8, 8][: size["spaces"]])
+        three = [array("Q", [5] * size[name]) for name in ("types", "sizes", "lsns")]
+        return kernel.tally(
+            *(bytes([55] * size["rows"]), b"s" * 9, array("i", kinds), spaces, *three),
+            *(array("d", [1.5] * size["times"]), b"12345", array("i", offsets)),
+            *(array("Q", [0] * size["known"]), array("Q", [0] * size["sums"])),
+            *(array("d", [0] * size["ends"]), bytearray(size["registers"])),
+        )
+
+    assert told() == 2
+    assert told(known=4, sums=5, ends=2, registers=1 << 12) == -2
+    assert told(known=0, sums=0, ends=0, registers=0) == -2
+    for bad in ((0, 2, 2), (0, 2, 2, 10), (0, 3, 2, 5), (-1, 2, 2, 5), (0, 0, 2**31 - 1, 5)):
+        assert told(offsets=bad) == -1
+        assert told(kinds=bad) == -1
+    for name in ("known", "sums", "ends", "registers", "rows", "spaces", "types", "sizes"):
+        assert told(**{name: 0}) == -1
+        assert told(**{name: 2}) == -1
+    assert told(lsns=2) == told(times=2) == -1
