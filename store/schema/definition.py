@@ -21,13 +21,14 @@ Source: Tarantool 2.6.0, `schema_def.h`, `key_def.c`, observed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 from itertools import chain
 from typing import Any, Final
 
+from logweir.errors import RequestError
 from logweir.limits import TOPIC_TUPLE_BYTES, TUPLE_BYTES
 from logweir.store.schema import jsonpath
 from logweir.store.schema.fieldtype import FieldType
@@ -303,13 +304,15 @@ class SpaceDef:
     format: TupleFormat = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        format_ = TupleFormat(
+        object.__setattr__(self, "format", self._format_of(self.indexes))
+
+    def _format_of(self, indexes: Iterable[IndexDef]) -> TupleFormat:
+        return TupleFormat(
             self.fields,
-            [index.parts for index in self.indexes if not index.function_id],
+            [index.parts for index in indexes if not index.function_id],
             self.field_count,
             TOPIC_TUPLE_BYTES if _is_topic(self.fields) else self.tuple_bytes,
         )
-        object.__setattr__(self, "format", format_)
 
     @property
     def is_topic(self) -> bool:
@@ -360,7 +363,12 @@ class SpaceDef:
         return self.format.names.get(name.encode("utf-8", "surrogateescape"))
 
     def with_indexes(self, indexes: tuple[IndexDef, ...]) -> SpaceDef:
-        """The same space with other indexes: sorted by id, each knowing the primary one."""
+        """The same space with other indexes: sorted by id, each knowing the primary one. Where
+        types of fields exclude each other, that of the index which is given later is told last."""
         ordered = sorted(indexes, key=lambda index: index.id)
         primary = ordered[0] if ordered and ordered[0].id == 0 else None
-        return replace(self, indexes=tuple(one.with_primary(primary) for one in ordered))
+        try:
+            return replace(self, indexes=tuple(one.with_primary(primary) for one in ordered))
+        except RequestError:
+            self._format_of(sorted(indexes, key=lambda index: index.id != 0))
+            raise

@@ -404,6 +404,17 @@ def test_multikey_roots_may_not_be_nil(schema: Schema) -> None:
     assert refusal(schema, 288, None, row)[0] == 5
 
 
+def test_the_type_that_comes_later_is_told_last(schema: Schema) -> None:
+    """Of a field with two: that of the index which is made or changed, whatever its number is."""
+    flags = {"unique": False}
+    apply(schema, 288, None, [512, 3, "there", "tree", flags, [part(2, "unsigned")]])
+    row = [512, 2, "new", "tree", flags, [part(2, "string")]]
+    told = "Field 3 has type 'unsigned' in one index, but type 'string' in another"
+    assert refusal(schema, 288, None, row) == (24, told)
+    changed = [512, 1, "s", "tree", flags, [part(2, "string")]]
+    assert refusal(schema, 288, SECONDARY, changed) == (24, told)
+
+
 def test_rows_that_are_not_there_change_nothing(schema: Schema) -> None:
     """Deleting an unknown space or index, and other rows of `_schema`, are no changes."""
     assert apply(schema, 280, [700, 1, "x"], None) is None
