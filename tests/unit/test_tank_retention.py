@@ -14,7 +14,12 @@ import logweir
 from logweir.errors import LogweirError
 from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.replication.topic import trimming
-from logweir.replication.topic.spaces import TopicDef, create_topic, topics_of
+from logweir.replication.topic.spaces import (
+    TopicDef,
+    bundles_from,
+    create_topic,
+    topics_of,
+)
 from logweir.replication.topic.trimming import Held, retain
 from logweir.wal.filesystem import OS
 
@@ -91,10 +96,9 @@ def test_what_is_known_is_not_read_again(log: logweir.Log, monkeypatch: pytest.M
     """A topic that is held whole costs no more for it."""
     given, held = topic(log, "log.retention.bytes=1g"), Held()
     read: list[int] = []
-    real = trimming.bundles_from
 
     def counted(*asked: object) -> Iterator[object]:
-        for each in real(*asked):  # type: ignore[arg-type]
+        for each in bundles_from(*asked):  # type: ignore[arg-type]
             read.append(each.first)
             yield each
 

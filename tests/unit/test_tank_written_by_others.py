@@ -22,6 +22,7 @@ from logweir.replication.tank.wire.messages import (
 )
 from logweir.replication.topic import store as stored_topics
 from logweir.replication.topic.bundle import Message, encode_bundle, split_chunk
+from logweir.replication.topic.partition import Extent
 from logweir.replication.topic.readahead import ReadAhead
 from logweir.replication.topic.spaces import create_topic, delete_topic, topics_of
 
@@ -122,9 +123,9 @@ def test_who_waits_hears_of_it_though_another_partition_was_looked_up_since(
         told: set[tuple[str, int]] = set()
         topics.on_published(told.update)
         try:
-            assert topics.extent("t", 0) == stored_topics.Extent(0, 0, 0)
+            assert topics.extent("t", 0) == Extent(0, 0, 0)
             log.insert("t", other(1))  # within this turn nothing is looked for
-            assert topics.extent("t", 1) == stored_topics.Extent(0, 0, 0)
+            assert topics.extent("t", 1) == Extent(0, 0, 0)
             await asyncio.sleep(0)
             assert ("t", 0) in told
             assert topics.extent("t", 0).last == 1  # type: ignore[union-attr]
