@@ -64,7 +64,8 @@ class Source(NamedTuple):
     `lost`: rows that are gone behind it, where it is the last file of its folder; `size`: bytes of
     data when it was planned; `first_block`: where its header ends; `settled`: what of its rows is
     wanted; `looked`: it was looked for rows that make a space synchronous: `settled` says what
-    follows; `head`: checksum of its header, None if that is not known."""
+    follows; `head`: checksum of its header, None if that is not known; `mark`: the end mark beside
+    it, if it is of this file."""
 
     location: str
     path: str
@@ -79,6 +80,7 @@ class Source(NamedTuple):
     settled: Settled = ALL_SETTLED
     looked: bool = True
     head: int | None = None
+    mark: EndMark | None = None
 
 
 class Range(NamedTuple):
@@ -175,6 +177,12 @@ def _plan(options: ScanOptions, waits: bool, looks: bool) -> Plan:
             if found and "xlog" in options.kinds:
                 lost = lost_behind(said, index, folder.filesystem, options)
                 found[-1] = found[-1]._replace(lost=lost)
+                mark, _ = own_mark(said, index)
+                if mark is not None and lost is None:
+                    found = [
+                        one._replace(mark=mark) if one.path.endswith(mark.file) else one
+                        for one in found
+                    ]
             sources += found
             damage += index.damage
     ranges = [one for source in sources for one in _cut(source, options)]
@@ -468,6 +476,15 @@ def lost_behind(
     if index.xlogs and not end.covers(mark.vclock):
         end = end.merge(reached(index.xlogs[-1].path, filesystem))
     return None if _is_outside(end, None, options) else missing_end(mark, index, end)
+
+
+def lost_within(source: Source, filesystem: FileSystem, options: ScanOptions) -> Damage | None:
+    """What is missing of a log that has the size which the end mark says, but not the blocks."""
+    path = Path(source.path)
+    end = reached(path, filesystem)
+    if _is_outside(end, None, options):
+        return None
+    return missing_end(source.mark, scan_directory(path.parent, filesystem), end)
 
 
 def _is_outside(begin: VClock, after: LogFile | None, options: ScanOptions) -> bool:

@@ -31,7 +31,7 @@ from logweir.errors import ChainGap, DecodeError, LimitExceeded, WalError
 from logweir.limits import VCLOCK_COMPONENTS
 from logweir.pipeline.arrow import BatchBuilder, Group, Place
 from logweir.pipeline.options import ScanOptions
-from logweir.pipeline.plan import Range, Source, Split, reached
+from logweir.pipeline.plan import Range, Source, Split, lost_within, reached
 from logweir.pipeline.plan import plan as make_plan
 from logweir.pipeline.storage import CutFileSystem, open_storage
 from logweir.recovery.chain import foreign_tail, is_bad_tail
@@ -352,6 +352,11 @@ class _Ranged:
         if reader.end not in _OPEN_ENDS:
             return
         source = self._source
+        if source.mark is not None and reader.end_offset < source.mark.offset:
+            lost = lost_within(source, self._filesystem, self._options)
+            if lost is not None:
+                yield self._tolerated(lost)
+                return
         if source.kind == "XLOG" and source.following is not None:
             end = reached(Path(source.path), self._filesystem)
             if end.covers(source.following):

@@ -66,6 +66,23 @@ def test_newest_rows_that_are_gone_are_told(is_there: bool, logs: list[Path]) ->
     assert [row["lsn"] for row in rows] == list(range(1, start + 1))
 
 
+def test_newest_rows_in_the_place_of_which_zeros_stand_are_told(logs: list[Path]) -> None:
+    """The log has its size, and ends as one does that was being written to: only the mark tells.
+    As `verify` does."""
+    last, data = logs[-1], logs[-1].read_bytes()
+    at = data.rindex(BLOCK)
+    last.write_bytes(data[:at] + bytes(len(data) - at))
+    folder, lsns = last.parent, [row["lsn"] for row in scanned(last.parent, vclock_to={1: 50})]
+    for options in ({}, {"kinds": "xlog,snap"}, {"columns": ["lsn", "id"], "space": "t"}):
+        with pytest.raises(CorruptBlock, match="the newest rows are gone"):
+            scanned(folder, **options)
+    told = scanned(folder, on_error="report", columns=["damage"])
+    assert "missing_end:" in [row["damage"][:12] for row in told if row["damage"]]
+    rows = [row["lsn"] for row in scanned(folder, on_error="skip")]
+    assert rows == list(range(1, rows[-1] + 1))
+    assert rows[:50] == lsns == list(range(1, 51))
+
+
 def test_a_stream_of_a_folder_without_its_newest_rows_is_refused(logs: list[Path]) -> None:
     """Unless it is to go on without them."""
     logs[-1].unlink()
