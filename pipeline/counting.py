@@ -149,21 +149,23 @@ def _grouped(batch: pa.RecordBatch) -> Iterator[tuple[_Key, _Count]]:
         has |= _valid(batch.column(name)) << bit
     kinds, kind_offsets = packed(batch.column("kind"))
     data, offsets = packed(batch.column("key"))
-    columns = [_numbers(batch, name) for name in ("space_id", "type", "size", "lsn", "ts")]
+    spaces, types, sizes = (_numbers(batch, name) for name in ("space_id", "type", "size"))
+    lsns, times = _numbers(batch, "lsn"), _numbers(batch, "ts")
     found, room = -2, _GROUPS
     while found == -2:
         known, sums = np.zeros(4 * room, np.uint64), np.zeros(5 * room, np.uint64)
-        ends, registers = np.zeros(2 * room), bytearray(room * _REGISTERS)
+        ends: Any = np.zeros(2 * room)
+        registers = bytearray(room * _REGISTERS)
         found = kernel.tally(
-            *(has.tobytes(), kinds, kind_offsets.data, *columns, data, offsets.data),
-            *(known.data, sums.data, ends.data, registers),
-        )
+            has.tobytes(), kinds, kind_offsets.data, spaces, types, sizes, lsns, times, data,
+            offsets.data, known.data, sums.data, ends.data, registers,
+        )  # fmt: skip
         room *= 8
     assert found >= 0, "the columns of a batch are not of one length"
     raised = np.frombuffer(registers, np.uint8)
     for group in range(found):
         kind, space_id, number, named = known[4 * group : 4 * group + 4].tolist()
-        rows, size, seen, *lsns = sums[5 * group : 5 * group + 5].tolist()
+        rows, size, seen, *reach = sums[5 * group : 5 * group + 5].tolist()
         yield (
             (
                 kind.to_bytes(8, "little").rstrip(b"\0").decode() if named & 8 else None,
@@ -173,7 +175,7 @@ def _grouped(batch: pa.RecordBatch) -> Iterator[tuple[_Key, _Count]]:
             _Count(
                 *(rows, size),
                 raised[group * _REGISTERS : (group + 1) * _REGISTERS] if seen & 1 else None,
-                *(lsns if seen & 2 else (None, None)),
+                *(reach if seen & 2 else (None, None)),
                 *(ends[2 * group : 2 * group + 2].tolist() if seen & 4 else (None, None)),
             ),
         )
@@ -187,7 +189,7 @@ def _valid(column: pa.Array) -> Numbers:
     return valid
 
 
-def _numbers(batch: pa.RecordBatch, name: str) -> memoryview:
+def _numbers(batch: pa.RecordBatch, name: str) -> Any:
     """A column of numbers as the kernel takes it."""
     values = batch.column(name).fill_null(0).to_numpy()
     return (values if values.dtype == np.float64 else values.astype(np.uint64)).data

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Spans = array[int] | memoryview
     Offsets = array[int] | memoryview
-    Numbers = array[float] | memoryview
+    Numbers = array[float] | memoryview[float]
 
 HALF = 2**32 - 1
 OFFSET_MAX = 2**31 - 1

@@ -26,7 +26,6 @@ import fcntl
 import os
 import shutil
 import stat
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -206,7 +205,7 @@ class FileSystem(Protocol):
 
 def processors() -> int:
     """How many this process may use."""
-    if sys.platform == "linux":
+    if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
