@@ -221,8 +221,9 @@ class Stores:
             seen = Seen(row.type, row.tsn, row.commit, row.body)
             if row.replica_id == node.replica_id:
                 self.lost.pop(at, None)
-            elif self.lost.get(at) == seen:
-                continue  # it will be told
+            elif self.is_star and row.lsn > self.nodes[0].shown.lsn(row.replica_id):
+                self.lost[at] = seen  # it will be told
+                continue
             known = self.rows.setdefault(at, seen)
             assert known == seen, f"{node.name} has {seen} at {at}, others {known}"
             if row.replica_id == node.replica_id:

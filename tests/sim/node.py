@@ -181,10 +181,10 @@ class Node:
     async def _join(self) -> None:
         """Copy the source, or another node."""
         at = self.world.dice.choice(self.upstreams) if self.is_anonymous else 0
-        while not self.world.is_told():  # a new place in `_cluster` is a row of the source
-            await self._pause()
         url = parse_url(f"tarantool://127.0.0.1:{3300 + at}{'?anonymous=1' * self.is_anonymous}")
         while not self.has_store:
+            while not self.world.is_told():  # a new place in `_cluster` is a row of the source
+                await self._pause()
             try:
                 await join(url, self.machine.path, instance=self.uuid, filesystem=self._calls)
                 self.has_store = True

@@ -391,8 +391,10 @@ def test_short_way_of_checking_agrees_with_the_ordinary_one() -> None:
         for number in (1, NUMBER_MAX - 1, NUMBER_MAX, NUMBER_MAX - 2**32)
         for step in (b"\0", b"\1", b"\xff\xff\xff\xff\x0f", b"\x80")
     ]
+    many = bytes(encode_bundle(decode_bundle(FIVE) * 4))  # the count stands behind the flags
+    assert kernel.sound(many) is not None
     seen = set()
-    for data in (*(data for data, _ in GOLDEN.values()), *ends, *jumps, b"", b"\0", b"\0\0"):
+    for data in (*(data for data, _ in GOLDEN.values()), many, *ends, *jumps, b"", b"\0", b"\0\0"):
         cuts = [data[:end] for end in range(len(data) + 1)]
         flips = [
             data[:at] + bytes((data[at] ^ mask,)) + data[at + 1 :]
