@@ -442,6 +442,9 @@ async def _subscribe(conversation: Conversation, request: Request) -> None:
     shared, link, session = conversation.shared, conversation.link, conversation.session
     served, instance = conversation.instance, request.instance
     assert instance is not None
+    after = request.vclock or VClock()
+    ours = shared.log.vclock
+    _check_history(conversation, after, ours)  # first: its place in `_cluster` may be lost, too
     replica_id = 0 if request.anonymous else _known_id(conversation, instance)
     replicaset = shared.replicaset()
     if not replica_id and not request.anonymous:
@@ -455,9 +458,6 @@ async def _subscribe(conversation: Conversation, request: Request) -> None:
             "Incorrect value for option 'replication': duplicate connection with the same "
             "replica UUID",
         )
-    after = request.vclock or VClock()
-    ours = shared.log.vclock
-    _check_history(conversation, after, ours)
     upto = {number: 0 for number in request.id_filter}
     if replica_id:
         upto.setdefault(replica_id, ours.lsn(replica_id))

@@ -25,7 +25,11 @@ KEPT: dict[tuple[str, int], str] = {
         SLOW,
         2,
     ): "a follower whose disk was slow said nothing meanwhile and was disconnected for that",
-    (WRITE, 2): "a follower went on with rows that its source had lost with the power",
+    (WRITE, 14): "a follower went on with rows that its source had lost with the power",
+    (
+        WRITE,
+        103,
+    ): "one whose place the source had lost, too, was told that it has none, again and again",
 }
 """Seeds that failed once, and what was wrong."""
 
