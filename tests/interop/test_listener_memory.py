@@ -194,6 +194,7 @@ def test_connections_of_every_protocol_go_at_once(tmp_path: Path) -> None:
             server.wait(lambda: not any(found() for found in links))
         finally:
             gc.enable()
+    assert len(links) == len(asked)
 
 
 def test_what_connections_subscribe_to_is_counted(tmp_path: Path) -> None:
