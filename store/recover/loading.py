@@ -84,6 +84,7 @@ def load(
     Raises `CorruptBlock`, `WriteFailed` where the disk is full.
     """
     undone: list[Span] = []
+    unlogged: set[int] = set()
     while True:
         loader = None
         try:
@@ -103,10 +104,12 @@ def load(
                 loader.apply(batch)
             loader.finish(source.end)
             loader.waiting.undone += undone
+            loader.schema.unlogged |= unlogged
             return loader.schema, loader.waiting
         except MapFull:
             if loader is not None:
                 undone += loader.waiting.undone
+                unlogged |= loader.schema.unlogged
                 loader.abort()
             position = _grown(state)
         except StateError:

@@ -203,7 +203,7 @@ def _is_taken(schema: Schema, wanted: bytes | None, found: bytes | None) -> bool
         return False
     sequence_id, number = unpack(found)
     known = schema.sequences.get(sequence_id)
-    if known is None:
+    if known is None or sequence_id not in schema.unlogged:
         return False
     uses = (space.sequence for space in schema if space.is_temporary)
     if any(use is not None and use.sequence_id == sequence_id for use in uses):

@@ -118,10 +118,13 @@ class Schema:
     """All definitions. Not for several threads at once; readers may share a copy.
 
     `version` rises with each change; `sequences`: id → sequence; `collations`: id → collation;
-    `tuple_bytes`: what a tuple may take, but in spaces that have the format of a topic.
+    `tuple_bytes`: what a tuple may take, but in spaces that have the format of a topic;
+    `unlogged`: ids of the sequences of which a temporary space takes numbers, or has.
     """
 
-    __slots__ = ("_by_name", "_spaces", "collations", "sequences", "tuple_bytes", "version")
+    __slots__ = (
+        *("_by_name", "_spaces", "collations", "sequences", "tuple_bytes", "unlogged", "version"),
+    )
 
     def __init__(self, tuple_bytes: int = TUPLE_BYTES) -> None:
         self.tuple_bytes = tuple_bytes
@@ -129,6 +132,7 @@ class Schema:
         self._by_name = {space.name: space.id for space in self._spaces.values()}
         self.sequences: dict[int, SequenceDef] = {}
         self.collations: dict[int, CollationDef] = {}
+        self.unlogged: set[int] = set()
         self.version = 1
 
     def copy(self) -> Schema:
@@ -138,6 +142,7 @@ class Schema:
         other._by_name = dict(self._by_name)
         other.sequences = dict(self.sequences)
         other.collations = dict(self.collations)
+        other.unlogged = set(self.unlogged)
         other.version = self.version
         other.tuple_bytes = self.tuple_bytes
         return other
@@ -251,6 +256,9 @@ class Schema:
             _check_schema_row(old, new, trusted)
         if change is not None and change.kind in ("create", "drop", "alter"):
             self.version += 1
+            after = change.new
+            if after is not None and after.is_temporary and after.sequence is not None:
+                self.unlogged.add(after.sequence.sequence_id)
         return change
 
     def sequence(self, sequence_id: int) -> SequenceDef:
@@ -416,6 +424,7 @@ class Schema:
                         ErrorCode.DROP_SEQUENCE, f"Can't drop sequence '{sequence.name}': {reason}"
                     )
             del self.sequences[sequence.id]
+            self.unlogged.discard(sequence.id)
         else:
             sequence = decode_sequence(new, is_new=old is None)
             self.sequences[sequence.id] = sequence

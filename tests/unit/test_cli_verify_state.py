@@ -18,6 +18,7 @@ from logweir.store.log import Log
 from logweir.store.schema.definition import SystemSpace
 from logweir.store.state import base
 from logweir.tools.cli.main import app
+from logweir.wal.mp import pack
 
 
 def verify(*arguments: str | Path) -> Result:
@@ -219,13 +220,21 @@ def test_numbers_that_temporary_rows_took_are_in_no_log(tmp_path: Path) -> None:
         log.insert("kept", (None,))
         log.drop_space("t_gone")
         (number,) = log.select("kept")
+        log.create_sequence("own")
+        log.create_space("logged", [("id", "unsigned")])
+        log.use_sequence("logged", "own")
+        log.insert("logged", (None,))
     assert number == (6,)
     assert as_json(folder)["differences"] == 0
-    entries = stored(folder, f"{SystemSpace.SEQUENCE_DATA:d}/0".encode())
-    assert len(entries) == 3
-    changed(folder, f"{SystemSpace.SEQUENCE_DATA:d}/0".encode(), {}, [sorted(entries)[1]])
-    (one,) = as_json(folder)["first"]
-    assert (one["kind"], one["space"], one["log"]) == ("missing", "_sequence_data", [2, 6])
+    data = f"{SystemSpace.SEQUENCE_DATA:d}/0".encode()
+    entries = stored(folder, data)
+    assert len(entries) == 4
+    _, shared, _, own = sorted(entries)
+    changed(folder, data, {own: pack([4, 9])}, [shared])
+    wrong, missing = sorted(as_json(folder)["first"], key=lambda one: str(one["kind"]))
+    assert (wrong["kind"], wrong["log"], wrong["state"]) == ("changed", [4, 1], [4, 9])
+    assert (missing["kind"], missing["space"]) == ("missing", "_sequence_data")
+    assert missing["log"] == [2, 6]
 
 
 def test_an_open_folder_is_refused(small: Path) -> None:
