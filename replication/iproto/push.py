@@ -285,7 +285,9 @@ async def _send_log(conversation: Conversation, after: VClock, upto: VClock, syn
             await reader.skip_in_background()  # which closes it, if it does not come to its end
             stack.callback(reader.close)
             readers.append(reader)
-        await finish(_last_rows(conversation, *readers, after, upto, sync), conversation.link)
+        reader, ahead = readers
+        work = _last_rows(conversation, reader, ahead, after, upto, sync)
+        await finish(work, conversation.link)
 
 
 def _last_rows(
