@@ -108,7 +108,7 @@ def test_each_request_has_one_answer_where_the_disk_is_full(tmp_path: Path) -> N
         disk.fault = None
         assert {sync for sync, one in answers.items() if one.is_error} == {1, 2}
         assert {sync: answers[sync].body[0x30] for sync in FREE} == FREE
-        assert answers[4].body[0x30] == [ROWS[0]]
+        assert answers[4].body[0x30] == [[1, 10, "old"]]
         assert answers[7].body[0x30] == BOUND[7]
         assert client.ask(3, {0x10: 512, 0x21: [5, 50, ""]}).body[0x30] == [[5, 50, ""]]
         assert serving.log.select("t") == [*ROWS, (5, 50, "")]

@@ -153,7 +153,7 @@ def test_parts_of_a_run() -> None:
     assert run.errors({(512, kernel.USED_TO_WRITE): error}, VERSION) == [
         codec.encode_error(sync, VERSION, error) for sync in (2, 4)
     ]
-    refused, reads = run.refused(error, VERSION)
+    refused, reads = run.refused(error, VERSION, ())
     assert refused == [codec.encode_error(sync, VERSION, error) for sync in range(1, 6)]
     assert (reads.count, reads.is_read_only) == (0, True)
     for place in (2, 3, 5):
