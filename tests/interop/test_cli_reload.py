@@ -95,6 +95,14 @@ def test_hangup_takes_up_level_certificates_and_the_log_file(tmp_path: Path) -> 
         assert shown_certificate(port) == expected
         # Three, where the first client's end was noticed behind the change of the level.
         until(lambda: len(events_of(tmp_path / "log", "link.closed")) >= 2)
+
+        (tmp_path / "log").rename(tmp_path / "log.2")
+        (tmp_path / "log").mkdir()
+        file.write_text(settings)
+        process.send_signal(signal.SIGHUP)
+        until(lambda: len(events_of(tmp_path / "log.2", "config.refused")) == 3)
+        *_, last = events_of(tmp_path / "log.2", "config.refused")
+        assert last["reason"].startswith(f"{tmp_path / 'log'}: is a directory.")
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)
         assert (process.returncode, b"Traceback" in errors) == (0, False)

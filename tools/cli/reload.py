@@ -19,6 +19,7 @@ from logweir.tools.cli.configfile import declared, evaluate, key_of
 from logweir.tools.cli.logoptions import reopen_log, set_level
 from logweir.tools.cli.notify import notify, reloading
 from logweir.tools.cli.output import Output
+from logweir.wal.filesystem import explain
 from logweir.wal.logs import get_logger
 
 _log = get_logger("logweir.tools")
@@ -44,8 +45,11 @@ def reload_on_hangup(
             values = evaluate(context.command, context.params["config"]).params
             take_up = prepare()
             reopen_log()
-        except (LogweirError, OSError) as error:
+        except LogweirError as error:
             _log.error("config.refused", reason=str(error))
+            return
+        except OSError as error:
+            _log.error("config.refused", reason=str(explain(error, str(error.filename or ""))))
             return
         take_up()
         given = {
