@@ -7,7 +7,6 @@ import pytest
 from logweir.errors import ConfigError
 from logweir.replication.tank.push import WaitIndex
 from logweir.replication.topic.config import TopicConfig, parse_config, widest_config
-from logweir.replication.topic.trimming import _before_segments_kept, _Known
 
 
 def test_nothing_set_keeps_everything() -> None:
@@ -100,15 +99,6 @@ def test_the_widest_of_several_configurations(
     assert found.startswith(topic)
     assert found.endswith(expected)
     assert found.count("\n") <= 1
-
-
-def test_full_segments_that_may_be_kept() -> None:
-    """A segment is full once a bundle came behind its limit; the one that is filled does not
-    count."""
-    found = [_Known(number, 60, 1, 0) for number in range(9)]  # two in a segment of 100 bytes
-    for segments, before in ((0, 0), (1, 6), (2, 4), (3, 2), (4, 0), (9, 0)):
-        config = TopicConfig(segments=segments, segment_bytes=100)
-        assert _before_segments_kept(config, found) == before
 
 
 def test_who_does_not_wait_is_passed_over() -> None:

@@ -92,6 +92,22 @@ def test_limits_are_kept_by_what_is_new(log: logweir.Log, limits: tuple[int, int
             assert contents(log, "t", partition) == [one[0] for one in model.bundles]
 
 
+@pytest.mark.parametrize(("most", "gone"), [(0, 0), (2, 4), (3, 2), (4, 0), (9, 0)])
+def test_full_segments_that_may_be_kept(log: logweir.Log, most: int, gone: int) -> None:
+    """A segment is full once a bundle came behind its limit; the one that is filled does not
+    count. Two bundles are in one of 100 bytes here."""
+    data = next(one for size in range(60) if len(one := ordinary(bytes(size))) == 60)
+    given, held = topic(log, f"retention.segments.count={most}\nlog.segment.bytes=100"), Held()
+    for number in range(1, 10):
+        log.insert("t", (0, number, number, 0, data))
+    assert retain(log, given, 0, held) == gone
+    assert contents(log, "t", 0) == list(range(gone + 1, 10))
+    for number in range(10, 12):  # one more is full
+        log.insert("t", (0, number, number, 0, data))
+    retain(log, given, 0, held)
+    assert contents(log, "t", 0)[0] == (1 + 2 * max(5 - most, 0) if most else 1)
+
+
 def test_what_is_known_is_not_read_again(log: logweir.Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic that is held whole costs no more for it."""
     given, held = topic(log, "log.retention.bytes=1g"), Held()
