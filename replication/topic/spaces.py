@@ -117,11 +117,13 @@ def create_topic(
 ) -> None:
     """Make a topic and its space, in one transaction. `owner`: id of a user; None: admin.
 
-    Raises `ConfigError`, and `RequestError` SPACE_EXISTS if a space has that name.
+    Raises `ConfigError`, and `RequestError` SPACE_EXISTS if a topic or a space has that name.
     """
     parse_config(config)
     with log.transaction() as tx:
         tx.create_space(TOPIC_SPACE, LIST_FIELDS, primary=["name"], if_not_exists=True)
+        if tx.get(TOPIC_SPACE, name) is not None:
+            raise RequestError(ErrorCode.SPACE_EXISTS, f"Topic '{name}' already exists")
         space_id = tx.create_space(name, TOPIC_FIELDS, primary=["partition", "first"])
         if owner is not None:
             tx.update("_space", space_id, [("=", 1, owner)])

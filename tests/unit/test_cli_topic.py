@@ -80,3 +80,15 @@ def test_a_copy_is_not_made_inside_of_what_is_read(command: str, store: Path) ->
         assert done.exit_code == 2, target
         assert "is inside of what is read" in done.stderr
     assert sorted(path.name for path in store.iterdir()) == before
+
+
+def test_a_topic_that_is_there_is_called_one(store: Path) -> None:
+    """Not by the space in which it is; that of a space is."""
+    with logweir.open(store) as log:
+        log.create_space("plain")
+    for name, said in (("good", "Topic 'good' already"), ("plain", "Space 'plain' already")):
+        done = run("topic", "create", store, name)
+        assert done.exit_code == 1
+        assert said in done.stderr
+    with logweir.open(store) as log:
+        assert list(topics_of(log)) == ["good"]
