@@ -224,6 +224,11 @@ class ServerSession(BaseSession[Event]):
         self._out.is_held = True
         return answer_head(sync, self._schema_version(), body_bytes)
 
+    @property
+    def is_held(self) -> bool:
+        """Whether an answer has begun, see `begin_answer`."""
+        return self._out.is_held
+
     def end_answer(self) -> None:
         """See `begin_answer`."""
         self._out.is_held = False

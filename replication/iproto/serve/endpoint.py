@@ -407,7 +407,9 @@ class Conversation:
 
     def _send_answers(self, answers: bytes | bytearray, done: int, refused: int) -> None:
         self.shared.metrics.answered("tarantool", done, refused)
-        if self.session.waiting_bytes:
+        if self.session.is_held:  # a long answer is under way
+            self.session.put(bytes(answers))
+        elif self.session.waiting_bytes:
             self.link.write(answers)
         else:
             self.link.send(answers)
@@ -583,9 +585,12 @@ class Conversation:
 
 
 def _joins_batch(event: Request | Run) -> bool:
-    """Whether a request may be one of several in a job: not so a change of definitions."""
-    if isinstance(event, Run) or event.type == RowType.SELECT:
+    """Whether a request may be one of several in a job: not so a change of definitions, or what a
+    stream may answer by itself, and let all that comes next wait for."""
+    if isinstance(event, Run):
         return True
+    if event.type == RowType.SELECT:
+        return not event.stream_id
     return event.type in DML_TYPES and event.space_id >= SYSTEM_END
 
 
