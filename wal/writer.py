@@ -27,7 +27,7 @@ import errno
 import threading
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -273,7 +273,7 @@ class WalWriter(OfProcess):
         except OSError as error:
             self._cut(current, before, error)
             if error.errno == errno.EFBIG and current.start != self._vclock:
-                self.options = replace(options, max_bytes=before)  # what comes is in smaller files
+                self.rotate()  # it may fit where nothing is before it
                 return self.write(blocks, vclock)
             raise self._failed(error, "cannot write to the log", before) from error
         current.size = size
@@ -494,9 +494,12 @@ class WalWriter(OfProcess):
             current.file.write([EOF_MARKER])
         except OSError as error:
             self._cut(current, before, error)
-            raise self._failed(error, "cannot close the log file", before) from error
-        current.size = current.filled = before + len(EOF_MARKER)
-        failpoint("wal.after_eof_before_sync")
+            if error.errno != errno.EFBIG:
+                raise self._failed(error, "cannot close the log file", before) from error
+            # The file has not even room for that: it stays as a killed process leaves it.
+        else:
+            current.size = current.filled = before + len(EOF_MARKER)
+            failpoint("wal.after_eof_before_sync")
         self._sync(current)
         self._prev_vclock = current.start
         self._current = None

@@ -156,28 +156,63 @@ def test_zeros_are_not_written_ahead_where_the_disk_is_small(tmp_path: Path) -> 
         assert 0 < max(zeros) < 150_000
 
 
+@pytest.fixture
+def allow_files() -> Iterator[Callable[[int | None], None]]:
+    """Sets what the system takes of a process in a file (`ulimit -f`), in bytes, or what it did."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def allow(most_bytes: int | None) -> None:
+        soft = before[0] if most_bytes is None else most_bytes
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, before[1]))
+
+    yield allow
+    allow(None)
+
+
 @pytest.mark.parametrize("durability", ["fsync", "write"])
 def test_log_is_written_in_smaller_files_where_large_ones_are_not_allowed(
-    tmp_path: Path, durability: str
+    tmp_path: Path, durability: str, allow_files: Callable[[int | None], None]
 ) -> None:
-    """What the system takes of a process (`ulimit -f`) is found at the first file, and no change
-    is refused for it; one that no file can hold is, and the next one is not."""
-    most_bytes = 300_000
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, before[1]))
-    try:
-        with logweir.open(tmp_path, durability=durability) as log:
-            log.create_space("t")
-            for number in range(20):
-                log.insert("t", (number, os.urandom(50_000)))
-            with pytest.raises(WriteFailed, match="no file as large as that"):
-                log.append("t", [(number, os.urandom(50_000)) for number in range(100, 110)])
-            log.insert("t", (20, b""))
-            assert log.count("t") == 21
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    """No change is refused for it. One that no file can hold is, and those behind it are written
+    into one file."""
+    allow_files(300_000)
+    with logweir.open(tmp_path, durability=durability) as log:
+        log.create_space("t")
+        for number in range(20):
+            log.insert("t", (number, os.urandom(50_000)))
+        with pytest.raises(WriteFailed, match="no file as large as that"):
+            log.append("t", [(number, os.urandom(50_000)) for number in range(100, 110)])
+        files = len(list(tmp_path.glob("*.xlog")))
+        for number in range(20, 70):
+            log.insert("t", (number, b""))
+        assert log.count("t") == 70
+        assert files > 3
+        assert len(list(tmp_path.glob("*.xlog"))) == files
+    allow_files(None)
     report = examine(tmp_path)
     assert not report.blocking
-    assert len(list(tmp_path.glob("*.xlog"))) > 3
     with logweir.open(tmp_path) as log:
-        assert log.count("t") == 21
+        assert log.count("t") == 70
+
+
+def test_log_goes_on_where_not_even_the_mark_of_its_end_fits(
+    tmp_path: Path, allow_files: Callable[[int | None], None]
+) -> None:
+    """The file that is full stays as a killed process leaves it, and no row is missing."""
+    with logweir.open(tmp_path, write_ahead=0) as log:
+        log.create_space("t")
+        for number in range(6):
+            log.insert("t", (number, os.urandom(50_000)))
+        allow_files(log.status()["log_bytes"] + 2)
+        for number in range(6, 20):
+            log.insert("t", (number, b""))
+        assert [row[0] for row in log.select("t")] == list(range(20))
+        rows = [row.lsn for one in log.rows(after={}) for row in one.rows]
+        assert rows == list(range(1, rows[-1] + 1))
+    allow_files(None)
+    report = examine(tmp_path)
+    assert not report.blocking
+    assert len(list(tmp_path.glob("*.xlog"))) == 2
+    with logweir.open(tmp_path) as log:
+        assert log.count("t") == 20
+        assert [row.lsn for one in log.rows(after={}) for row in one.rows] == rows
