@@ -179,9 +179,7 @@ def _compare(found: StateReport, schema: Schema, wanted: Txn, state: Txn) -> Non
         ours, theirs = wanted.items(space_id, index_id), state.items(space_id, index_id)
         for one, other in _pairs(ours, theirs):
             found.entries += 1
-            if one == other or (
-                space_id == SystemSpace.SEQUENCE_DATA and _is_taken(schema, one, other)
-            ):
+            if one == other or (space_id == SystemSpace.SEQUENCE_DATA and _is_taken(schema, other)):
                 continue
             found.add(
                 StateDifference(
@@ -196,20 +194,10 @@ def _compare(found: StateReport, schema: Schema, wanted: Txn, state: Txn) -> Non
             )
 
 
-def _is_taken(schema: Schema, wanted: bytes | None, found: bytes | None) -> bool:
-    """Whether a sequence may be where the state has it: rows of a temporary space, which may be
-    dropped by now, have taken numbers behind those of the log."""
-    if found is None:
-        return False
-    sequence_id, number = unpack(found)
-    known = schema.sequences.get(sequence_id)
-    if known is None or sequence_id not in schema.unlogged:
-        return False
-    uses = (space.sequence for space in schema if space.is_temporary)
-    if any(use is not None and use.sequence_id == sequence_id for use in uses):
-        return True  # it may also have begun anew
-    last = None if wanted is None else unpack(wanted)[1]
-    return last is None or (number > last if known.step > 0 else number < last)
+def _is_taken(schema: Schema, found: bytes | None) -> bool:
+    """Whether rows of a temporary space, which may be dropped by now or use the sequence no more,
+    have taken numbers of a sequence, which are in no log: it may be anywhere then."""
+    return found is not None and unpack(found)[0] in schema.unlogged
 
 
 def _pairs(ours: Pairs, theirs: Pairs) -> Iterator[tuple[bytes | None, bytes | None]]:

@@ -3,8 +3,9 @@
 There is no SQL here. But a real replica that cannot compile a field's `default`, or what a CHECK
 says, stops at its row, and a real Tarantool does not start from a folder with it. So words, numbers
 and signs are told apart, and each is looked at next to the one before: what can never follow is
-refused, as by Tarantool 2.6 with its number, its text and its place. Words are not looked at: they
-may be names or keywords, and anything may be beside one. So not every text that passes compiles.
+refused, as by Tarantool 2.6, of texts without words with its number, its text and its place. Words
+are not looked at: they may be names or keywords, and anything may be beside one. So not every text
+that passes compiles, and a Tarantool may say something else of one that has words.
 Source: Tarantool 2.6.0, observed.
 """
 
@@ -61,6 +62,7 @@ def check_expression(text: str) -> None:
         return
     at, line, column, depth = 0, 1, 0, 0
     before, last, has_binding = "", "", False
+    has_values = "values" in text.lower()  # whose rows may be empty behind the first
     while at < len(text):
         found = _TOKEN.match(text, at)
         kind = (found and found.lastgroup) or "none"
@@ -74,7 +76,7 @@ def check_expression(text: str) -> None:
                 ErrorCode.SQL_UNKNOWN_TOKEN, line, column, f"unrecognized token '{last}'"
             )
         if kind == "space":
-            column += len(last.encode())
+            column += len(last.encode(errors="surrogateescape"))
             continue
         if has_binding:
             break
@@ -82,10 +84,11 @@ def check_expression(text: str) -> None:
             raise _unexpected(line, last)
         if kind == "end" and depth:
             raise _unexpected(line, last)
-        column += len(last.encode())
+        column += len(last.encode(errors="surrogateescape"))
         depth += (kind == "open") - (kind == "close")
         has_binding = kind == "binding"
-        before = _meant(kind, before)
+        is_row = kind == "open" and before == "comma" and has_values
+        before = "call" if is_row else _meant(kind, before)
     if has_binding:
         raise _refused(ErrorCode.SQL_BIND_IN_DDL, line, column, "bindings are not allowed in DDL")
     if depth or before not in _MAY_END:

@@ -237,6 +237,21 @@ def test_numbers_that_temporary_rows_took_are_in_no_log(tmp_path: Path) -> None:
     assert missing["log"] == [2, 6]
 
 
+def test_numbers_that_began_anew_are_in_no_log_either(tmp_path: Path) -> None:
+    """A temporary space has taken them of a sequence that cycles, and is gone."""
+    folder = tmp_path / "s"
+    with logweir.open(folder) as log:
+        log.insert("_sequence", (9, 1, "cycles", 1, 1, 5, 1, 0, True))
+        log.create_space("t", [("id", "unsigned")], temporary=True)
+        log.use_sequence("t", "cycles")
+        log.replace("_sequence_data", (9, 4))
+        for _ in range(2):
+            log.insert("t", (None,))
+        assert log.select("t") == [(1,), (5,)]
+        log.drop_space("t")
+    assert as_json(folder)["differences"] == 0
+
+
 def test_an_open_folder_is_refused(small: Path) -> None:
     """What it holds changes; nobody can open it meanwhile either."""
     with logweir.open(small):

@@ -54,7 +54,7 @@ TAKEN = [
     *("a b", "1 as x", "'a' 'b'", '(1) "b"', "1,2", "*", "t.*", "*, 1", "1;", "a;  -- c", "1 -- c"),
     *("/**/1", "1\0 2", "f()", "f(*)", '"f" (1)', "1 in ()", "(SELECT 1)", "a . b", "a$b", "é"),
     *("~1", '"q"', "1 * 2", "case when 1 then 2 end", "not not 1", "1 between 1 and 2"),
-    *("cast(1 as integer)", "1 limit 1"),
+    *("cast(1 as integer)", "1 limit 1", "'\udcff'", "\udcff", "(values (1),())"),
 ]
 """What a Tarantool compiles."""
 
