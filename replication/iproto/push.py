@@ -446,9 +446,10 @@ async def _subscribe(conversation: Conversation, request: Request) -> None:
     assert instance is not None
     after = request.vclock or VClock()
     ours = shared.log.vclock
-    _check_history(conversation, after, ours)  # first: its place in `_cluster` may be lost, too
-    replica_id = 0 if request.anonymous else _known_id(conversation, instance)
     replicaset = shared.replicaset()
+    if request.replicaset in (None, replicaset):  # one of another set looks at the answer for that
+        _check_history(conversation, after, ours)  # first: its place in `_cluster` may be lost, too
+    replica_id = 0 if request.anonymous else _known_id(conversation, instance)
     if not replica_id and not request.anonymous:
         raise RequestError(
             ErrorCode.UNKNOWN_REPLICA,
