@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from logweir.errors import ConfigError, UsedAfterFork, WriteFailed, WriterPoisoned
+from logweir.errors import ConfigError, UsedAfterFork, WalError, WriteFailed, WriterPoisoned
 from logweir.limits import (
     COMPRESS_THRESHOLD_BYTES,
     WAL_MAX_SIZE_BYTES,
@@ -139,6 +139,21 @@ class _Current:
     def __post_init__(self) -> None:
         self.size = self.filled = self.file.size()
         self.number = int(self.path.stem)
+
+
+class _Whole:
+    """Around what has to be ended once it has begun. Where it is stopped, as by an interrupt,
+    nobody knows what stands in the file: no more is written, and no mark of its end."""
+
+    def __init__(self, writer: WalWriter) -> None:
+        self._writer = writer
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None and not isinstance(error, WalError):
+            self._writer._poison = self._writer._poison or error
 
 
 class WalWriter(OfProcess):
@@ -265,18 +280,19 @@ class WalWriter(OfProcess):
                 )
             size += sum(map(len, block))
         failpoint("wal.before_write")
-        try:
-            if current.filled > before:
-                _overwrite(current, parts, size)
-            else:
-                current.file.write(parts)
-        except OSError as error:
-            self._cut(current, before, error)
-            if error.errno == errno.EFBIG and current.start != self._vclock:
-                self.rotate()  # it may fit where nothing is before it
-                return self.write(blocks, vclock)
-            raise self._failed(error, "cannot write to the log", before) from error
-        current.size = size
+        with _Whole(self):
+            try:
+                if current.filled > before:
+                    _overwrite(current, parts, size)
+                else:
+                    current.file.write(parts)
+            except OSError as error:
+                self._cut(current, before, error)
+                if error.errno == errno.EFBIG and current.start != self._vclock:
+                    self.rotate()  # it may fit where nothing is before it
+                    return self.write(blocks, vclock)
+                raise self._failed(error, "cannot write to the log", before) from error
+            current.size = size
         failpoint("wal.after_write_before_sync")
         self._vclock = vclock
         self._last_block = (current.path, size, begin, parts[first])
@@ -381,8 +397,9 @@ class WalWriter(OfProcess):
     def _check(self) -> None:
         self.check_process()
         if self._poison is not None:
+            why = "a sync failed" if isinstance(self._poison, OSError) else "a write was stopped"
             raise WriterPoisoned(
-                f"the log takes nothing more since a sync failed: {self._poison}.",
+                f"the log takes nothing more since {why}: {self._poison!r}.",
                 path=str(self.path or self.directory),
                 first_cause=self._poison,
             )
@@ -479,6 +496,10 @@ class WalWriter(OfProcess):
         current = self._current
         if current is None:
             return
+        with _Whole(self):
+            self._finish(current)
+
+    def _finish(self, current: _Current) -> None:
         before = current.size
         is_ahead = current.filled > before
         if is_ahead:

@@ -27,7 +27,7 @@ def load2(data: bytes, at: int) -> int:
     return data[at] << 8 | data[at + 1]
 
 
-def load4(data: bytes, at: int) -> int:
+def load4(data: bytes | bytearray, at: int) -> int:
     """The big-endian number of four bytes. Unchecked."""
     value = 0
     for i in range(4):

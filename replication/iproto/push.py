@@ -447,7 +447,8 @@ async def _subscribe(conversation: Conversation, request: Request) -> None:
     after = request.vclock or VClock()
     ours = shared.log.vclock
     replicaset = shared.replicaset()
-    if request.replicaset in (None, replicaset):  # one of another set looks at the answer for that
+    # Who is anonymous, or of another set, looks at our answer for that, as with a real one.
+    if not request.anonymous and request.replicaset in (None, replicaset):
         _check_history(conversation, after, ours)  # first: its place in `_cluster` may be lost, too
     replica_id = 0 if request.anonymous else _known_id(conversation, instance)
     if not replica_id and not request.anonymous:

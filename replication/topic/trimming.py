@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import GROUP_BYTES
 from logweir.replication.topic.bundle import (
+    NUMBER_MAX,
     Message,
     decode_bundle,
     encode_bundle,
@@ -42,9 +43,11 @@ _STEP_BUNDLES = 1000
 
 @dataclass(slots=True)
 class _Partition:
-    """What a partition holds, up to the bundle that begins with `newest`. `segments`: where those
-    begin that a broker would have made, the oldest first; `segment_bytes`: of the last one."""
+    """What a partition holds, up to the tuple that begins with `reached`. `newest`: where the last
+    bundle that consumers are given begins, which stays; `segments`: where those begin that a broker
+    would have made, the oldest first; `segment_bytes`: of the last one."""
 
+    reached: int = 0
     newest: int = 0
     bundles: int = 0
     size_bytes: int = 0
@@ -60,7 +63,9 @@ class _Partition:
             self.segments.append(each.first)
             self.segment_bytes = 0
         self.segment_bytes += framed_bytes(size)
-        self.newest = each.first
+        self.reached = each.first
+        if each.is_readable:
+            self.newest = each.first
         self.bundles += 1
         self.size_bytes += size
         self.messages += _count(each)
@@ -104,7 +109,10 @@ class Held:
     def _read_on(self, view: ReadView, topic: TopicDef) -> None:
         for partition in range(topic.partitions):
             held = self.partitions.setdefault(partition, _Partition())
-            for each in bundles_from(view.engine, topic.space_id, partition, held.newest + 1):
+            following = held.reached + 1
+            if following > NUMBER_MAX:
+                continue  # nothing stands behind that
+            for each in bundles_from(view.engine, topic.space_id, partition, following):
                 held.add(each, topic.config)
 
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,7 @@ pytestmark = [
 FORMAT = [("id", "unsigned"), ("value", "string")]
 WAIT_SECONDS = 20
 STORE = Path(logweir.__file__).parent / "store"
+WAL = Path(logweir.__file__).parent / "wal"
 
 
 def opened(folder: Path) -> logweir.Log:
@@ -213,6 +215,51 @@ def test_an_interrupted_close_is_ended_by_the_next(tmp_path: Path) -> None:
             folder = tmp_path / f"store-{at}"
     assert wrong == []
     assert at > 100
+
+
+@pytest.mark.parametrize(
+    ("work", "options", "within", "step"),
+    [
+        (change, {}, "writer.py", 3),
+        (change, {}, "filesystem.py", 3),
+        (change, {"durability": "fsync", "write_ahead": 1}, "writer.py", 5),
+        (change, {"wal_max_size": 2}, "writer.py", 19),
+        (logweir.Log.close, {}, "writer.py", 7),
+    ],
+    ids=["write", "put", "fsync", "full", "close"],
+)
+def test_an_interrupt_in_the_log_leaves_a_folder_that_is_opened(
+    work: Callable[[logweir.Log], object],
+    options: dict[str, Any],
+    within: str,
+    step: int,
+    tmp_path: Path,
+) -> None:
+    """Wherever it writes and closes its files: no mark of an end is in the middle of one."""
+    folder, given = tmp_path / "store", {"durability": "write", **options}
+    opened(folder).close()
+    at = 0
+    was_interrupted = True
+    wrong: list[str] = []
+    while was_interrupted:
+        at += step
+        log = logweir.open(folder, **given)
+        log.replace("kv", (1, "x"))
+        interrupter = Interrupter(at, WAL / within)
+        was_interrupted = interrupter.run(partial(work, log))
+        if found := outcome(log.close):
+            wrong.append(f"{interrupter.where}: {found}")
+        try:
+            with logweir.open(folder) as log:
+                seen = [row[1] for row in log.select("kv", limit=3)]
+                assert seen in (["x", "x", "x"], ["x", "a", "b"]), interrupter.where
+                log.replace("kv", (2, "x"))
+        except logweir.LogweirError as error:
+            wrong.append(f"{interrupter.where}: {type(error).__name__}: {error}")
+            folder = tmp_path / f"store-{at}"
+            opened(folder).close()
+    assert wrong == []
+    assert at > 20
 
 
 def test_what_failed_behind_an_interrupted_close_is_told_by_the_next(tmp_path: Path) -> None:

@@ -108,6 +108,20 @@ def test_full_segments_that_may_be_kept(log: logweir.Log, most: int, gone: int) 
     assert contents(log, "t", 0)[0] == (1 + 2 * max(5 - most, 0) if most else 1)
 
 
+@pytest.mark.parametrize("number", [50, 2**63 + 9, 2**64 - 1])
+def test_the_newest_bundle_stays_behind_a_tuple_that_is_none(log: logweir.Log, number: int) -> None:
+    """Which consumers are not given: else the numbers would begin anew. Limits are kept behind
+    the highest number that there is."""
+    given, held = topic(log, "log.retention.secs=10"), Held()
+    for first in range(1, 6):
+        log.insert("t", (0, first, first, 1000, ordinary(b"x")))
+    log.insert("t", (0, number, number, 0, b"\xff"))
+    assert retain(log, given, 5000, held) == 0
+    assert retain(log, given, 100_000, held) == 4
+    assert retain(log, given, 100_000, held) == 0
+    assert contents(log, "t", 0) == [5, number]
+
+
 def test_what_is_known_is_not_read_again(log: logweir.Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """A topic that is held whole costs no more for it."""
     given, held = topic(log, "log.retention.bytes=1g"), Held()
