@@ -52,7 +52,7 @@ def test_addresses_that_meet_are_refused(first: str, second: str, what: str) -> 
     with pytest.raises(ConfigError, match="name=two") as caught:
         Names([one, two], SCHEMES)
     said = str(caught.value)
-    assert said.startswith(f"address {two} (upstreams): it fills {what} here, as does {one} Hint")
+    assert said.startswith(f"address {two} (upstreams): it fills {what} here, as does {one}. Hint")
 
 
 @pytest.mark.parametrize("urls", APART)
