@@ -259,7 +259,7 @@ def test_an_interrupt_in_the_log_leaves_a_folder_that_is_opened(
             folder = tmp_path / f"store-{at}"
             opened(folder).close()
     assert wrong == []
-    assert at > 20
+    assert at > step  # how often depends on which thread writes, so on what else runs
 
 
 def test_what_failed_behind_an_interrupted_close_is_told_by_the_next(tmp_path: Path) -> None:
