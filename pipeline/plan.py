@@ -38,7 +38,7 @@ from logweir.errors import ConfigError, CorruptFile, WalError
 from logweir.limits import PIPELINE_OPENING_BYTES, PIPELINE_SPLIT_BYTES
 from logweir.pipeline.options import ORIGIN, ScanOptions, shown
 from logweir.pipeline.storage import CutFile, open_storage
-from logweir.recovery.chain import missing_begin, missing_end, own_mark
+from logweir.recovery.chain import missing_end, own_mark
 from logweir.store.engine.settling import SEARCH_BYTES, is_said, judged, may_wait
 from logweir.wal.crc32c import checksum
 from logweir.wal.damage import Damage
@@ -321,7 +321,6 @@ def _sources(
 ) -> list[Source]:
     logs = index.xlogs
     number = {id(log): at for at, log in enumerate(logs)}
-    newest = index.newest_snap()
     found: list[Source] = []
     kept: list[tuple[LogFile, LogFile | None, str]] = []
     for file in wanted:
@@ -330,8 +329,6 @@ def _sources(
             after = logs[at + 1] if at + 1 < len(logs) else None
             if at and (gap := _gap(file, logs[at - 1])):
                 begin = reached(logs[at - 1].path, folder.filesystem)  # what is missing counts
-            elif not at and newest is not None and not newest.vclock.covers(file.vclock):
-                gap, begin = missing_begin(newest.vclock, file).message, newest.vclock
         if file.suffix != "xlog" or not _is_outside(begin, after, options):
             kept.append((file, after, gap))
     look = partial(_looked_at, filesystem=folder.filesystem)
