@@ -429,7 +429,7 @@ def test_a_tuple_is_read_as_it_was_written_or_refused(module: Any) -> None:
     """At each width of the bundle's length; one that is a byte short is none."""
     for size in (1, 0xFF, 0x100, 0xFFFF, 0x10000):
         head = kernel.tuple_head(7, 2**40, 2**40 + 3, TIME, size)
-        data = head + bytes(size)
+        data = head + bytes((4 << 2,)) + bytes(size - 1)  # it says that it has four messages
         assert module.stored(data) == (7, 2**40, 2**40 + 3, len(head))
         for cut in (data[:-1], head):
             with pytest.raises(ValueError, match="no tuple of a bundle"):
