@@ -397,9 +397,11 @@ class WalWriter(OfProcess):
     def _check(self) -> None:
         self.check_process()
         if self._poison is not None:
-            why = "a sync failed" if isinstance(self._poison, OSError) else "a write was stopped"
+            why = f"a sync failed: {self._poison}"
+            if not isinstance(self._poison, OSError):
+                why = f"{type(self._poison).__name__} stopped a write"
             raise WriterPoisoned(
-                f"the log takes nothing more since {why}: {self._poison!r}.",
+                f"the log takes nothing more since {why}.",
                 path=str(self.path or self.directory),
                 first_cause=self._poison,
             )
