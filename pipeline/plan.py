@@ -36,9 +36,16 @@ from uuid import UUID
 
 from logweir.errors import ConfigError, CorruptFile, WalError
 from logweir.limits import PIPELINE_OPENING_BYTES, PIPELINE_SPLIT_BYTES
+from logweir.pipeline.missing import (
+    gap_before,
+    is_outside,
+    lost_behind,
+    missing_begins,
+    reached,
+)
 from logweir.pipeline.options import ORIGIN, ScanOptions, shown
 from logweir.pipeline.storage import CutFile, open_storage
-from logweir.recovery.chain import missing_end, own_mark
+from logweir.recovery.chain import own_mark
 from logweir.store.engine.settling import SEARCH_BYTES, is_said, judged, may_wait
 from logweir.wal.crc32c import checksum
 from logweir.wal.damage import Damage
@@ -165,6 +172,7 @@ _UNCOLLECTED: Final = _Uncollected()
 def _plan(options: ScanOptions, waits: bool, looks: bool) -> Plan:
     sources: list[Source] = []
     damage: list[Damage] = []
+    folders: list[tuple[str, DirectoryIndex]] = []
     for location in options.paths:
         for folder in _folders(location, options.recursive):
             said = load_end_mark(folder.path, folder.filesystem)  # before the folder is listed
@@ -185,6 +193,10 @@ def _plan(options: ScanOptions, waits: bool, looks: bool) -> Plan:
                     ]
             sources += found
             damage += index.damage
+            if not folder.is_file:
+                folders.append((location, index))
+    gaps = missing_begins(folders)
+    sources = [one._replace(gap=gaps.get(one[:2], one.gap)) for one in sources]
     ranges = [one for source in sources for one in _cut(source, options)]
     tasks = together(ranges, lambda one: one.size, options.split_bytes)
     splits = [Split(some) for some in tasks]
@@ -327,9 +339,11 @@ def _sources(
         gap, begin, after = "", file.vclock, None
         if (at := number.get(id(file))) is not None:
             after = logs[at + 1] if at + 1 < len(logs) else None
-            if at and (gap := _gap(file, logs[at - 1])):
+            if at and (gap := gap_before(file, logs[at - 1])):
                 begin = reached(logs[at - 1].path, folder.filesystem)  # what is missing counts
-        if file.suffix != "xlog" or not _is_outside(begin, after, options):
+            elif not at and index.snaps:
+                begin = min(begin, index.snaps[-1].vclock, key=lambda one: one.signature)
+        if file.suffix != "xlog" or not is_outside(begin, after, options):
             kept.append((file, after, gap))
     look = partial(_looked_at, filesystem=folder.filesystem)
     looked_at = list(each(folder.filesystem, look, [file for file, _, _ in kept]))
@@ -438,71 +452,6 @@ def _settled(
         return ALL_SETTLED, looks or not besides
     tolerant = options.on_error != "fail"
     return judged(path, logs[0], folder.filesystem, tolerant=tolerant), True
-
-
-def reached(path: Path, filesystem: FileSystem) -> VClock:
-    """The vclock at the end of a file, or in front of the first damage in it."""
-    with WalReader(path, filesystem=filesystem) as reader:
-        for item in reader.blocks():
-            if isinstance(item, Damage):
-                break
-        return reader.vclock
-
-
-def _gap(file: LogFile, before: LogFile) -> str:
-    """What is missing in front of a log, by the headers of it and the one before it."""
-    previous = file.meta.prev_vclock
-    if previous is None or previous == before.vclock:
-        return ""
-    return (
-        f"a log is missing before this one: it follows the log that begins at {previous}; "
-        f"{before.path.name} begins at {before.vclock}"
-    )
-
-
-def lost_behind(
-    said: EndMark | str | None, index: DirectoryIndex, filesystem: FileSystem, options: ScanOptions
-) -> Damage | None:
-    """What is missing behind the newest log, where it is wanted. `said`: what `load_end_mark` gave
-    before the folder was listed."""
-    mark, _ = own_mark(said, index)
-    if mark is None or any(
-        file.path.name == mark.file and file.size >= mark.offset for file in reversed(index.files)
-    ):
-        return None
-    end = VClock()
-    for file in (*index.snaps, *index.xlogs):
-        end = end.merge(file.vclock)
-    if index.xlogs and not end.covers(mark.vclock):
-        end = end.merge(reached(index.xlogs[-1].path, filesystem))
-    return None if _is_outside(end, None, options) else missing_end(mark, index, end)
-
-
-def lost_within(source: Source, filesystem: FileSystem, options: ScanOptions) -> Damage | None:
-    """What is missing of a log that has the size which the end mark says, but not the blocks."""
-    path = Path(source.path)
-    end = reached(path, filesystem)
-    if _is_outside(end, None, options):
-        return None
-    return missing_end(source.mark, scan_directory(path.parent, filesystem), end)
-
-
-def _is_outside(begin: VClock, after: LogFile | None, options: ScanOptions) -> bool:
-    """Whether no row behind `begin`, and in front of the log `after`, is wanted."""
-    if after is not None:
-        if options.vclock_from is not None and options.vclock_from.covers(after.vclock):
-            return True
-        if options.replica_id is not None:
-            last = after.vclock.lsn(options.replica_id)
-            if last == begin.lsn(options.replica_id) or (
-                options.lsn_from is not None and last < options.lsn_from
-            ):
-                return True
-    if options.vclock_to is not None and begin.covers(options.vclock_to):
-        return True
-    if options.replica_id is not None and options.lsn_to is not None:
-        return begin.lsn(options.replica_id) >= options.lsn_to
-    return False
 
 
 def _names(folder: _Folder) -> tuple[UUID | None, SpaceNames]:

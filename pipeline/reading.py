@@ -30,8 +30,9 @@ import pyarrow as pa
 from logweir.errors import ChainGap, DecodeError, LimitExceeded, WalError
 from logweir.limits import VCLOCK_COMPONENTS
 from logweir.pipeline.arrow import BatchBuilder, Group, Place
+from logweir.pipeline.missing import lost_within, reached
 from logweir.pipeline.options import ScanOptions
-from logweir.pipeline.plan import Range, Source, Split, lost_within, reached
+from logweir.pipeline.plan import Range, Source, Split
 from logweir.pipeline.plan import plan as make_plan
 from logweir.pipeline.storage import CutFileSystem, open_storage
 from logweir.recovery.chain import foreign_tail, is_bad_tail
@@ -353,7 +354,7 @@ class _Ranged:
             return
         source = self._source
         if source.mark is not None and reader.end_offset < source.mark.offset:
-            lost = lost_within(source, self._filesystem, self._options)
+            lost = lost_within(Path(source.path), source.mark, self._filesystem, self._options)
             if lost is not None:
                 yield self._tolerated(lost)
                 return

@@ -22,8 +22,9 @@ from typing import Final
 from uuid import UUID
 
 from logweir.errors import PositionUnavailable, WalError
+from logweir.pipeline.missing import lost_behind
 from logweir.pipeline.options import ScanOptions, shown
-from logweir.pipeline.plan import Range, Source, Split, lost_behind
+from logweir.pipeline.plan import Range, Source, Split
 from logweir.pipeline.storage import open_storage
 from logweir.store.engine.settling import judge_at
 from logweir.wal.directory import scan_directory

@@ -25,7 +25,7 @@ from support.logs import insert, write_log
 
 import logweir
 from logweir import pipeline
-from logweir.errors import ConfigError, CorruptBlock, CorruptFile, WalError
+from logweir.errors import ChainGap, ConfigError, CorruptBlock, CorruptFile, WalError
 from logweir.limits import META_BYTES, PIPELINE_WINDOW_BYTES
 from logweir.pipeline.jobs import commits, compact
 from logweir.pipeline.jobs.delta import DeltaPlace
@@ -41,7 +41,7 @@ from logweir.recovery import examine
 from logweir.recovery.faults import SimFileSystem
 from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import OsFileSystem, ReadFile, make_folders
-from logweir.wal.reader import Block, WalReader
+from logweir.wal.reader import Block, WalReader, read_meta
 from logweir.wal.vclock import VClock
 
 
@@ -421,6 +421,39 @@ def test_a_missing_log_shows_in_the_headers(tmp_path: Path) -> None:
     (gap,) = [one for one in plan(options(tmp_path / "log")).sources if one.gap]
     assert Path(gap.path).name == logs[3].name
     assert "a log is missing before this one" in gap.gap
+
+
+def test_a_log_that_is_missing_behind_the_newest_snapshot_is_a_gap(tmp_path: Path) -> None:
+    """The oldest one that is left follows none: rows between the snapshot and it are not there,
+    unless reading begins behind them, or another folder of the store that is read has the log."""
+    with logweir.open(tmp_path / "log", wal_max_size=1000) as log:
+        log.create_space("t", format=[("id", "unsigned")])
+        for number in range(60):
+            log.insert("t", (number,))
+    oldest, following, *_ = sorted((tmp_path / "log").glob("*.xlog"))
+    whole = sum(batch.num_rows for batch in every(tmp_path / "log"))
+    (beside := tmp_path / "beside").mkdir()
+    oldest.rename(beside / oldest.name)
+    for given in ({}, {"kinds": "xlog"}, {"kinds": "xlog", "vclock_from": {1: 1}}):
+        with pytest.raises(ChainGap, match="behind the snapshot at") as caught:
+            list(every(tmp_path / "log", **given))
+        assert caught.value.path == str(following)
+    told = [
+        text
+        for batch in every(tmp_path / "log", on_error="report", columns=["damage"])
+        for text in batch["damage"].to_pylist()
+        if text
+    ]
+    assert [text[:4] for text in told] == ["gap:"]
+    after = dict(read_meta(following).vclock)
+    assert sum(batch.num_rows for batch in every(tmp_path / "log", kinds="xlog", vclock_from=after))
+    both = pipeline.batches(tmp_path / "log", beside)
+    assert sum(batch.num_rows for batch in both) == whole
+    for snap in (tmp_path / "log").glob("*.snap"):  # as where it has a folder of its own
+        snap.rename(beside / snap.name)
+    (beside / oldest.name).rename(tmp_path / oldest.name)
+    with pytest.raises(ChainGap, match="behind the snapshot at"):
+        list(pipeline.batches(tmp_path / "log", beside))
 
 
 # --- a Tank broker's folder -----------------------------------------------------------------------
