@@ -191,8 +191,7 @@ def test_fields_of_a_space_are_the_same(
     assert read(frame) == (wanted, 0)
     for columns in (["whole", "lsn"], ["_rest"], ["op", "exact", "figure", "_ops"]):
         assert read(frame.select(*columns)) == (texts(folder, **options, columns=columns), 0)
-    with pytest.raises(AssertionError):
-        assert read(frame.select("whole")) == (wanted, 0)
+    assert read(frame.select("whole")) != (wanted, 0)
 
 
 def test_rows_are_chosen_alike(spark: SparkSession, jar: None, folder: Path) -> None:
