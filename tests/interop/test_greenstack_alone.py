@@ -89,7 +89,7 @@ def test_single_sets_are_answered_and_read_as_ever(tmp_path: Path, made: list[in
                         found = decode_get_answer(client.ask(get(key)).payload)
                         assert (found.value, found.cas) == (b"by cas", again.cas)
             assert one.ask(mutation(b"k0", b"v", flex={})).status == Status.INVALID_ARGUMENTS
-            remove = Frame(Opcode.REMOVE, payload=encode_remove(b"k1"), flex=vbucket(0))
+            remove = Frame(Opcode.REMOVE, payload=encode_remove(b"k1", 0), flex=vbucket(0))
             assert one.ask(remove).status == Status.SUCCESS
             del stored[b"k1"]
         assert server.log.vclock.lsn(1) >= told[-1][1]

@@ -316,7 +316,7 @@ def test_two_servers_may_follow_each_other(tmp_path: Path) -> None:
             for one in sides:
                 one.wait(lambda one=one: set(items(one)) == {b"here", b"there"})
             with RawClient(left.port) as client:
-                gone = encode_remove(b"there")
+                gone = encode_remove(b"there", 0)
                 client.ask(Frame(Opcode.REMOVE, payload=gone, flex=vbucket(0)))
             for one in sides:
                 one.wait(lambda one=one: set(items(one)) == {b"here"})

@@ -61,7 +61,7 @@ def change(server: Serving, client: RawClient, luck: random.Random) -> None:
         server.log.delete("b", key)
     elif what < 0.3:
         flex = {FlexKey.VBUCKET.value: vbucket.to_bytes(2, "big")}
-        client.ask(Frame(Opcode.REMOVE, payload=encode_remove(key), flex=flex))
+        client.ask(Frame(Opcode.REMOVE, payload=encode_remove(key, 0), flex=flex))
     else:
         value = b"%d" % luck.getrandbits(40)
         server.log.replace("b", (key, vbucket, value, 5, 0, luck.getrandbits(40), 0, 0, "", b""))

@@ -213,7 +213,7 @@ def test_buckets_made_and_removed_are_told_to_all(tmp_path: Path) -> None:
         Buckets(server.log).make("orders")
         assert notice(client) == (NoticeCode.CONFIGURATION_CHANGED, "orders")
         with RawClient(server.port) as other:
-            delete = Frame(Opcode.DELETE_BUCKET, payload=messages.encode_delete("orders"))
+            delete = Frame(Opcode.DELETE_BUCKET, payload=messages.encode_delete("orders", False))
             assert other.ask(delete).status == Status.SUCCESS
         assert notice(client) == (NoticeCode.BUCKET_REMOVED, "orders")
         assert notice(client) == (NoticeCode.CONFIGURATION_CHANGED, "")
@@ -429,7 +429,7 @@ def test_a_follower_whose_position_is_gone_copies_anew(tmp_path: Path) -> None:
         client.ask(mutation(b"goes"))
         with serve(tmp_path / "b", follow=[source]) as follower:
             follower.wait(lambda: held(follower) == held(upstream))
-        gone = messages.encode_remove(b"goes")
+        gone = messages.encode_remove(b"goes", 0)
         client.ask(Frame(Opcode.REMOVE, payload=gone, flex=vbucket(0)))
         lose_the_log(upstream, client, upstream.log.vclock.without_local())
         with serve(tmp_path / "b", follow=[source]) as follower:

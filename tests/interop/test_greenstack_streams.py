@@ -93,7 +93,7 @@ def test_snapshot_then_changes(tmp_path: Path) -> None:
         assert int.from_bytes(frame.flex[FlexKey.LSN], "big") == server.log.vclock.lsn(1)
         assert frame.flex[FlexKey.ORIGIN] == (1).to_bytes(4, "big")
         assert frame.flex[FlexKey.BUCKET] == b"default"
-        client.ask(Frame(Opcode.REMOVE, payload=messages.encode_remove(b"a"), flex=vbucket(0)))
+        client.ask(Frame(Opcode.REMOVE, payload=messages.encode_remove(b"a", 0), flex=vbucket(0)))
         assert tell(client.push()) == ("remove", b"a")
         server.log.truncate("default")
         assert tell(client.push()) == ("truncate", "default")
@@ -136,7 +136,7 @@ def test_a_stream_is_given_what_it_asked_for(tmp_path: Path) -> None:
             for key, number in ((b"order:3", 3), (b"b", 9), (b"user:2", 0)):
                 tx.replace("default", (key, number, b"new", 0, 0, 1, 0, 0, "", b""))
         for key, number in ((b"order:1", 3), (b"orderly", 3), (b"user:1", 0)):
-            gone = messages.encode_remove(key)
+            gone = messages.encode_remove(key, 0)
             client.ask(Frame(Opcode.REMOVE, payload=gone, flex=vbucket(number)))
         server.log.delete("default", (b"z",))  # without a tombstone: of no known vbucket
         server.log.truncate("default")
@@ -306,7 +306,7 @@ def test_a_greenstack_change_comes_out_of_a_tap_stream(tmp_path: Path) -> None:
             while next(stream).number != Opaque.CLOSE_BACKFILL:
                 pass
             client.ask(mutation(b"new", b"2"))
-            gone = messages.encode_remove(b"old")
+            gone = messages.encode_remove(b"old", 0)
             client.ask(Frame(Opcode.REMOVE, payload=gone, flex=vbucket(0)))
             seen = []
             for message in stream:
@@ -470,11 +470,11 @@ def test_removing_a_bucket_ends_streams_that_name_it(tmp_path: Path) -> None:
     """With NoBucket, and with a notice."""
     every = tuple(messages.Feature)
     with serve(tmp_path / "s") as server, RawClient(server.port, features=every) as client:
-        create = Frame(Opcode.CREATE_BUCKET, payload=messages.encode_create("gone"))
+        create = Frame(Opcode.CREATE_BUCKET, payload=messages.encode_create("gone", "", 1))
         assert client.ask(create).status == 0
         client.pushed.clear()
         assert open_stream(client, snapshot=True, buckets=("gone",)).status == 0
-        delete = Frame(Opcode.DELETE_BUCKET, payload=messages.encode_delete("gone"))
+        delete = Frame(Opcode.DELETE_BUCKET, payload=messages.encode_delete("gone", False))
         assert client.ask(delete).status == 0
         codes, closed = [], None
         while closed is None or messages.NoticeCode.BUCKET_REMOVED not in codes:

@@ -64,7 +64,7 @@ def test_changes_of_a_bucket_are_followed(served: Serving, which: str) -> None:
             with KvClient(port) as client:
                 assert client.ask(packet)[0].status == 0
             return
-        remove = Frame(GsOpcode.REMOVE, payload=encode_remove(key), flex=vbucket(0))
+        remove = Frame(GsOpcode.REMOVE, payload=encode_remove(key, 0), flex=vbucket(0))
         with RawClient(port) as client:
             assert client.ask(remove if value is None else mutation(key, value)).status == 0
 

@@ -147,7 +147,7 @@ class Conversation(RuleBasedStateMachine):
         key, value = self.key(lane, number), b"%d." % self.opaque
         flex = vbucket(0) if lane is None else vbucket(0, lane=lane)
         if operation is None:
-            frame = Frame(Opcode.REMOVE, self.opaque, encode_remove(key), flags=flags, flex=flex)
+            frame = Frame(Opcode.REMOVE, self.opaque, encode_remove(key, 0), flags=flags, flex=flex)
         else:
             frame = mutation(key, value, operation, opaque=self.opaque, flags=flags, flex=flex)
         return frame, key, value

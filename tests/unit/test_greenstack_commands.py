@@ -115,7 +115,7 @@ def test_what_is_no_request_is_refused() -> None:
         Frame(Opcode.GET, payload=messages.encode_get(b"k")),
         Frame(Opcode.GET, payload=messages.encode_get(b""), flex=VBUCKET),
         Frame(Opcode.GET, payload=b"junk", flex=VBUCKET),
-        Frame(Opcode.REMOVE, payload=messages.encode_remove(b""), flex=VBUCKET),
+        Frame(Opcode.REMOVE, payload=messages.encode_remove(b"", 0), flex=VBUCKET),
     ):
         assert server.status(bad) == Status.INVALID_ARGUMENTS, bad
     assert server.status(mutation(b"k", bytes(TAP_VALUE_BYTES))) == Status.SUCCESS

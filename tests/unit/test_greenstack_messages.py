@@ -101,7 +101,7 @@ def test_other_payloads_are_written_and_read() -> None:
     assert messages.decode_keepalive(messages.encode_keepalive(10)) == 10
     assert messages.decode_keepalive(messages.encode_keepalive(0)) == 0
     assert messages.decode_create(messages.encode_create("b", "c", 2)) == ("b", "c", 2)
-    assert messages.decode_delete(messages.encode_delete("b", force=True)) == ("b", True)
+    assert messages.decode_delete(messages.encode_delete("b", True)) == ("b", True)
     assert messages.decode_role(messages.encode_role("r")) == "r"
     assert messages.decode_remove(messages.encode_remove(b"k", 3)) == (b"k", 3)
     assert messages.decode_close(messages.encode_close(0x402, "x")) == (0x402, "x")

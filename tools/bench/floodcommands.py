@@ -348,21 +348,25 @@ GREENSTACK: Final = {
     "GET_MANY large": green(greenstack.Opcode.GET_MANY, encode_get_many([b"big"] * 1000)),
     "MUTATION": green(greenstack.Opcode.MUTATION, documents.Document(b"x", b"y" * 20).encode()),
     "MUTATION … transaction": _TRANSACTION,
-    "REMOVE": green(greenstack.Opcode.REMOVE, documents.encode_remove(b"none")),
+    "REMOVE": green(greenstack.Opcode.REMOVE, documents.encode_remove(b"none", 0)),
     "LIST_BUCKETS": green(greenstack.Opcode.LIST_BUCKETS),
     "SELECT_BUCKET": green(greenstack.Opcode.SELECT_BUCKET, documents.encode_bucket("default")),
-    "CREATE_BUCKET": green(greenstack.Opcode.CREATE_BUCKET, documents.encode_create("default")),
+    "CREATE_BUCKET": green(
+        greenstack.Opcode.CREATE_BUCKET, documents.encode_create("default", "", 1)
+    ),
     "CREATE_BUCKET … DELETE_BUCKET": (
-        green(greenstack.Opcode.CREATE_BUCKET, documents.encode_create("second"))
-        + green(greenstack.Opcode.DELETE_BUCKET, documents.encode_delete("second", force=True))
+        green(greenstack.Opcode.CREATE_BUCKET, documents.encode_create("second", "", 1))
+        + green(greenstack.Opcode.DELETE_BUCKET, documents.encode_delete("second", True))
     ),
     "ASSUME_ROLE": green(greenstack.Opcode.ASSUME_ROLE, documents.encode_role("nobody")),
-    "STREAM_CLOSE": green(greenstack.Opcode.STREAM_CLOSE, documents.encode_close(), DCP_ID=b"none"),
+    "STREAM_CLOSE": green(
+        greenstack.Opcode.STREAM_CLOSE, documents.encode_close(0, ""), DCP_ID=b"none"
+    ),
     "STREAM_ACK": green(
         greenstack.Opcode.STREAM_ACK, documents.encode_ack(_POSITION, 1), DCP_ID=b"none"
     ),
     "STREAM_MARK": green(greenstack.Opcode.STREAM_MARK),
-    "NOTICE": green(greenstack.Opcode.NOTICE, documents.encode_notice(1)),
+    "NOTICE": green(greenstack.Opcode.NOTICE, documents.encode_notice(1, "", "")),
     "TRUNCATE": green(greenstack.Opcode.TRUNCATE, documents.encode_bucket("default")),
     "opcode 0x7000": green(0x7000),
     "HELLO": _NO_FEATURES,

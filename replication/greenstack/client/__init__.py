@@ -305,12 +305,12 @@ class Client(Reconnecting[Connection]):
 
     async def create_bucket(self, name: str) -> None:
         """Make a bucket."""
-        request = Frame(Opcode.CREATE_BUCKET, payload=encode_create(name))
+        request = Frame(Opcode.CREATE_BUCKET, payload=encode_create(name, "", 1))
         self._check(await (await self.connection()).ask(request), f"bucket {name!r}")
 
     async def delete_bucket(self, name: str) -> None:
         """Remove a bucket with its documents."""
-        request = Frame(Opcode.DELETE_BUCKET, payload=encode_delete(name))
+        request = Frame(Opcode.DELETE_BUCKET, payload=encode_delete(name, False))
         self._check(await (await self.connection()).ask(request), f"bucket {name!r}")
 
     # --- changes ----------------------------------------------------------------------------------

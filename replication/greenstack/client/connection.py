@@ -119,7 +119,7 @@ class Stream:
     def close(self) -> None:
         """Tell the server that nothing more is wanted."""
         flex = {FlexKey.DCP_ID.value: self._name}
-        self._connection.tell(Frame(Opcode.STREAM_CLOSE, payload=encode_close(), flex=flex))
+        self._connection.tell(Frame(Opcode.STREAM_CLOSE, payload=encode_close(0, ""), flex=flex))
         self._connection.forget(self._name)
 
 

@@ -87,10 +87,6 @@ def _show_vclock(pairs: tuple[tuple[int, int], ...]) -> VClock:
     return VClock(dict(pairs))
 
 
-def _id() -> Slot:
-    return Slot("id", Kind.TEXT, required=True)
-
-
 def _text(name: str, *, required: bool = False) -> Slot:
     return Slot(name, Kind.TEXT, required=required, shown=_show_text, kept=str.encode)
 
@@ -111,7 +107,17 @@ def _bytes(name: str) -> Slot:
     return Slot(name, Kind.BYTES, shown=lambda data: data or b"")
 
 
-_POSITION: Final = Table("Position", (Slot("origin", Kind.U32, 0), Slot("lsn", Kind.U64, 0)))
+TABLES: Final[list[Table]] = []
+"""All of them but those of `many`."""
+
+
+def _table(name: str, *slots: Slot) -> Table:
+    made = Table(name, slots)
+    TABLES.append(made)
+    return made
+
+
+_POSITION: Final = _table("Position", Slot("origin", Kind.U32, 0), Slot("lsn", Kind.U64, 0))
 
 
 def _positions(name: str) -> Slot:
@@ -124,111 +130,6 @@ def _positions(name: str) -> Slot:
         shown=_show_vclock,
         kept=_keep_vclock,
     )
-
-
-_INFO: Final = Table(
-    "DocumentInfo",
-    (
-        _id(),
-        Slot("flags", Kind.U32, 0),
-        _text("expiration"),
-        Slot("compression", Kind.I8, 0),
-        Slot("datatype", Kind.I8, 0),
-        Slot("cas", Kind.U64, 0),
-    ),
-)
-DOCUMENT_TABLE: Final = Table(
-    "Document",
-    (
-        Slot("info", Kind.TABLE, required=True, table=_INFO),
-        Slot("value", Kind.BYTES, required=True),
-    ),
-)
-_NAMES: Final = (_text("agent", required=True), _text("version", required=True))
-_FEATURES: Final = Slot("features", Kind.U16S, ())
-_HELLO: Final = Table("HelloRequest", (*_NAMES, _text("comment"), _FEATURES))
-_HELLO_ANSWER: Final = Table("HelloResponse", (*_NAMES, _text("mechanisms"), _FEATURES))
-_SASL: Final = Table("SaslRequest", (_text("mechanism"), _bytes("challenge")))
-_SASL_ANSWER: Final = Table("SaslResponse", (_bytes("challenge"),))
-_KEEPALIVE: Final = Table("Keepalive", (Slot("interval", Kind.U16, 10),))
-_SELECT: Final = Table("SelectBucket", (_text("bucket", required=True),))
-_BUCKETS: Final = Table("ListBuckets", (_texts("buckets", None, required=True),))
-_CREATE: Final = Table(
-    "CreateBucket",
-    (_text("name", required=True), _text("config", required=True), Slot("type", Kind.I8, 0)),
-)
-_DELETE: Final = Table(
-    "DeleteBucket", (_text("bucket", required=True), Slot("force", Kind.BOOL, False))
-)
-_ROLE: Final = Table("AssumeRole", (_text("role", required=True),))
-_MUTATION: Final = Table(
-    "Mutation",
-    (
-        Slot("document", Kind.TABLE, required=True, table=DOCUMENT_TABLE),
-        Slot("operation", Kind.I8, int(Operation.SET)),
-    ),
-)
-_MUTATION_ANSWER: Final = Table(
-    "MutationResponse",
-    (
-        Slot("cas", Kind.U64, 0),
-        Slot("size", Kind.U32, 0),
-        Slot("seqno", Kind.U64, 0),
-        Slot("vbucket_uuid", Kind.U64, 0),
-    ),
-)
-_GET: Final = Table("Get", (_id(),))
-_GET_ANSWER: Final = Table(
-    "GetResponse", (Slot("document", Kind.TABLE, required=True, table=DOCUMENT_TABLE),)
-)
-_OPEN: Final = Table(
-    "StreamOpen",
-    (
-        _positions("start"),
-        Slot("snapshot", Kind.BOOL, False),
-        _texts("buckets", ()),
-        Slot("window", Kind.U32, 1024 * 1024),
-        Slot("follow", Kind.BOOL, True),
-        Slot("heartbeat", Kind.U16, 10),
-        _text("instance"),
-        Slot("now", Kind.BOOL, False),
-        Slot("prefix", Kind.TEXT, b""),
-        Slot("vbuckets", Kind.U16S, ()),
-        Slot("keys_only", Kind.BOOL, False),
-    ),
-)
-_OPENED: Final = Table("StreamOpened", (_positions("position"), _text("instance")))
-_CLOSE: Final = Table("StreamClose", (Slot("status", Kind.U16, 0), _text("reason")))
-_REMOVE: Final = Table("Remove", (_id(), Slot("cas", Kind.U64, 0)))
-_MARK: Final = Table(
-    "StreamMark", (Slot("kind", Kind.I8, 0), _positions("position"), Slot("time", Kind.U64, 0))
-)
-_ACK: Final = Table("StreamAck", (_positions("position"), Slot("credit", Kind.U32, 0)))
-_NOTICE: Final = Table("Notice", (Slot("code", Kind.U16, 0), _text("text"), _text("detail")))
-_TRUNCATE: Final = Table("Truncate", (_text("bucket", required=True),))
-
-TABLES: Final = (
-    *(_HELLO, _HELLO_ANSWER, _SASL, _SASL_ANSWER, _KEEPALIVE, _SELECT, _BUCKETS, _CREATE, _DELETE),
-    *(_ROLE, _INFO, DOCUMENT_TABLE, _MUTATION, _MUTATION_ANSWER, _GET, _GET_ANSWER),
-    *(_POSITION, _OPEN, _OPENED, _CLOSE, _REMOVE, _MARK, _ACK, _NOTICE, _TRUNCATE),
-)
-"""All of them but those of `many`."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamRow:
-    """One row of a stream. `item`: as it is now, of a removal its tombstone, of which a follower
-    gets key, vbucket and CAS; None: the bucket was emptied.
-
-    `lsn`, `origin`: its place in the server's log, 0 in a snapshot; `timestamp`: Unix seconds.
-    """
-
-    bucket: str
-    item: Item | None
-    is_removal: bool = False
-    lsn: int = 0
-    origin: int = 0
-    timestamp: float = 0.0
 
 
 class _Payload:
@@ -250,38 +151,48 @@ class _Payload:
 class _Form(Generic[*Values]):
     """Any other payload: the values of its slots."""
 
-    def __init__(self, table: Table) -> None:
-        self.table = table
+    def __init__(self, name: str, *slots: Slot) -> None:
+        self._table = _table(name, *slots)
+
+    def encode(self, *values: *Values) -> bytes:
+        """The payload."""
+        return write(self._table, values)
 
     def decode(self, payload: bytes) -> tuple[*Values]:
         """Raises `DecodeError`."""
-        return read(self.table, payload)
+        return read(self._table, payload)
 
 
 class _Single(Generic[V]):
-    """One of a single slot: its value."""
+    """One of a single slot: its value, None if that is left out."""
 
-    def __init__(self, table: Table) -> None:
-        self.table = table
+    def __init__(self, name: str, slot: Slot) -> None:
+        self._form = _Form[V | None](name, slot)
 
-    def encode(self, value: V) -> bytes:
+    def encode(self, value: V | None = None) -> bytes:
         """The payload."""
-        return write(self.table, (value,))
+        return self._form.encode(value)
 
     def decode(self, payload: bytes) -> V:
         """Raises `DecodeError`."""
-        value: V = read(self.table, payload)[0]
+        value: Any = self._form.decode(payload)[0]
         return value
 
 
 # --- the core -------------------------------------------------------------------------------------
+
+_ID: Final = Slot("id", Kind.TEXT, required=True)
+_CAS: Final = Slot("cas", Kind.U64, 0)
+_BUCKET: Final = _text("bucket", required=True)
+_NAMES: Final = (_text("agent", required=True), _text("version", required=True))
+_FEATURES: Final = Slot("features", Kind.U16S, ())
 
 
 @dataclass(frozen=True, slots=True)
 class Hello(_Payload):
     """HELLO of a client."""
 
-    table = _HELLO
+    table = _table("HelloRequest", *_NAMES, _text("comment"), _FEATURES)
     agent: str
     version: str
     comment: str = ""
@@ -292,64 +203,70 @@ class Hello(_Payload):
 class HelloAnswer(_Payload):
     """The server's answer to it. `mechanisms`: of SASL, a blank between."""
 
-    table = _HELLO_ANSWER
+    table = _table("HelloResponse", *_NAMES, _text("mechanisms"), _FEATURES)
     agent: str
     version: str
     mechanisms: str = ""
     features: tuple[int, ...] = ()
 
 
-def encode_sasl(mechanism: str, challenge: bytes) -> bytes:
-    """SASL_AUTH; a step has the mechanism ""."""
-    return write(_SASL, (mechanism, challenge))
+_sasl = _Form[str, bytes]("SaslRequest", _text("mechanism"), _bytes("challenge"))
+encode_sasl, decode_sasl = _sasl.encode, _sasl.decode
+"""SASL_AUTH: mechanism and challenge; "" and b"" if they are missing. A step has no mechanism."""
 
+_sasl_answer = _Single[bytes]("SaslResponse", _bytes("challenge"))
+encode_sasl_answer, decode_sasl_answer = _sasl_answer.encode, _sasl_answer.decode
+"""The answer to SASL_AUTH, whatever its status: the challenge, b"" if there is none."""
 
-decode_sasl = _Form[str, bytes](_SASL).decode
-"""Mechanism and challenge; "" and b"" also if they are missing."""
-
-decode_sasl_answer = _Single[bytes](_SASL_ANSWER).decode
-"""The challenge; b"" if there is none."""
-
-
-def encode_sasl_answer(challenge: bytes | None = None) -> bytes:
-    """The answer to SASL_AUTH, whatever its status."""
-    return write(_SASL_ANSWER, (challenge,))
-
-
-_keepalive = _Single[int](_KEEPALIVE)
+_keepalive = _Single[int]("Keepalive", Slot("interval", Kind.U16, 10))
 encode_keepalive, decode_keepalive = _keepalive.encode, _keepalive.decode
 """KEEPALIVE: the interval in minutes."""
 
-_bucket = _Single[str](_SELECT)
+_bucket = _Single[str]("SelectBucket", _BUCKET)
 encode_bucket, decode_bucket = _bucket.encode, _bucket.decode
 """SELECT_BUCKET: the bucket's name; TRUNCATE has the same form."""
+_table("Truncate", _BUCKET)
 
-_buckets = _Single[tuple[str, ...]](_BUCKETS)
+_buckets = _Single[tuple[str, ...]]("ListBuckets", _texts("buckets", None, required=True))
 encode_buckets, decode_buckets = _buckets.encode, _buckets.decode
 """The answer to LIST_BUCKETS: the names."""
 
+_create = _Form[str, str, int](
+    "CreateBucket",
+    _text("name", required=True),
+    _text("config", required=True),
+    Slot("type", Kind.I8, 0),
+)
+encode_create, decode_create = _create.encode, _create.decode
+"""CREATE_BUCKET: name, configuration and type."""
 
-def encode_create(name: str, config: str = "", kind: int = 1) -> bytes:
-    """CREATE_BUCKET."""
-    return write(_CREATE, (name, config, kind))
+_delete = _Form[str, bool]("DeleteBucket", _BUCKET, Slot("force", Kind.BOOL, False))
+encode_delete, decode_delete = _delete.encode, _delete.decode
+"""DELETE_BUCKET: name and force."""
 
-
-decode_create = _Form[str, str, int](_CREATE).decode
-"""Name, configuration and type."""
-
-
-def encode_delete(name: str, *, force: bool = False) -> bytes:
-    """DELETE_BUCKET."""
-    return write(_DELETE, (name, force))
-
-
-decode_delete = _Form[str, bool](_DELETE).decode
-"""Name and force."""
-
-_role = _Single[str](_ROLE)
+_role = _Single[str]("AssumeRole", _text("role", required=True))
 encode_role, decode_role = _role.encode, _role.decode
 """ASSUME_ROLE: the role."""
 
+_INFO: Final = _table(
+    "DocumentInfo",
+    _ID,
+    Slot("flags", Kind.U32, 0),
+    _text("expiration"),
+    Slot("compression", Kind.I8, 0),
+    Slot("datatype", Kind.I8, 0),
+    _CAS,
+)
+DOCUMENT_TABLE: Final = _table(
+    "Document",
+    Slot("info", Kind.TABLE, required=True, table=_INFO),
+    Slot("value", Kind.BYTES, required=True),
+)
+_DOCUMENT: Final = Slot("document", Kind.TABLE, required=True, table=DOCUMENT_TABLE)
+_mutation = _Form[tuple[Any, ...], int](
+    "Mutation", _DOCUMENT, Slot("operation", Kind.I8, int(Operation.SET))
+)
+_get_answer = _Single[tuple[Any, ...]]("GetResponse", _DOCUMENT)
 
 # The three tables of a document with all slots, as `write` could lay them out, for speed: what is
 # pushed most. Root at 16, Document at 32, DocumentInfo at 60, the id after it at 88.
@@ -375,14 +292,11 @@ class Document:
     datatype: int = 0
     cas: int = 0
 
-    def _values(self) -> tuple[Any, ...]:
-        info = self.id, self.flags, self.expiration, self.compression, self.datatype, self.cas
-        return info, self.value
-
     def encode(self, operation: int = Operation.SET) -> bytes:
         """As the payload of a MUTATION."""
         if operation != Operation.SET:
-            return write(_MUTATION, (self._values(), operation))
+            info = self.id, self.flags, self.expiration, self.compression, self.datatype, self.cas
+            return _mutation.encode((info, self.value), operation)
         return self.encode_answer()
 
     def encode_answer(self) -> bytes:
@@ -422,32 +336,54 @@ def document_from(values: tuple[Any, ...]) -> Document:
 
 def decode_mutation(payload: bytes) -> tuple[int, Document]:
     """Operation and document. Raises `DecodeError`."""
-    document, operation = read(_MUTATION, payload)
+    document, operation = _mutation.decode(payload)
     return operation, document_from(document)
 
 
 def decode_get_answer(payload: bytes) -> Document:
     """Raises `DecodeError`."""
-    return document_from(read(_GET_ANSWER, payload)[0])
+    return document_from(_get_answer.decode(payload))
 
 
 @dataclass(frozen=True, slots=True)
 class MutationAnswer(_Payload):
     """What a change that succeeded is told."""
 
-    table = _MUTATION_ANSWER
+    table = _table(
+        "MutationResponse",
+        _CAS,
+        Slot("size", Kind.U32, 0),
+        Slot("seqno", Kind.U64, 0),
+        Slot("vbucket_uuid", Kind.U64, 0),
+    )
     cas: int
     size: int
     seqno: int
     vbucket_uuid: int
 
 
-_get = _Single[bytes](_GET)
+_get = _Single[bytes]("Get", _ID)
 encode_get, decode_get = _get.encode, _get.decode
 """GET: the id."""
 
 
 # --- logweir's own --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRow:
+    """One row of a stream. `item`: as it is now, of a removal its tombstone, of which a follower
+    gets key, vbucket and CAS; None: the bucket was emptied.
+
+    `lsn`, `origin`: its place in the server's log, 0 in a snapshot; `timestamp`: Unix seconds.
+    """
+
+    bucket: str
+    item: Item | None
+    is_removal: bool = False
+    lsn: int = 0
+    origin: int = 0
+    timestamp: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -457,7 +393,20 @@ class StreamOpen(_Payload):
     any; `now`: begin after what there is, in the place of `start`; `prefix`: how keys begin;
     `vbuckets`: () for all; `keys_only`: documents without their values."""
 
-    table = _OPEN
+    table = _table(
+        "StreamOpen",
+        _positions("start"),
+        Slot("snapshot", Kind.BOOL, False),
+        _texts("buckets", ()),
+        Slot("window", Kind.U32, 1024 * 1024),
+        Slot("follow", Kind.BOOL, True),
+        Slot("heartbeat", Kind.U16, 10),
+        _text("instance"),
+        Slot("now", Kind.BOOL, False),
+        Slot("prefix", Kind.TEXT, b""),
+        Slot("vbuckets", Kind.U16S, ()),
+        Slot("keys_only", Kind.BOOL, False),
+    )
     start: VClock = VClock()  # noqa: RUF009 - it cannot be changed
     snapshot: bool = False
     buckets: tuple[str, ...] = ()
@@ -476,59 +425,38 @@ class StreamOpen(_Payload):
         return bool(self.prefix or self.vbuckets or self.keys_only)
 
 
-def encode_opened(position: VClock, instance: str) -> bytes:
-    """The answer to STREAM_OPEN."""
-    return write(_OPENED, (position, instance))
+_opened = _Form[VClock, str]("StreamOpened", _positions("position"), _text("instance"))
+encode_opened, decode_opened = _opened.encode, _opened.decode
+"""The answer to STREAM_OPEN: position and UUID of the instance."""
 
+_close = _Form[int, str]("StreamClose", Slot("status", Kind.U16, 0), _text("reason"))
+encode_close, decode_close = _close.encode, _close.decode
+"""STREAM_CLOSE: status and reason."""
 
-decode_opened = _Form[VClock, str](_OPENED).decode
-"""Position and UUID of the instance."""
-
-
-def encode_close(status: int = 0, reason: str = "") -> bytes:
-    """STREAM_CLOSE."""
-    return write(_CLOSE, (status, reason))
-
-
-decode_close = _Form[int, str](_CLOSE).decode
-"""Status and reason."""
-
-
-def encode_remove(key: bytes, cas: int = 0) -> bytes:
-    """REMOVE."""
-    return write(_REMOVE, (key, cas))
-
+_remove = _Form[bytes, int]("Remove", _ID, _CAS)
+encode_remove, decode_remove = _remove.encode, _remove.decode
+"""REMOVE: id and CAS."""
 
 REMOVE_HEAD: Final = encode_remove(b"", 1)[:16] + bytes(8) + encode_remove(b"", 1)[24:28]
 """The begin of the payload of a REMOVE that has a CAS, up to the id's length; the CAS is at 16."""
-
-decode_remove = _Form[bytes, int](_REMOVE).decode
-"""Id and CAS."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark(_Payload):
     """STREAM_MARK. `time_us`: microseconds since 1970."""
 
-    table = _MARK
+    table = _table(
+        "StreamMark", Slot("kind", Kind.I8, 0), _positions("position"), Slot("time", Kind.U64, 0)
+    )
     kind: int
     position: VClock
     time_us: int = 0
 
 
-def encode_ack(position: VClock, credit_bytes: int) -> bytes:
-    """STREAM_ACK."""
-    return write(_ACK, (position, credit_bytes))
+_ack = _Form[VClock, int]("StreamAck", _positions("position"), Slot("credit", Kind.U32, 0))
+encode_ack, decode_ack = _ack.encode, _ack.decode
+"""STREAM_ACK: position and bytes processed."""
 
-
-decode_ack = _Form[VClock, int](_ACK).decode
-"""Position and bytes processed."""
-
-
-def encode_notice(code: int, text: str = "", detail: str = "") -> bytes:
-    """NOTICE. `detail`: JSON."""
-    return write(_NOTICE, (code, text, detail))
-
-
-decode_notice = _Form[int, str, str](_NOTICE).decode
-"""Code, text and detail."""
+_notice = _Form[int, str, str]("Notice", Slot("code", Kind.U16, 0), _text("text"), _text("detail"))
+encode_notice, decode_notice = _notice.encode, _notice.decode
+"""NOTICE: code, text and detail, which is JSON."""
