@@ -46,6 +46,7 @@ from logweir.limits import (
     LOGIN_TRIES,
 )
 from logweir.replication.greenstack.push.stream import Outgoing
+from logweir.replication.greenstack.serve.commands import Failed
 from logweir.replication.greenstack.serve.lanes import Pending
 from logweir.replication.greenstack.serve.runs import RequestRun, take_run
 from logweir.replication.greenstack.wire.codec import (
@@ -76,6 +77,7 @@ from logweir.replication.service.sasl import (
     Credentials,
     LoginFailed,
 )
+from logweir.replication.service.verifiers import CRAM
 from logweir.replication.session import BaseSession
 from logweir.wal.vclock import VClock
 
@@ -193,7 +195,12 @@ class ServerSession(BaseSession[Event]):
             if isinstance(frame, RequestRun):
                 events.append(Pending(frame))
             elif frame.status is None:
-                self._take_request(frame, events)
+                try:
+                    self._take_request(frame, events)
+                except Failed as failed:
+                    self._answered(frame, events, failed.status)
+                except DecodeError:
+                    self._answered(frame, events, Status.INVALID_ARGUMENTS)
             else:
                 self._take_response(frame, events)
             if self._failures >= LOGIN_TRIES:
@@ -322,45 +329,48 @@ class ServerSession(BaseSession[Event]):
         self.end(reason)
 
     def _take_request(self, frame: Frame, events: list[Event]) -> None:
+        """Raises `Failed`, `DecodeError`."""
         opcode = frame.opcode
         feature = _OF_FEATURE.get(opcode)  # type: ignore[call-overload]
         if opcode not in _KNOWN or (feature is not None and not self.has(feature)):
-            self._answered(frame, Status.UNKNOWN_COMMAND, b"", events)
-        elif frame.flex and _has_wrong_key(frame):
-            self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
-        elif opcode == Opcode.HELLO:
+            raise Failed(Status.UNKNOWN_COMMAND)
+        if frame.flex and _has_wrong_key(frame):
+            raise Failed(Status.INVALID_ARGUMENTS)
+        if opcode == Opcode.HELLO:
             self._hello(frame, events)
         elif not self.is_open:
-            self._answered(frame, Status.INVALID_STATE, b"", events)
+            raise Failed(Status.INVALID_STATE)
         elif frame.flags & Flag.MORE and opcode not in (Opcode.MUTATION, Opcode.REMOVE):
-            self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
+            raise Failed(Status.INVALID_ARGUMENTS)
         elif opcode == Opcode.SASL_AUTH:
             self._sasl(frame, events)
         elif opcode == Opcode.NOOP:
-            self._answered(frame, Status.SUCCESS, b"", events)
+            self._answered(frame, events)
         elif opcode == Opcode.KEEPALIVE:
             self._keepalive(frame, events)
         elif opcode == Opcode.STREAM_ACK:
             self._acknowledge(frame, events)
         elif opcode == Opcode.STREAM_CLOSE:
             events.append(StreamOver(frame.flex.get(FlexKey.DCP_ID, b"")))
-            self._answered(frame, Status.SUCCESS, b"", events)
+            self._answered(frame, events)
         else:
             events.append(Pending(frame))
 
-    def _answered(self, frame: Frame, status: Status, payload: bytes, events: list[Event]) -> None:
+    def _answered(
+        self,
+        frame: Frame,
+        events: list[Event],
+        status: Status = Status.SUCCESS,
+        payload: bytes = b"",
+    ) -> None:
         """A request whose answer is known, which waits for its turn."""
         is_silent = status == Status.SUCCESS and frame.is_quiet and frame.opcode not in _ALWAYS
         answer = b"" if is_silent else self.encode(frame, status, payload)
-        refusal = None if status == Status.SUCCESS else Status(status)
+        refusal = None if status == Status.SUCCESS else status
         events.append(Pending(frame, refusal=refusal, answer=answer))
 
     def _hello(self, frame: Frame, events: list[Event]) -> None:
-        try:
-            hello = Hello.decode(frame.payload)
-        except DecodeError:
-            self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
-            return
+        hello = Hello.decode(frame.payload)
         features = tuple(one for one in self._settings.features if one in hello.features)
         self.features = frozenset(features)
         self.is_open = True
@@ -369,76 +379,56 @@ class ServerSession(BaseSession[Event]):
         older = [name for name, known in _NAMES_OF_2017.items() if known in offered]
         mechanisms = " ".join((*offered, *older))
         answer = HelloAnswer(settings.agent, settings.version, mechanisms, features)
-        self._answered(frame, Status.SUCCESS, answer.encode(), events)
+        self._answered(frame, events, payload=answer.encode())
         events.append(Greeted(hello.agent, hello.version))
 
     def _sasl(self, frame: Frame, events: list[Event]) -> None:
-        try:
-            mechanism, data = decode_sasl(frame.payload)
-        except DecodeError:
-            self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
-            return
+        mechanism, data = decode_sasl(frame.payload)
         if mechanism:
             name = _NAMES_OF_2017.get(mechanism, mechanism)
             self._proven = self._attempt = None
-            if name not in self._settings.mechanisms:
-                self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
-                return
+            if name not in self._settings.mechanisms or not (data or name == CRAM):
+                raise Failed(Status.INVALID_ARGUMENTS)
             credentials, random = self._settings.credentials, self._settings.random
             self._attempt = Authentication(credentials, name, random)
-            if not data and name != "CRAM-MD5":
-                self._attempt = None
-                self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
-                return
         elif self._proven is not None:
             self._enter(frame, self._proven, events)
             return
         if self._attempt is None:
-            self._answered(frame, Status.INVALID_STATE, b"", events)
-            return
+            raise Failed(Status.INVALID_STATE)
         outcome = self._attempt.step(data)
         if outcome.challenge is not None:
             self._proven = outcome.user
-            payload = encode_sasl_answer(outcome.challenge)
-            self._answered(frame, Status.SUCCESS, payload, events)
+            self._answered(frame, events, payload=encode_sasl_answer(outcome.challenge))
         elif outcome.user is not None:
             self._enter(frame, outcome.user, events)
         else:
             events.append(LoginFailed(self._attempt.claimed))
             self._attempt = None
-            self._answered(frame, Status.AUTHENTICATION_ERROR, b"", events)
+            self._answered(frame, events, Status.AUTHENTICATION_ERROR)
             self._failures += 1
             if self._failures >= LOGIN_TRIES:
                 self.end("too many failed logins")
 
     def _enter(self, frame: Frame, user: str, events: list[Event]) -> None:
         self._proven = self._attempt = None
-        self._answered(frame, Status.SUCCESS, encode_sasl_answer(), events)
+        self._answered(frame, events, payload=encode_sasl_answer())
         events.append(Authenticated(user))
 
     def _keepalive(self, frame: Frame, events: list[Event]) -> None:
-        try:
-            minutes = decode_keepalive(frame.payload)
-        except DecodeError:
-            self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
-            return
+        minutes = decode_keepalive(frame.payload)
         self._keepalive_seconds = minutes * 60.0
         self._keepalive_at = self._now + self._keepalive_seconds if minutes else None
-        self._answered(frame, Status.SUCCESS, b"", events)
+        self._answered(frame, events)
 
     def _acknowledge(self, frame: Frame, events: list[Event]) -> None:
         name = frame.flex.get(FlexKey.DCP_ID, b"")
-        try:
-            position, credit = decode_ack(frame.payload)
-        except DecodeError:
-            self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
-            return
+        position, credit = decode_ack(frame.payload)
         if not 0 < len(name) <= GREENSTACK_STREAM_NAME_BYTES:
-            self._answered(frame, Status.INVALID_ARGUMENTS, b"", events)
-            return
+            raise Failed(Status.INVALID_ARGUMENTS)
         events.append(Acknowledged(name, position, credit))
         if not frame.is_quiet:
-            self._answered(frame, Status.SUCCESS, b"", events)
+            self._answered(frame, events)
 
     def _take_response(self, frame: Frame, events: list[Event]) -> None:
         stream: bytes | None = None
