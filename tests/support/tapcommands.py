@@ -18,7 +18,7 @@ from logweir.replication.bucket.item import (
     tombstone,
 )
 from logweir.replication.bucket.store import GroupItems
-from logweir.replication.memcached.serve.commands import Executor, Failed, item_answer, plain_opcode
+from logweir.replication.memcached.serve.commands import Executor, Failed, plain_opcode
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer
 from logweir.store.commit.group import Group
 from logweir.store.engine.request import Request
@@ -29,6 +29,21 @@ _SET: Final = struct.Struct(">II")
 _COUNT: Final = struct.Struct(">QQI")
 _NUMBER: Final = re.compile(rb"[ \t\n\v\f\r]*\+?([0-9]+)(?=[ \t\n\v\f\r\x00]|\Z)")
 _U64_END: Final = 1 << 64
+_WITH_KEY: Final = frozenset((Opcode.GETK, Opcode.GATK))
+_READING: Final = _WITH_KEY | {Opcode.GET, Opcode.GAT}
+
+
+def item_answer(request: Packet, item: Item) -> bytes:
+    """The answer to GET, GAT or TOUCH if there is an item."""
+    is_touch = request.opcode == Opcode.TOUCH
+    return encode_answer(
+        request,
+        extras=item.flags.to_bytes(4, "big"),
+        key=item.key if plain_opcode(request.opcode) in _WITH_KEY else b"",
+        value=b"" if is_touch else item.value,
+        cas=item.cas,
+        datatype=0 if is_touch else item.datatype,
+    )
 
 
 class Stored(Protocol):
@@ -111,7 +126,24 @@ class Model(Executor):
             Opcode.GAT: self._touch,
             Opcode.GATK: self._touch,
         }
-        self._commands.update(mine)
+        self._mine = mine
+
+    def execute(self, request: Packet) -> bytes:
+        opcode = plain_opcode(request.opcode)
+        command = None if opcode is None or request.too_big else self._mine.get(opcode)
+        if command is None:
+            return super().execute(request)
+        is_quiet = opcode != request.opcode
+        try:
+            answer = command(request)
+        except Failed as failed:
+            is_miss = failed.status == Status.NOT_FOUND and opcode in _READING
+            if is_miss and is_quiet:
+                return b""
+            if is_miss and opcode in _WITH_KEY:
+                return encode_answer(request, failed.status, key=request.key, value=b"")
+            return encode_answer(request, failed.status)
+        return b"" if is_quiet and opcode not in _READING else answer
 
     def _find(self, request: Packet) -> Item | None:
         """The item that a request is about; checks the vbucket and the request's CAS."""

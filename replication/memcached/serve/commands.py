@@ -55,7 +55,6 @@ from logweir.errors import DecodeError
 from logweir.limits import TAP_KEY_BYTES, TAP_VALUE_BYTES
 from logweir.replication.bucket.change import BURY, TAKE, TAKEN
 from logweir.replication.bucket.item import (
-    MARK_STALE,
     Held,
     Item,
     ItemStore,
@@ -72,7 +71,6 @@ from logweir.replication.memcached.wire.codec import (
     encode_answer,
 )
 from logweir.replication.memcached.wire.messages import Opaque, PacketFlag, TapMessage, decode_tap
-from logweir.replication.memcached.wire.mutations import LATEST, check_item
 
 _QUIET: Final = {one: Opcode[one.name[:-1]] for one in Opcode if one.name.endswith("Q")}
 """Quiet forms to the loud ones."""
@@ -93,43 +91,22 @@ READS: Final = frozenset(
 )
 """Commands that change nothing."""
 
-_WITH_EXPIRY: Final = frozenset((Opcode.GETM, Opcode.GATM, Opcode.GETR, Opcode.PEEKM))
-_WITH_KEY: Final = _WITH_EXPIRY | {Opcode.GETK, Opcode.GATK}
-_READING: Final = _WITH_KEY | {Opcode.GET, Opcode.GAT}
-WON: Final = 4
-"""Beside the marks of an item: this client is told to make another value."""
-
 TAP_OPCODES: Final = range(Opcode.TAP_MUTATION, Opcode.TAP_CHECKPOINT_END + 1)
 
 # (allowed sizes of the extras, needs a key, may have a value)
 _SHAPES: Final = {
-    Opcode.GET: ((0,), True, False),
-    Opcode.GETK: ((0,), True, False),
-    Opcode.SET: ((8,), True, True),
-    Opcode.ADD: ((8,), True, True),
-    Opcode.REPLACE: ((8,), True, True),
-    Opcode.DELETE: ((0,), True, False),
-    Opcode.INCREMENT: ((20,), True, False),
-    Opcode.DECREMENT: ((20,), True, False),
-    Opcode.QUIT: ((0,), False, False),
-    Opcode.FLUSH: ((0, 4), False, False),
-    Opcode.NOOP: ((0,), False, False),
-    Opcode.VERSION: ((0,), False, False),
-    Opcode.APPEND: ((0,), True, True),
-    Opcode.PREPEND: ((0,), True, True),
-    Opcode.TOUCH: ((4,), True, False),
-    Opcode.GAT: ((4,), True, False),
-    Opcode.GATK: ((4,), True, False),
-    Opcode.VERBOSITY: ((4,), False, False),
+    **dict.fromkeys((Opcode.QUIT, Opcode.NOOP, Opcode.VERSION), ((0,), False, False)),
     Opcode.SASL_LIST_MECHS: ((0,), False, False),
-    Opcode.GETM: ((0,), True, False),
-    Opcode.GATM: ((16,), True, False),
-    Opcode.INCREMENTM: ((20,), True, False),
-    Opcode.DECREMENTM: ((20,), True, False),
-    Opcode.GETR: ((16,), True, False),
-    Opcode.MARKM: ((4,), True, False),
-    Opcode.SETM: ((8,), True, True),
-    Opcode.PEEKM: ((0,), True, False),
+    Opcode.FLUSH: ((0, 4), False, False),
+    Opcode.VERBOSITY: ((4,), False, False),
+    **dict.fromkeys((Opcode.GET, Opcode.GETK, Opcode.GETM, Opcode.PEEKM), ((0,), True, False)),
+    Opcode.DELETE: ((0,), True, False),
+    **dict.fromkeys((Opcode.SET, Opcode.ADD, Opcode.REPLACE, Opcode.SETM), ((8,), True, True)),
+    **dict.fromkeys((Opcode.APPEND, Opcode.PREPEND), ((0,), True, True)),
+    **dict.fromkeys((Opcode.INCREMENT, Opcode.DECREMENT), ((20,), True, False)),
+    **dict.fromkeys((Opcode.INCREMENTM, Opcode.DECREMENTM), ((20,), True, False)),
+    **dict.fromkeys((Opcode.TOUCH, Opcode.GAT, Opcode.GATK, Opcode.MARKM), ((4,), True, False)),
+    **dict.fromkeys((Opcode.GATM, Opcode.GETR), ((16,), True, False)),
 }
 _ITEMS: Final = [opcode for opcode, (_, needs_key, _) in _SHAPES.items() if needs_key]
 
@@ -206,17 +183,11 @@ class Viewer:
             return encode_answer(request, Status.UNKNOWN_COMMAND, value=b"")
         if request.too_big:
             return encode_answer(request, Status.TOO_BIG)
-        is_quiet = opcode != request.opcode
         try:
             answer = command(request)
         except Failed as failed:
-            if failed.status == Status.NOT_FOUND and opcode in _READING:
-                if is_quiet:
-                    return b""
-                if opcode in _WITH_KEY:
-                    return encode_answer(request, failed.status, key=request.key, value=b"")
             return encode_answer(request, failed.status)
-        return b"" if is_quiet and opcode not in _READING else answer
+        return answer if opcode == request.opcode else b""
 
     def _active(self, request: Packet) -> None:
         state = self._states.state(request.vbucket)
@@ -379,25 +350,4 @@ def item_of(message: TapMessage) -> Item:
         message.datatype,
         meta=message.private,
         ttl=message.ttl - 1,
-    )
-
-
-def item_answer(request: Packet, item: Item, *, won: bool = False) -> bytes:
-    """The answer to GET, GAT or TOUCH if there is an item. `won`: it tells to make another
-    value. Raises `DecodeError` for one that no packet can tell."""
-    check_item(item)
-    with_key = plain_opcode(request.opcode) in _WITH_KEY
-    with_expiry = request.opcode in _WITH_EXPIRY
-    is_touch = request.opcode == Opcode.TOUCH
-    datatype = 0 if is_touch else item.datatype
-    expiry = min(item.expiry, LATEST)
-    if with_expiry:
-        datatype = item.marks & MARK_STALE | WON if won else item.marks
-    return encode_answer(
-        request,
-        extras=item.flags.to_bytes(4, "big") + (expiry.to_bytes(4, "big") * with_expiry),
-        key=item.key if with_key else b"",
-        value=b"" if is_touch else item.value,
-        cas=item.cas,
-        datatype=datatype,
     )

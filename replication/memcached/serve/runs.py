@@ -9,17 +9,17 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from logweir.errors import DecodeError, LimitExceeded, RequestError
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucket.batch import Said
-from logweir.replication.bucket.item import unpack_item
+from logweir.replication.bucket.batch import REFUSED, Said
+from logweir.replication.bucket.item import pack_item, unpack_item
 from logweir.replication.bucket.joint import RUN_MAX, Part
 from logweir.replication.logs import get_logger
-from logweir.replication.memcached.serve.commands import Executor, item_answer, simple_answer
+from logweir.replication.memcached.serve.commands import Executor, simple_answer
 from logweir.replication.memcached.wire import kernel
 from logweir.replication.memcached.wire.codec import (
     HEADER_BYTES,
@@ -29,6 +29,7 @@ from logweir.replication.memcached.wire.codec import (
     Status,
     encode_answer,
 )
+from logweir.replication.memcached.wire.mutations import LATEST, check_item
 from logweir.store.commit.group import Group
 from logweir.store.engine.reader import PlainRequests
 from logweir.store.schema.bulk import interpret_calls
@@ -140,7 +141,9 @@ class RequestRun:
         out, said, begin = bytearray(room), [], 0
         for stop in (*borders, reached):
             while kernel.answers(self.data, stop, numbers, results, made, out) != kernel.DONE:
-                out = self._answer_odd(numbers, results, made, out, room)
+                plain = _plain_item(results, numbers[kernel.COUNT], made)
+                made += plain
+                out += bytes(len(plain))
             at, used, _ = numbers
             said.append((at, bytes(memoryview(out)[begin:used])))
             begin = used
@@ -148,27 +151,24 @@ class RequestRun:
                 break  # so far they were executed
         return said
 
-    def _answer_odd(
-        self,
-        numbers: array[int],
-        results: array[int],
-        made: bytes,
-        out: bytearray,
-        room: int,
-    ) -> bytearray:
-        """`out`, with so much room, after the answer to the request that the kernel leaves."""
-        at, used, number = numbers
-        packet, numbers[kernel.AT] = self.request(at)
-        won, old, end, new, new_end = results[number * kernel.RESULTS + 3 :][:5]
-        data = made[old:end] if end else made[new:new_end]
-        try:
-            answer = item_answer(packet, unpack_item(data), won=won > 0)
-        except DecodeError as error:
-            _log.warning("memcached.request_failed", opcode=packet.opcode, error=str(error))
-            answer = encode_answer(packet, Status.INTERNAL)
-        numbers[kernel.USED] = used + len(answer)
-        numbers[kernel.COUNT] = number + 1
-        return bytearray(memoryview(out)[:used]) + answer + bytearray(room)
+
+def _plain_item(results: array[int], number: int, made: bytes) -> bytes:
+    """The item of a result, which is not as `pack_item` writes it, written so, without what no
+    answer holds; the result then says that it stands behind `made`. One that no packet can tell
+    fails."""
+    row = number * kernel.RESULTS
+    old, old_end, new, new_end = results[row + 4 : row + 8]
+    try:
+        item = unpack_item(made[new:new_end] if new_end else made[old:old_end])
+        check_item(item)
+    except DecodeError as error:
+        _log.warning("memcached.request_failed", error=str(error))
+        results[row] = REFUSED
+        return b""
+    expiry = min(item.expiry, LATEST)
+    plain = pack_item(replace(item, expiry=expiry, compression=0, expiration="", meta=b""))
+    results[row + 4 : row + 8] = array("Q", (len(made), len(made) + len(plain), 0, 0))
+    return plain
 
 
 class Asked(Part[Packet | RequestRun]):
