@@ -52,7 +52,7 @@ from logweir.replication.memcached.wire.codec import (
     Status,
     encode_answer,
 )
-from logweir.replication.memcached.wire.messages import Connect, decode_connect, decode_filter
+from logweir.replication.memcached.wire.messages import Connect, decode_connect
 from logweir.replication.memcached.wire.text import TextCodec
 from logweir.replication.service.sasl import (
     Authenticated,
@@ -103,25 +103,9 @@ class Connected:
 
 
 @dataclass(frozen=True, slots=True)
-class Deregister:
-    """A named stream is to be forgotten."""
-
-    slot: int
-    request: Packet
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeFilter:
-    """A named stream is to be about other vbuckets."""
-
-    slot: int
-    request: Packet
-    vbuckets: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SelectBucket:
-    """The client wants another bucket."""
+class Named:
+    """A request about what its key names: a stream that is to be forgotten, or to be about other
+    vbuckets, or a bucket that the client wants."""
 
     slot: int
     request: Packet
@@ -132,16 +116,7 @@ class Acknowledged:
     """The consumer of a stream answered, or its time has come: there may be room now."""
 
 
-Event: TypeAlias = (
-    Commands
-    | Connected
-    | Deregister
-    | ChangeFilter
-    | Authenticated
-    | LoginFailed
-    | SelectBucket
-    | Acknowledged
-)
+Event: TypeAlias = Commands | Connected | Named | Authenticated | LoginFailed | Acknowledged
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,12 +318,8 @@ class ServerSession(BaseSession[Event]):
                 self._close(Parting("the client said QUIT"))
             case Opcode.TAP_CONNECT:
                 self._connect(packet, events)
-            case Opcode.DEREGISTER_TAP_CLIENT:
-                events.append(Deregister(self._slot(), packet))
-            case Opcode.CHANGE_VB_FILTER:
-                self._change_filter(packet, events)
-            case Opcode.SELECT_BUCKET:
-                events.append(SelectBucket(self._slot(), packet))
+            case Opcode.DEREGISTER_TAP_CLIENT | Opcode.CHANGE_VB_FILTER | Opcode.SELECT_BUCKET:
+                events.append(Named(self._slot(), packet))
             case _:
                 self._authenticate(packet, events)
 
@@ -362,15 +333,6 @@ class ServerSession(BaseSession[Event]):
             return
         self._connecting = self._slot()
         events.append(Connected(self._connecting, connect))
-
-    def _change_filter(self, packet: Packet, events: list[Event]) -> None:
-        try:
-            wanted = decode_filter(packet)
-        except RemoteProtocolError:
-            self._put(encode_answer(packet, Status.INVALID))
-            return
-        vbuckets = tuple(vbucket for vbucket, _ in wanted)
-        events.append(ChangeFilter(self._slot(), packet, vbuckets))
 
     def _authenticate(self, packet: Packet, events: list[Event]) -> None:
         credentials = self._settings.credentials

@@ -16,7 +16,7 @@ from logweir.replication.memcached.serve.runs import RequestRun, refusals, take_
 from logweir.replication.memcached.server_session import (
     Commands,
     Connected,
-    Deregister,
+    Named,
     ServerSession,
     Settings,
 )
@@ -273,5 +273,5 @@ def test_deregister_is_the_owners_affair() -> None:
     session = ServerSession(Settings(bytes), 0.0)
     data = encode_request(Packet(Opcode.DEREGISTER_TAP_CLIENT, b"name"))
     (event,) = session.receive_data(data, 0.0)
-    assert isinstance(event, Deregister)
+    assert isinstance(event, Named)
     assert event.request.key == b"name"

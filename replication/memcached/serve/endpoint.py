@@ -32,6 +32,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from logweir.errors import RemoteProtocolError
 from logweir.limits import TAP_PIPELINE_BYTES, TAP_SWEEP_SECONDS
 from logweir.replication.bucket.feed import BucketFeed, Changes, Feed
 from logweir.replication.bucket.item import DEFAULT_BUCKET, VbucketState
@@ -53,8 +54,9 @@ from logweir.replication.memcached.serve.commands import (
 )
 from logweir.replication.memcached.serve.flushes import Flushes
 from logweir.replication.memcached.serve.idle import IdleClients
-from logweir.replication.memcached.serve.reads import Reads, Run
+from logweir.replication.memcached.serve.reads import Reads
 from logweir.replication.memcached.serve.runs import (
+    Asked,
     RequestRun,
     execute_one,
     packets_of,
@@ -63,17 +65,15 @@ from logweir.replication.memcached.serve.runs import (
 from logweir.replication.memcached.serve.statistics import Statistics, Stats
 from logweir.replication.memcached.server_session import (
     Acknowledged,
-    ChangeFilter,
     Commands,
     Connected,
-    Deregister,
     Event,
-    SelectBucket,
+    Named,
     ServerSession,
     Settings,
 )
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer
-from logweir.replication.memcached.wire.messages import Connect, Option
+from logweir.replication.memcached.wire.messages import Connect, Option, decode_filter
 from logweir.replication.outgoing.spacefeed import SpaceFeeds
 from logweir.replication.service.access import GUEST_ID, Privilege
 from logweir.replication.service.credentials import StoreCredentials
@@ -223,14 +223,15 @@ class TapService(Service):
             conversation.look()
 
 
-class _Run(Run):
+class _Run(Asked):
     """Commands that are run in a bucket, of which `answers` are durable."""
 
     __slots__ = ("answers", "conversation", "event", "may_take_over")
 
     def __init__(self, conversation: Conversation, event: Commands, *, may_change: bool) -> None:
-        super().__init__(conversation, conversation.bucket, event.requests, may_change=may_change)
-        self.conversation = conversation
+        super().__init__(event.requests, may_change=may_change)
+        self.asker = self.conversation = conversation
+        self.bucket = conversation.bucket
         self.event = event
         self.answers = b""
         self.may_take_over = True
@@ -315,12 +316,8 @@ class Conversation:
                         self.session.end("too many failed logins from there")
                 case Connected():
                     self._connect(event)
-                case Deregister():
-                    self._deregister(event)
-                case ChangeFilter():
-                    self._change_filter(event)
-                case SelectBucket():
-                    self._select(event)
+                case Named(slot, request):
+                    self.session.answer(slot, encode_answer(request, self._named(request)))
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
@@ -341,47 +338,52 @@ class Conversation:
         """Of what its streams are, in their names."""
         return SPACE_PREFIX + self.space if self.space else self.bucket.name
 
-    def _deregister(self, event: Deregister) -> None:
-        status = Status.AUTH_ERROR
-        if self.may(Privilege.READ):
-            self.service.names.forget(self.place, event.request.key)
-            status = Status.SUCCESS
-        self.session.answer(event.slot, encode_answer(event.request, status))
-
-    def _change_filter(self, event: ChangeFilter) -> None:
-        known = self.service.names.find(self.place, event.request.key)
-        status = Status.NOT_FOUND
+    def _named(self, request: Packet) -> Status:
+        """Do what is asked of a stream or a bucket."""
+        if request.opcode == Opcode.SELECT_BUCKET:
+            return self._select(request.key.decode("utf-8", "replace"))
+        if request.opcode == Opcode.CHANGE_VB_FILTER:
+            return self._change_filter(request)
         if not self.may(Privilege.READ):
-            status = Status.AUTH_ERROR
-        elif known is not None and isinstance(known.owner, Conversation):
+            return Status.AUTH_ERROR
+        self.service.names.forget(self.place, request.key)
+        return Status.SUCCESS
+
+    def _change_filter(self, request: Packet) -> Status:
+        try:
+            vbuckets = [vbucket for vbucket, _ in decode_filter(request)]
+        except RemoteProtocolError:
+            return Status.INVALID
+        if not self.may(Privilege.READ):
+            return Status.AUTH_ERROR
+        known = self.service.names.find(self.place, request.key)
+        streaming = None
+        if known is not None and isinstance(known.owner, Conversation):
             streaming = known.owner.streaming
-            if streaming is not None:
-                movable = streaming.connect.options & (Option.TAKEOVER_VBUCKETS | Option.DUMP)
-                status = Status.NOT_SUPPORTED if movable else Status.SUCCESS
-                if not movable:
-                    streaming.change_filter(event.vbuckets)
-        self.session.answer(event.slot, encode_answer(event.request, status))
+        if streaming is None:
+            return Status.NOT_FOUND
+        if streaming.connect.options & (Option.TAKEOVER_VBUCKETS | Option.DUMP):
+            return Status.NOT_SUPPORTED
+        streaming.change_filter(vbuckets)
+        return Status.SUCCESS
 
     def _login(self, name: str) -> None:
         self.user_id, self._judged = self.service.shared.user(name).id, None
         if not self.space:
             self._bucket = self.service.buckets.find(name) or self._bucket
 
-    def _select(self, event: SelectBucket) -> None:
+    def _select(self, name: str) -> Status:
         self._judged = None
-        name = event.request.key.decode("utf-8", "replace")
-        status = Status.SUCCESS
         if name.startswith(SPACE_PREFIX):
             space = self.service.shared.log.schema.get(name.removeprefix(SPACE_PREFIX))
-            if space is not None and space.primary is not None:
-                self.space = space.name
-            else:
-                status = Status.NOT_FOUND
+            if space is None or space.primary is None:
+                return Status.NOT_FOUND
+            self.space = space.name
         elif (found := self.service.buckets.find(name)) is not None:
             self._bucket, self.space = found, ""
         else:
-            status = Status.NOT_FOUND
-        self.session.answer(event.slot, encode_answer(event.request, status))
+            return Status.NOT_FOUND
+        return Status.SUCCESS
 
     def may(self, *wanted: Privilege) -> bool:
         """Whether this client has these privileges on its bucket."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
 
 from logweir.errors import LogweirError
 from logweir.replication.bucket import joint
@@ -18,40 +17,12 @@ from logweir.replication.bucket.store import Bucket, Buckets, ViewItems
 from logweir.replication.bucket.sweep import remove
 from logweir.replication.logs import get_logger
 from logweir.replication.memcached.serve.commands import Viewer
-from logweir.replication.memcached.serve.runs import Asked, ItemReader, RequestRun
-from logweir.replication.memcached.serve.statistics import Statistics, Stats
+from logweir.replication.memcached.serve.runs import Asked, ItemReader
+from logweir.replication.memcached.serve.statistics import Statistics
 from logweir.replication.memcached.wire.codec import Packet
 from logweir.replication.service.shared import Shared
 
 _log = get_logger("logweir.replication.memcached")
-
-
-class Asker(joint.Asker, Protocol):
-    """What is asked of a conversation here."""
-
-    def stats(self, group: bytes) -> Stats | None:
-        """See `Viewer`."""
-        ...
-
-
-class Run(Asked):
-    """Commands of a client of a bucket that are run together."""
-
-    __slots__ = ("bucket",)
-
-    asker: Asker
-
-    def __init__(
-        self,
-        asker: Asker,
-        bucket: Bucket,
-        requests: Sequence[Packet | RequestRun],
-        *,
-        may_change: bool,
-    ) -> None:
-        super().__init__(requests, may_change=may_change)
-        self.asker = asker
-        self.bucket = bucket
 
 
 class Reads:
@@ -64,7 +35,7 @@ class Reads:
         self._now = shared.options.clock
         self._log = shared.log
         self._reads = ItemReads(shared.log, ItemReader(), self._now)
-        self._looks: dict[Bucket, list[Run]] = {}
+        self._looks: dict[Bucket, list[Asked]] = {}
 
     def answer(self, bucket: Bucket, data: bytes, scheme: str) -> tuple[int, bytes]:
         """Answer the requests with which `data` begins. Returns where others begin, and the
@@ -79,7 +50,7 @@ class Reads:
             remove(self._shared, bucket, reader.expired)
         return stop, answers
 
-    def look(self, run: Run) -> None:
+    def look(self, run: Asked) -> None:
         """Run commands that change nothing, with those of others that come in this turn of the
         loop; and tell the conversation."""
         if not self._looks:
@@ -101,9 +72,9 @@ class Reads:
                 remove(self._shared, bucket, expired)
 
     def _look_all(
-        self, bucket: Bucket, runs: Sequence[Run], expired: list[tuple[bytes, int]]
+        self, bucket: Bucket, runs: Sequence[Asked], expired: list[tuple[bytes, int]]
     ) -> None:
-        def ordinary(run: Run, request: Packet) -> bytes:
+        def ordinary(run: Asked, request: Packet) -> bytes:
             with self._log.read_view() as view:
                 viewer = Viewer(ViewItems(bucket, view), stats=run.asker.stats)
                 return viewer.execute(request)

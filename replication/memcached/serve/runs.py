@@ -11,13 +11,15 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from logweir.errors import DecodeError, LimitExceeded, RequestError
 from logweir.limits import TAP_VALUE_BYTES
+from logweir.replication.bucket import joint
 from logweir.replication.bucket.batch import REFUSED, Said
 from logweir.replication.bucket.item import pack_item, unpack_item
 from logweir.replication.bucket.joint import RUN_MAX, Part
+from logweir.replication.bucket.store import Bucket
 from logweir.replication.logs import get_logger
 from logweir.replication.memcached.serve.commands import Executor, simple_answer
 from logweir.replication.memcached.wire import kernel
@@ -171,10 +173,20 @@ def _plain_item(results: array[int], number: int, made: bytes) -> bytes:
     return plain
 
 
-class Asked(Part[Packet | RequestRun]):
-    """What one client asks for in a job."""
+class Asker(joint.Asker, Protocol):
+    """What is asked of a conversation here."""
 
-    __slots__ = ()
+    def stats(self, group: bytes) -> list[tuple[bytes, bytes]] | None:
+        """See `Viewer`."""
+
+
+class Asked(Part[Packet | RequestRun]):
+    """What one client of a bucket asks for in a job."""
+
+    __slots__ = ("bucket",)
+
+    asker: Asker
+    bucket: Bucket
 
     @staticmethod
     def run_count(request: Packet | RequestRun) -> int:
