@@ -189,7 +189,7 @@ class ServerSession(BaseSession[Event]):
         events: list[Event] = []
         if self.is_open and (data := self._frames.join(data)):
             data = data[self.read(data) :]
-        found, problem = self._frames.feed_runs(data, take_run if self.is_open else None)
+        found, problem = self._frames.feed(data, take_run if self.is_open else None)
         self._unit_deadline = now + FRAME_SECONDS if len(self._frames) else None
         for frame in found:
             if isinstance(frame, RequestRun):

@@ -171,7 +171,7 @@ class ServerSession(BaseSession[Event]):
             data = data[self.read(data) :]  # lines have become whole packets
             if not (data or self._packets or self._text):
                 return ()
-        pieces, problem = self._packets.feed_runs(data, take_run) if data else ((), None)
+        pieces, problem = self._packets.feed(data, take_run) if data else ((), None)
         problem = problem or text_problem
         self.kept_bytes = self._packets.kept_bytes
         if self._text is not None:

@@ -455,7 +455,7 @@ def test_what_is_odd_ends_the_run(one: Frame, odd: Frame) -> None:
     run = runs.take_run(both)
     assert run is not None
     assert (run.count, run.stop, run.opcode) == (4, len(data), one.opcode)
-    found, problem = FrameBuffer().feed_runs(both, runs.take_run)
+    found, problem = FrameBuffer().feed(both, runs.take_run)
     assert problem is None
     odd_run = runs.take_run(encode_frame(odd))
     assert [frame for each in found for frame in frames_of(each)] == [*[one] * 4, odd, *[one] * 4]

@@ -150,7 +150,7 @@ class Side:
         answers: list[bytes] = []
         waiting: list[Asked] = []
         for data in sent:
-            pieces, problem = PacketBuffer().feed_runs(data, take_run)
+            pieces, problem = PacketBuffer().feed(data, take_run)
             assert problem is None
             self.runs += sum(isinstance(piece, RequestRun) for piece in pieces)
             if not self.in_runs:
@@ -311,7 +311,7 @@ def test_run_is_what_packets_are(made: list[Packet], tail: bytes, data: st.DataO
     found: list[Packet] = []
     expected: list[Packet] = []
     for part in (stream[:cut], stream[cut:]):
-        pieces, problem = runs_of.feed_runs(part, take_run)
+        pieces, problem = runs_of.feed(part, take_run)
         packets, other = plain.feed(part)
         assert str(problem) == str(other) or problem is not None
         found += packets_of(pieces)

@@ -36,7 +36,7 @@ def work(bucket: Bucket, lane: Lane[str], *frames: Frame, binds: bool = False) -
     """A batch of runs, or a transaction."""
     requests = [Pending(one) for one in frames]
     if not binds:
-        pieces, problem = FrameBuffer().feed_runs(b"".join(map(encode_frame, frames)), take_run)
+        pieces, problem = FrameBuffer().feed(b"".join(map(encode_frame, frames)), take_run)
         assert problem is None
         requests = [Pending(one) for one in pieces]
     kind = BatchKind.TRANSACTION if binds else BatchKind.STORE

@@ -50,7 +50,7 @@ def bucket(log: Log) -> Bucket:
 
 
 def part(*requests: Packet) -> Asked:
-    pieces, problem = PacketBuffer().feed_runs(b"".join(map(encode_request, requests)), take_run)
+    pieces, problem = PacketBuffer().feed(b"".join(map(encode_request, requests)), take_run)
     assert problem is None
     return Asked(pieces)
 

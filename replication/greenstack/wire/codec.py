@@ -316,17 +316,11 @@ class FrameBuffer:
         that they are of is not whole."""
         return self._rest.join(data)
 
-    def feed(self, data: bytes) -> tuple[Sequence[Frame], DecodeError | LimitExceeded | None]:
-        """Take bytes; returns the frames that are whole, and what is wrong with what follows them.
-
-        After a problem nothing more may be fed.
-        """
-        return self.feed_runs(data, None)
-
-    def feed_runs(
-        self, data: bytes, take_run: Callable[[bytes, int], Any | None] | None
+    def feed(
+        self, data: bytes, take_run: Callable[[bytes, int], Any | None] | None = None
     ) -> tuple[Sequence[Any], DecodeError | LimitExceeded | None]:
-        """As `feed`, with runs of frames between them: see `decode_frames`."""
+        """Take bytes; returns the frames that are whole, and what is wrong with what follows them:
+        then nothing more may be fed. `take_run`: see `decode_frames`."""
         data = self._rest.join(data)
         if not data:
             return (), None

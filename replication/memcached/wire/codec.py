@@ -222,17 +222,12 @@ class PacketBuffer:
         """Those that are in memory."""
         return self._kept.size_bytes
 
-    def feed(self, data: bytes) -> tuple[list[Packet], DecodeError | LimitExceeded | None]:
-        """The packets that are whole now, and what ends the connection after them, if anything.
-
-        After a problem there is nothing more to be found.
-        """
-        return self.feed_runs(data, None)
-
-    def feed_runs(
-        self, data: bytes, take_run: Callable[[bytes, int], Any | None] | None
+    def feed(
+        self, data: bytes, take_run: Callable[[bytes, int], Any | None] | None = None
     ) -> tuple[list[Any], DecodeError | LimitExceeded | None]:
-        """`feed`. `take_run`: finds what is to be taken in one piece, `stop` is where that ends."""
+        """The packets that are whole now, and what ends the connection after them, if anything:
+        then there is nothing more to be found. `take_run`: finds what is to be taken in one piece,
+        `stop` is where that ends."""
         found: list[Any] = []
         if self._problem is not None:
             return found, self._problem
