@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import os
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -26,7 +26,6 @@ from logweir.limits import (
     GREENSTACK_STREAM_NAME_BYTES,
     GREENSTACK_STREAMS,
     OUTPUT_LOW_BYTES,
-    TAP_SWEEP_SECONDS,
 )
 from logweir.replication.bucket.feed import Changes
 from logweir.replication.bucket.item import DEFAULT_BUCKET
@@ -69,6 +68,7 @@ from logweir.replication.listener import Service
 from logweir.replication.logs import get_logger
 from logweir.replication.service.access import Privilege
 from logweir.replication.service.credentials import StoreCredentials
+from logweir.replication.service.protocol import Surroundings
 from logweir.replication.service.sasl import Authenticated, LoginFailed
 from logweir.replication.service.shared import Shared
 from logweir.store.commit.queue import QUICK_BYTES
@@ -81,19 +81,17 @@ _QUICK_REQUESTS: Final = 32  # more are left to the log's own thread: each may b
 
 
 class GreenstackService(Service):
-    """Buckets of one store, served. `ready`: returns once everything that this server follows was
-    caught up with; None: at once; `sweep_seconds`: see `logweir.replication.bucket.sweep`;
-    `encoding`: of spaces that are no buckets, see `logweir.replication.outgoing.spacefeed`."""
+    """Buckets of one store, served. `sweep_seconds`: see `logweir.replication.bucket.sweep`;
+    `encoding`: of spaces that are no buckets, see `logweir.replication.outgoing.spacefeed`;
+    `plain`: passwords may come unencrypted from afar, too."""
 
     def __init__(
         self,
         shared: Shared,
-        *,
-        ready: Callable[[], Awaitable[None]] | None = None,
-        is_ready: Callable[[], bool] = lambda: True,
-        plain: bool = False,
-        sweep_seconds: float = TAP_SWEEP_SECONDS,
-        encoding: str = "json",
+        around: Surroundings,
+        sweep_seconds: float,
+        encoding: str,
+        plain: bool,
     ) -> None:
         self.shared = shared
         self.buckets = Buckets(shared.log, shared.options.clock)
@@ -103,8 +101,7 @@ class GreenstackService(Service):
         self.credentials = StoreCredentials(shared)
         self.uuid = int.from_bytes(shared.log.instance.bytes[:8], "big")
         self.conversations: weakref.WeakSet[Conversation] = weakref.WeakSet()
-        self.ready = ready
-        self.is_ready = is_ready
+        self.around = around
         self.plain = plain
         self.reads = ItemReads(shared.log, GetReader(), self.now)
         self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
@@ -265,7 +262,7 @@ class Conversation:
         _log.info("greenstack.hello", peer=self.link.peer, agent=event.agent, version=event.version)
         if not self.session.has(Feature.NOTICES):
             return
-        if self.service.is_ready():
+        if self.service.around.is_caught_up():
             self._say_ready()
         else:
             self.link.spawn(self._warm_up())
@@ -277,8 +274,7 @@ class Conversation:
     async def _warm_up(self) -> None:
         self.session.notice(NoticeCode.WARMING_UP, "upstreams are being caught up with")
         self.link.flush()
-        if self.service.ready is not None:
-            await self.service.ready()
+        await self.service.around.caught_up()
         self._say_ready()
         self.link.flush()
 

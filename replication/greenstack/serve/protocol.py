@@ -38,15 +38,7 @@ class GreenstackProtocol(WireProtocol):
 
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
         """See `WireProtocol`."""
-        sweep_seconds, encoding, plain = _read_options(url)
-        made = GreenstackService(
-            self.shared,
-            ready=self.around.caught_up,
-            is_ready=self.around.is_caught_up,
-            plain=plain,
-            sweep_seconds=sweep_seconds,
-            encoding=encoding,
-        )
+        made = GreenstackService(self.shared, self.around, *_read_options(url))
         self.made.append(made)
         return [(url, made)]
 

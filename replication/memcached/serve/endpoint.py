@@ -33,7 +33,7 @@ from functools import partial
 from typing import Any, Final
 
 from logweir.errors import RemoteProtocolError
-from logweir.limits import TAP_PIPELINE_BYTES, TAP_SWEEP_SECONDS
+from logweir.limits import TAP_PIPELINE_BYTES
 from logweir.replication.bucket.feed import BucketFeed, Changes, Feed
 from logweir.replication.bucket.item import DEFAULT_BUCKET, VbucketState
 from logweir.replication.bucket.joint import change_all, finish_all
@@ -44,7 +44,6 @@ from logweir.replication.link import Link
 from logweir.replication.listener import Service
 from logweir.replication.logs import get_logger
 from logweir.replication.memcached.push.names import NamedStreams
-from logweir.replication.memcached.push.stream import StreamOptions
 from logweir.replication.memcached.push.streaming import Streaming
 from logweir.replication.memcached.serve.commands import (
     READS,
@@ -54,6 +53,7 @@ from logweir.replication.memcached.serve.commands import (
 )
 from logweir.replication.memcached.serve.flushes import Flushes
 from logweir.replication.memcached.serve.idle import IdleClients
+from logweir.replication.memcached.serve.options import ListenOptions
 from logweir.replication.memcached.serve.reads import Reads
 from logweir.replication.memcached.serve.runs import (
     Asked,
@@ -90,28 +90,17 @@ _READS: Final = frozenset([bytes((opcode,)) for opcode in READS])
 
 class TapService(Service):
     """Buckets of one store, served. `bucket`: the one that clients begin with, made if need be;
-    ``space:NAME``: that space is streamed instead. `encoding`: of such a space's tuples, see
-    `logweir.replication.outgoing.spacefeed`; `sweep_seconds`: see
-    `logweir.replication.bucket.sweep`; `idle_seconds`: see `idle`; `must_login`: SASL is required,
-    whatever guest may do; `names`: those that another listener of the store uses, too."""
+    ``space:NAME``: that space is streamed instead. `names`: those that another listener of the
+    store uses, too."""
 
     def __init__(
-        self,
-        shared: Shared,
-        bucket: str = DEFAULT_BUCKET,
-        *,
-        options: StreamOptions | None = None,
-        encoding: str = "json",
-        sweep_seconds: float = TAP_SWEEP_SECONDS,
-        idle_seconds: float = 0.0,
-        must_login: bool = False,
-        names: NamedStreams | None = None,
+        self, shared: Shared, bucket: str, options: ListenOptions, names: NamedStreams | None
     ) -> None:
         self.shared = shared
         self.buckets = Buckets(shared.log, shared.options.clock)
         self.space = bucket.removeprefix(SPACE_PREFIX) if bucket.startswith(SPACE_PREFIX) else ""
         self.bucket = None if self.space else self.buckets.make(bucket or DEFAULT_BUCKET)
-        self.options = options or StreamOptions()
+        self.options = options.stream
         self.changes = Changes()
         self._has_own_names = names is None
         if names is None:  # an empty one is false
@@ -120,16 +109,16 @@ class TapService(Service):
         make_space(shared.log)
         self.credentials = StoreCredentials(shared)
         self.settings = Settings(os.urandom, self.credentials, self.now)
-        self.must_login = must_login
+        self.must_login = options.must_login
         self.statistics = Statistics(shared.log, shared.options)
         self.streams: dict[Conversation, Streaming] = {}
         self.flushes = Flushes(shared, self.buckets)
-        self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
-        self.feeds = SpaceFeeds(shared.log, encoding)
+        self.sweeper = Sweeper(shared, self.buckets, options.sweep_seconds)
+        self.feeds = SpaceFeeds(shared.log, options.encoding)
         self.reads = Reads(shared, self.buckets, self.statistics)
         self._waiting: set[Conversation] = set()
         served = lambda: {one.link for one in (*self.streams, *self._waiting)}  # noqa: E731
-        self.idle = IdleClients(idle_seconds, self.statistics.links, served)
+        self.idle = IdleClients(options.idle_seconds, self.statistics.links, served)
         self._forget_commits: Callable[[], None] | None = None
 
     def begin(self, link: Link) -> Conversation:

@@ -37,17 +37,9 @@ class MemcachedProtocol(WireProtocol):
 
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
         """See `WireProtocol`."""
-        options = read_listen_options(url)
-        made = TapService(
-            self.shared,
-            url.path[0] if url.path else "",
-            options=options.stream,
-            encoding=options.encoding,
-            sweep_seconds=options.sweep_seconds,
-            idle_seconds=options.idle_seconds,
-            must_login=options.must_login,
-            names=self.made[0].names if self.made else None,
-        )
+        names = self.made[0].names if self.made else None
+        bucket = url.path[0] if url.path else ""
+        made = TapService(self.shared, bucket, read_listen_options(url), names)
         self.made.append(made)
         return [(url, made)]
 
