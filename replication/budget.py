@@ -58,19 +58,15 @@ class Holder(Protocol):
     @property
     def held_bytes(self) -> int:
         """See the class."""
-        ...
 
     def hold_reading(self) -> None:
         """Read nothing more of the peer."""
-        ...
 
     def resume_reading(self) -> None:
         """End that."""
-        ...
 
     def give_up(self, reason: str) -> None:
         """Cut the connection."""
-        ...
 
 
 class Budget:

@@ -46,15 +46,12 @@ class Conversation(Protocol):
     @property
     def session(self) -> Session[Any]:
         """The state machine of this connection."""
-        ...
 
     def handle(self, events: Sequence[Any]) -> None:
         """Act on events; answers go into the session, long work into `Link.spawn`."""
-        ...
 
     def closed(self, reason: str) -> None:
         """The connection is gone."""
-        ...
 
 
 @runtime_checkable
@@ -64,7 +61,6 @@ class Keeps(Protocol):
     @property
     def kept_bytes(self) -> int:
         """Bytes of messages whose rest has not come."""
-        ...
 
 
 class Link(Port, asyncio.BufferedProtocol):

@@ -73,7 +73,6 @@ class Service(Protocol):
 
     def begin(self, link: Link) -> Conversation:
         """A new conversation on an accepted connection."""
-        ...
 
     def refusal(self, reason: str) -> bytes:
         """What is sent to a connection that is not taken, before it is closed: nothing, unless the
@@ -124,7 +123,6 @@ class Users(Protocol):
 
     def knows(self, name: str) -> bool:
         """Whether there is a user of that name."""
-        ...
 
 
 class _Nobody:

@@ -101,27 +101,21 @@ class Progress(Protocol):
 
     def alive(self) -> None:
         """Something came from the upstream."""
-        ...
 
     def state(self, state: SourceState) -> None:
         """SYNCING or FOLLOWING was reached."""
-        ...
 
     def applied(self, rows: int, position: str, lag_seconds: float | None) -> None:
         """`rows` more are durable here; `position`: where we stand now."""
-        ...
 
     def streams(self, read: Callable[[], Iterable[StreamFigures]]) -> None:
         """`read` tells how each stream stands, for the metrics."""
-        ...
 
     def part_stopped(self, part: str, reason: str) -> None:
         """One stream, topic or partition is not followed any more; the others are."""
-        ...
 
     def finished(self) -> None:
         """All that was to be taken is durable here: the attempt ends, and no other follows."""
-        ...
 
 
 class Source(Protocol):
@@ -130,7 +124,6 @@ class Source(Protocol):
     @property
     def url(self) -> str:
         """Its address, without a password."""
-        ...
 
     async def attempt(self, progress: Progress) -> None:
         """Connect and follow until the connection ends.
@@ -138,7 +131,6 @@ class Source(Protocol):
         Raises `SourceStopped` if another attempt cannot help, any other `LogweirError` or
         `OSError` if it may.
         """
-        ...
 
 
 class UrlSource(Source):

@@ -40,27 +40,21 @@ class Session(Protocol[Event_co]):
     @property
     def close_reason(self) -> str:
         """Why the connection has to be closed after what is still to be sent; "" while it lives."""
-        ...
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Event_co]:
         """Take bytes of the peer, in any portions. `now`: seconds."""
-        ...
 
     def receive_eof(self, now: float) -> Sequence[Event_co]:
         """The peer sends nothing more."""
-        ...
 
     def data_to_send(self) -> bytes:
         """What is to go out, which is thereby taken; b"" for nothing."""
-        ...
 
     def next_deadline(self) -> float | None:
         """When `deadline_passed` wants to be called, in seconds of the same clock."""
-        ...
 
     def deadline_passed(self, now: float) -> Sequence[Event_co]:
         """The time of `next_deadline` has come. Calling it early changes nothing."""
-        ...
 
 
 @runtime_checkable
@@ -69,7 +63,6 @@ class SendsParts(Protocol):
 
     def parts_to_send(self) -> list[bytes | memoryview]:
         """`data_to_send` in several buffers, to be sent one after the other."""
-        ...
 
 
 @runtime_checkable
@@ -78,11 +71,9 @@ class ReceivesInto(Protocol[Event_co]):
 
     def room(self) -> memoryview:
         """Where the next bytes are to be received, some at least; `received` is called next."""
-        ...
 
     def received(self, count: int, now: float) -> Sequence[Event_co]:
         """`receive_data` of so many bytes in what `room` gave."""
-        ...
 
 
 class InputBuffer:

@@ -29,11 +29,9 @@ class Taking(Protocol):
     @property
     def is_open(self) -> bool:
         """Whether anything can be sent."""
-        ...
 
     async def drained(self) -> None:
         """Let the others have their turn, and wait until more can be sent."""
-        ...
 
 
 class Turn:

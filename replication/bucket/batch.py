@@ -64,7 +64,6 @@ class Requests(Protocol):
     @property
     def given_bytes(self) -> int:
         """Room for what all their statements give."""
-        ...
 
     def statements(
         self,
@@ -81,7 +80,6 @@ class Requests(Protocol):
         time, in whole Unix seconds. `states`: see `Bucket.known_states`. `columns`: zeros after
         the statements that there are.
         """
-        ...
 
     def answers(
         self, at: int, reached: int, first: int, results: array[int], made: bytes, lsn: int
@@ -90,11 +88,9 @@ class Requests(Protocol):
         on, were executed. `made`: the bytes in which `results` point; `lsn`: of the last row before
         theirs.
         """
-        ...
 
     def name(self, at: int) -> tuple[bytes, int]:
         """The key and the vbucket of the item that the request at `at` is about."""
-        ...
 
 
 def computed(kind: int, start: int, stop: int) -> array[int]:

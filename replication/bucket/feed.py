@@ -332,39 +332,32 @@ class Feed(Protocol):
     @property
     def holds_items(self) -> bool:
         """See above."""
-        ...
 
     def states(self) -> dict[int, VbucketState]:
         """The vbuckets that are here."""
-        ...
 
     def changes(self, window: Window) -> Sequence[Change]:
         """The changes in a window of the log, in order."""
-        ...
 
     def transaction(
         self, columns: RowColumns, first: int, last: int, reached: dict[int, int]
     ) -> Sequence[Change]:
         """The changes in a transaction: see `transaction_changes`."""
-        ...
 
     def puts(self, window: Window) -> Puts | None:
         """The items that a window puts, if it does nothing else; None: it does, or it is not
         known."""
-        ...
 
     def resolved(self, changes: Sequence[Change]) -> tuple[Sequence[Change], VClock | None]:
         """The same changes with what stands now under the keys of those of which only that is
         known, all of one view, and its position; None if nothing had to be looked up. What is
         gone is left out: its removal follows."""
-        ...
 
     def backfill(
         self, vbuckets: Sequence[int], clock: Callable[[], float], prefix: bytes = b""
     ) -> Chunks:
         """What there is of these vbuckets, and maybe only of keys that begin with `prefix`.
         `clock`: Unix seconds."""
-        ...
 
 
 class BucketFeed(Feed):

@@ -217,7 +217,6 @@ class VbucketStates(Protocol):
 
     def state(self, vbucket: int) -> VbucketState | None:
         """The state of a vbucket; None: there is no such vbucket here."""
-        ...
 
 
 class ItemStore(VbucketStates, Protocol):
@@ -225,16 +224,12 @@ class ItemStore(VbucketStates, Protocol):
 
     def change(self, kind: int, given: Item, number: int = 0) -> Changed:
         """What becomes of an item: see `replication.bucket.change`. Raises `RequestError`."""
-        ...
 
     def new_cas(self) -> int:
         """A CAS that was never given."""
-        ...
 
     def flush(self) -> None:
         """Remove all items."""
-        ...
 
     def set_state(self, vbucket: int, state: VbucketState | None) -> None:
         """Set the state of a vbucket; None removes it with its items."""
-        ...

@@ -38,15 +38,12 @@ class Joined(Requests, Protocol[R_co]):
 
     def number(self, at: int) -> int:
         """Of which of them the request at `at` is."""
-        ...
 
     def request(self, at: int) -> tuple[R_co, int]:
         """The one at `at` by itself, and the place after it."""
-        ...
 
     def behind(self, at: int) -> Sequence[R_co]:
         """The rest of its run, from `at` on."""
-        ...
 
 
 class Asker(Protocol):
@@ -57,7 +54,6 @@ class Asker(Protocol):
 
     def finish(self, part: Any, error: BaseException | None) -> None:
         """What was asked for is durable, is left, or failed."""
-        ...
 
 
 class Part(Generic[R]):

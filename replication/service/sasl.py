@@ -38,19 +38,15 @@ class Credentials(Protocol):
 
     def mechanisms(self) -> Sequence[str]:
         """Those of `MECHANISMS` that can be checked."""
-        ...
 
     def check_password(self, user: str, password: str) -> bool:
         """Whether that is the user's password."""
-        ...
 
     def cram(self, user: str) -> bytes | None:
         """What is kept of the user's password for CRAM-MD5; None if there is nothing."""
-        ...
 
     def scram(self, user: str, mechanism: str) -> ScramVerifier | None:
         """The user's verifier; None if there is none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

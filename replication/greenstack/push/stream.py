@@ -67,15 +67,12 @@ class Pusher(Protocol):
     def push(self, frame: Frame, stream: bytes) -> int:
         """Send a frame, whose opaque is set there, of the stream of that name. Returns its
         bytes."""
-        ...
 
     def next_opaque(self, stream: bytes) -> int:
         """The opaque with which frames of a stream begin that are given to `push_all` next."""
-        ...
 
     def push_all(self, data: bytes, count: int) -> None:
         """Send `count` frames whose opaques follow one another."""
-        ...
 
 
 class Outgoing:
