@@ -111,7 +111,6 @@ class PlainItemComputer(Computer):
         self.wins = wins
 
     def refer(self, how: int, number: int, given: bytes, old: bytes | None) -> Computed:
-        """See `store.engine.computing`."""
         kind = how & _KINDS
         new = unpack_item(given)
         found = None if old is None else unpack_item(old)

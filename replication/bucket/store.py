@@ -171,7 +171,6 @@ class _Reader:
         return self._space
 
     def state(self, vbucket: int) -> VbucketState | None:
-        """See `ItemStore`."""
         space = self._engine.schema.space(self.bucket.states_id)
         key = pack((self.bucket.name, vbucket))
         row = reads.one(self._engine, space, primary_of(space), key)
@@ -214,8 +213,8 @@ class ViewItems(_Reader):
 
 
 class GroupItems(_Reader):
-    """One bucket in a group. `divides`: whether what it removes because it is expired is a
-    transaction of its own."""
+    """One bucket in a group, an `ItemStore`. `divides`: whether what it removes because it is
+    expired is a transaction of its own."""
 
     def __init__(self, bucket: Bucket, group: Group, now: float) -> None:
         super().__init__(bucket, group.engine)
@@ -240,7 +239,6 @@ class GroupItems(_Reader):
         return None if known[vbucket] == NO_STATE else VbucketState(known[vbucket])
 
     def change(self, kind: int, given: Item, number: int = 0) -> Changed:
-        """See `ItemStore`."""
         _, old, new, _, told = self.compute(kind, pack_item(given), given.vbucket, number)
         return Changed(told[0], told[1], new or old)
 
@@ -262,7 +260,6 @@ class GroupItems(_Reader):
         return answer
 
     def new_cas(self) -> int:
-        """See `ItemStore`."""
         return self.bucket.cas.after()
 
     def _clear(self, item: Item, vbucket: int) -> None:
@@ -276,13 +273,11 @@ class GroupItems(_Reader):
         self.change(BURY | TAKEN, Item(key, vbucket))
 
     def flush(self) -> None:
-        """See `ItemStore`."""
         requests, _ = definitions.truncate(self._group.engine, self._space.id)
         for request in requests:
             self._group.execute(request)
 
     def set_state(self, vbucket: int, state: VbucketState | None) -> None:
-        """See `ItemStore`."""
         name, states_id = self.bucket.name, self.bucket.states_id
         if state is None:
             for item in self.of_vbucket(vbucket):

@@ -133,7 +133,6 @@ class Pushes:
         """How many bytes of frames there are."""
 
     def begin(self, lsns: array[int]) -> None:
-        """See `wal.reader.Taker`."""
         self.lsns[:] = lsns
         self._begun = lsns[:]
 

@@ -153,7 +153,7 @@ class GreenstackService(Service):
 
 
 class Conversation:
-    """One connection."""
+    """One connection, as `logweir.replication.link` has conversations."""
 
     def __init__(self, service: GreenstackService, link: Link) -> None:
         self.service = service
@@ -179,7 +179,6 @@ class Conversation:
     # --- events -----------------------------------------------------------------------------------
 
     def handle(self, events: Sequence[Event]) -> None:
-        """See `Conversation` of `logweir.replication.link`."""
         now = self.service.now()
         for event in events:
             match event:
@@ -232,7 +231,6 @@ class Conversation:
         return self.session.kept_bytes + self.lanes.open_bytes
 
     def closed(self, reason: str) -> None:
-        """See `Conversation` of `logweir.replication.link`."""
         del reason
         for stream in self.streams.values():
             stream.close()

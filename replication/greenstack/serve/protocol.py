@@ -27,27 +27,22 @@ class GreenstackProtocol(WireProtocol):
 
     @classmethod
     def check_listener(cls, url: Url) -> None:
-        """See `WireProtocol`."""
         _read_options(url)
 
     @classmethod
     def check_upstream(cls, url: Url, *, once: bool) -> None:
-        """See `WireProtocol`."""
         del once
         read_options(url)
 
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
-        """See `WireProtocol`."""
         made = GreenstackService(self.shared, self.around, *_read_options(url))
         self.made.append(made)
         return [(url, made)]
 
     def source(self, url: Url) -> Source:
-        """See `WireProtocol`."""
         return GreenstackSource(self.shared, url)
 
     def readings(self) -> Sequence[Reading]:
-        """See `WireProtocol`: of each stream what was sent."""
         end = self.shared.log.applied.without_local().signature
         found = []
         for conversation in (each for one in self.made for each in tuple(one.conversations)):
@@ -60,7 +55,6 @@ class GreenstackProtocol(WireProtocol):
         return found
 
     def stopping(self) -> None:
-        """See `WireProtocol`."""
         for service in self.made:
             service.close()
 

@@ -186,7 +186,6 @@ class Joined:
         self.given_bytes: int = size + kernel.ITEM_BYTES * at
 
     def number(self, at: int) -> int:
-        """See `replication.bucket.joint.Joined`."""
         return bisect_right(self._ends, at)
 
     def frame(self, at: int) -> Frame:
@@ -201,7 +200,6 @@ class Joined:
         return replace(run, begun=begun, count=run.count - begun + run.begun)
 
     def name(self, at: int) -> tuple[bytes, int]:
-        """See `Requests`."""
         run, shift = self._runs[self.number(at)]
         row = run.table[(at - shift) * kernel.WIDTH :][: kernel.WIDTH]
         key_at = row[kernel.KEY_AT]
@@ -216,7 +214,6 @@ class Joined:
         given: bytearray,
         columns: array[int],
     ) -> int:
-        """See `Requests`."""
         how: int = WHOLE
         begin = numbers[AT]
         end = min(begin + most, self.stop)
@@ -235,7 +232,6 @@ class Joined:
     def answers(
         self, at: int, reached: int, first: int, results: array[int], made: bytes, lsn: int
     ) -> list[Said]:
-        """See `Requests`: those of each run by themselves."""
         said: list[Said] = []
         numbers = array("Q", (0, 0, first, lsn, 0))
         room = kernel.ANSWER_BYTES * (reached - at)

@@ -92,11 +92,9 @@ class JoinedRuns(Joined):
         self._pending = runs
 
     def request(self, at: int) -> tuple[Pending, int]:
-        """See `replication.bucket.joint.Joined`."""
         return replace(self._pending[self.number(at)], frame=self.frame(at)), at + 1
 
     def behind(self, at: int) -> Sequence[Pending]:
-        """See `replication.bucket.joint.Joined`."""
         return (replace(self._pending[self.number(at)], frame=self.rest(at)),)
 
 

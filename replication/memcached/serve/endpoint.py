@@ -240,7 +240,7 @@ class _Run(Asked):
 
 
 class Conversation:
-    """One connection."""
+    """One connection, as `logweir.replication.link` has conversations."""
 
     def __init__(self, service: TapService, link: Link) -> None:
         self.service = service
@@ -287,7 +287,6 @@ class Conversation:
     # --- events -----------------------------------------------------------------------------------
 
     def handle(self, events: Sequence[Event]) -> None:
-        """See `Conversation` of `logweir.replication.link`."""
         for event in events:
             match event:
                 case Commands():
@@ -309,7 +308,6 @@ class Conversation:
                     self.session.answer(slot, encode_answer(request, self._named(request)))
 
     def closed(self, reason: str) -> None:
-        """See `Conversation` of `logweir.replication.link`."""
         self._waiting.clear()
         self.session.read = lambda data: 0
         self.service.statistics.closed(self.link)

@@ -27,16 +27,13 @@ class MemcachedProtocol(WireProtocol):
 
     @classmethod
     def check_listener(cls, url: Url) -> None:
-        """See `WireProtocol`."""
         read_listen_options(url)
 
     @classmethod
     def check_upstream(cls, url: Url, *, once: bool) -> None:
-        """See `WireProtocol`."""
         read_follow_options(url, once=once)
 
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
-        """See `WireProtocol`."""
         names = self.made[0].names if self.made else None
         bucket = url.path[0] if url.path else ""
         made = TapService(self.shared, bucket, read_listen_options(url), names)
@@ -44,7 +41,6 @@ class MemcachedProtocol(WireProtocol):
         return [(url, made)]
 
     def source(self, url: Url) -> Source:
-        """See `WireProtocol`."""
         return TapSource(self.shared, url, once=self.around.once)
 
     def status(self) -> dict[str, list[Any]]:
@@ -52,7 +48,6 @@ class MemcachedProtocol(WireProtocol):
         return {"streams": [stream for service in self.made for stream in service.status()]}
 
     async def close(self) -> None:
-        """See `WireProtocol`."""
         for service in self.made:
             service.close()
 

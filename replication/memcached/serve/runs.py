@@ -81,7 +81,6 @@ class RequestRun:
         return cls(b"".join(data), 0, borders[-1], count, changes, borders)
 
     def number(self, at: int) -> int:
-        """See `Joined`."""
         return bisect_right(self.borders, at)
 
     @property
@@ -91,7 +90,6 @@ class RequestRun:
 
     @property
     def given_bytes(self) -> int:
-        """See `Requests`."""
         size = self.stop - self.start
         return size + self.count * kernel.ITEM_BYTES + min(size, self.count * _KEY_BYTES)
 
@@ -100,19 +98,16 @@ class RequestRun:
         return _packets(self.data[self.start : self.stop])
 
     def request(self, at: int) -> tuple[Packet, int]:
-        """See `Joined`."""
         stop = at + HEADER_BYTES + int.from_bytes(self.data[at + 8 : at + 12], "big")
         (packet,) = _packets(self.data[at:stop])
         return packet, stop
 
     def behind(self, at: int) -> Sequence[Packet | RequestRun]:
-        """See `Joined`."""
         left = self.data[at : self.borders[self.number(at)] if self.borders else self.stop]
         run = take_run(left)
         return _packets(left) if run is None else (run,)
 
     def name(self, at: int) -> tuple[bytes, int]:
-        """See `Requests`."""
         data = self.data
         key_at = at + HEADER_BYTES + data[at + 4]
         key = data[key_at : key_at + (data[at + 2] << 8 | data[at + 3])]
@@ -126,14 +121,12 @@ class RequestRun:
         given: bytearray,
         columns: array[int],
     ) -> int:
-        """See `Requests`."""
         how: int = kernel.statements(self.data, self.stop, most, numbers, states, given, columns)
         return how
 
     def answers(
         self, at: int, reached: int, first: int, results: array[int], made: bytes, lsn: int
     ) -> list[Said]:
-        """See `Requests`: those of each client by themselves."""
         del lsn
         borders = self.borders
         if borders:
