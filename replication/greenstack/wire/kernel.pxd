@@ -3,10 +3,7 @@ cimport cython
 cimport logweir.replication.bucket.kernel as bucket
 cimport logweir.replication.greenstack.wire.pushkernel as documents
 cimport logweir.wal.kernel as rows
-
-ctypedef unsigned long long u64
-ctypedef const unsigned char* Source
-ctypedef unsigned char* Target
+from logweir.replication.bucket.kernel cimport Source, Target, u64
 
 cdef Py_ssize_t _RUN_STOP, _RUN_KEYS, _RUN_VALUES, _RUN_LANE_AT, _RUN_LANE_BYTES, _RUN_HAS_LANE, _RUN_LOUD
 cdef Py_ssize_t _RUN_OPCODE, _OLD, _OLD_END, _GET, _LOOK, _DOCUMENT_BYTES

@@ -314,7 +314,7 @@ def take_run(
     if at < 0 or len(found) <= _RUN_OPCODE:
         raise IndexError("take_run: no room for what is found")
     count_max = min(count_max, len(table) // _WIDTH)
-    count = loud = all_keys = all_values = 0
+    count = loud = all_keys = all_values = traits = 0
     lane_at = lane_bytes = has_lane = opcode = 0
     before = before_size = how = 0
     while count < count_max and end - at >= _FRAME_MIN:
@@ -330,54 +330,41 @@ def take_run(
         if how == 2 and size == before_size and alike(raw, before, at, stop, fields):
             fields[_REQ_KEY_AT] += at - before
             fields[_REQ_VALUE_AT] += at - before
-            table[row] = bucket.load4(raw, at + 4)
-            table[row + _REQ_TRAITS] = table[row - _WIDTH + _REQ_TRAITS]
-            for i in range(_REQ_KEY_AT, _REQ_CAS + 1):
-                table[row + i] = fields[i]
-            loud += 1 - (raw[at + 10] >> 4 & 1)
-            all_keys += fields[_REQ_KEY_BYTES]
-            all_values += fields[_REQ_VALUE_BYTES]
-            before = at
-            at = stop
-            count += 1
-            continue
-        flags = raw[at + 10]
-        entries = bucket.load4(raw, at + 11)
-        if (flags & ~16) != 2 or entries < 6 or entries > stop - at - 15:
-            break
-        place = at + 15
-        payload = place + entries
-        own = 0
-        own_bytes = 0
-        if entries != 6:
-            own_bytes = bucket.load2(raw, place + 2)
-            if bucket.load2(raw, place) or entries != 10 + own_bytes or own_bytes > _LANE_MAX:
+        else:
+            flags = raw[at + 10]
+            entries = bucket.load4(raw, at + 11)
+            if (flags & ~16) != 2 or entries < 6 or entries > stop - at - 15:
                 break
-            own = 1
-            place += 4 + own_bytes
-        if bucket.load4(raw, place) != 0x00070002:
-            break
-        if count == 0:
-            has_lane, lane_bytes, lane_at = own, own_bytes, at + 19
-        elif own != has_lane or own_bytes != lane_bytes:
-            break
-        else:
-            i = 0
-            while i < own_bytes and raw[at + 19 + i] == raw[lane_at + i]:
-                i += 1
-            if i < own_bytes:
+            place = at + 15
+            payload = place + entries
+            own = 0
+            own_bytes = 0
+            if entries != 6:
+                own_bytes = bucket.load2(raw, place + 2)
+                if bucket.load2(raw, place) or entries != 10 + own_bytes or own_bytes > _LANE_MAX:
+                    break
+                own = 1
+                place += 4 + own_bytes
+            if bucket.load4(raw, place) != 0x00070002:
                 break
-        if opcode == _GET:
-            how = read_get(raw, payload, stop, fields)
-        else:
-            how = read_set(raw, payload, stop, value_max, fields)
-        if how == 0:
-            break
-        traits = fields[_REQ_TRAITS] | bucket.load2(raw, place + 4) << 16
-        if flags & 16:
-            traits |= 1
-        else:
-            loud += 1
+            if count == 0:
+                has_lane, lane_bytes, lane_at = own, own_bytes, at + 19
+            elif own != has_lane or own_bytes != lane_bytes:
+                break
+            else:
+                i = 0
+                while i < own_bytes and raw[at + 19 + i] == raw[lane_at + i]:
+                    i += 1
+                if i < own_bytes:
+                    break
+            if opcode == _GET:
+                how = read_get(raw, payload, stop, fields)
+            else:
+                how = read_set(raw, payload, stop, value_max, fields)
+            if how == 0:
+                break
+            traits = fields[_REQ_TRAITS] | bucket.load2(raw, place + 4) << 16 | flags >> 4
+        loud += 1 - (traits & 1)
         table[row] = bucket.load4(raw, at + 4)
         table[row + _REQ_TRAITS] = traits
         for i in range(_REQ_KEY_AT, _REQ_CAS + 1):

@@ -3,10 +3,7 @@ cimport cython
 cimport logweir.replication.bucket.kernel as items
 cimport logweir.replication.stream.kernel as models
 cimport logweir.wal.kernel as rows
-
-ctypedef unsigned long long u64
-ctypedef const unsigned char* Source
-ctypedef unsigned char* Target
+from logweir.replication.bucket.kernel cimport Source, Target, u64
 
 cdef extern from *:
     """

@@ -2,10 +2,7 @@
 cimport cython
 cimport logweir.replication.bucket.kernel as bucket
 cimport logweir.wal.kernel as rows
-
-ctypedef unsigned long long u64
-ctypedef const unsigned char* Source
-ctypedef unsigned char* Target
+from logweir.replication.bucket.kernel cimport Source, Target, u64
 
 cdef Py_ssize_t _RUN_STOP, _RUN_CHANGES
 cdef Py_ssize_t _AT, _USED, _COUNT, _NOW
@@ -22,13 +19,9 @@ cdef Py_ssize_t _VBUCKET, _FLAGS, _EXPIRY, _ITEM_CAS, _DATATYPE
 cdef Py_ssize_t _KEY_AT, _KEY_END, _HEAD_END, _VALUE_AT, _VALUE_END
 cdef Py_ssize_t _FLAGS_AT, _FLAGS_END, _TAIL_AT, _META_AT, _META_END, _TTL
 cdef Py_ssize_t _COMPRESSION, _DATE_AT, _MARKS
-cdef bytes _kinds, _quiets, _gets, _texts, _version
-cdef Source KINDS, QUIETS, GETS, SAID, VERSION
+cdef bytes _kinds, _quiets, _gets, _extras, _texts, _version
+cdef Source EXTRAS, KINDS, QUIETS, GETS, SAID, VERSION
 cdef Py_ssize_t _version_bytes
-
-cdef Py_ssize_t extras_of(Py_ssize_t kind) noexcept
-
-cdef bint holds_value(Py_ssize_t kind) noexcept
 
 @cython.locals(raw=Source, end=Py_ssize_t, count=Py_ssize_t, changes=Py_ssize_t,
                kind=Py_ssize_t, key_bytes=Py_ssize_t, extras_bytes=Py_ssize_t, value_bytes=Py_ssize_t,

@@ -83,6 +83,8 @@ _STATES = 1 << 16  # bucket.VBUCKETS: one byte for each
 _ACTIVE = 1
 _MISSING = 1  # Status
 
+_extras = bytes((0, 0, 8, 8, 8, 0, 0, 0, 20, 20, 4, 0, 0, 0, 4, 16))  # bytes of them, by kind
+EXTRAS = _extras
 _kind_of = bytearray(256)
 _quiet_of = bytearray(256)
 for _opcode, _quiet, _kind in (
@@ -128,22 +130,6 @@ _VERSION = 0x0B
 (_COMPRESSION, _DATE_AT, _MARKS) = (16, 17, 18)
 
 
-def extras_of(kind: int) -> int:
-    """How many bytes of extras a request of that kind has."""
-    if kind in (_SET, _ADD, _REPLACE):
-        return 8
-    if kind in (_INCREMENT, _DECREMENT):
-        return 20
-    if kind == _VISIT:
-        return 16
-    return 4 if kind in (_TOUCH, _MARK) else 0
-
-
-def holds_value(kind: int) -> bool:
-    """Whether a request of that kind may have a value."""
-    return kind in (_SET, _ADD, _REPLACE, _APPEND, _PREPEND)
-
-
 def take_run(data: bytes, at: int, most: int, value_max: int, found: Table) -> int:
     """Find the run that begins at `at`. Returns how many requests it has, at most `most`.
 
@@ -169,7 +155,9 @@ def take_run(data: bytes, at: int, most: int, value_max: int, found: Table) -> i
             value_bytes = body - extras_bytes - key_bytes
             if key_bytes == 0 or key_bytes > _KEY_MAX or value_bytes > value_max:
                 break
-            if extras_bytes != extras_of(kind) or (value_bytes and not holds_value(kind)):
+            if extras_bytes != EXTRAS[kind]:
+                break
+            if value_bytes and kind not in (_SET, _ADD, _REPLACE, _APPEND, _PREPEND):
                 break
             if kind not in (_GET, _FETCH):
                 changes += 1
@@ -257,7 +245,7 @@ def put_given(
 ) -> int:
     """Write the tuple that the request at `at` gives: see `replication.bucket.change`. Returns
     where it ends. Unchecked."""
-    extras_bytes = extras_of(kind)
+    extras_bytes = EXTRAS[kind]
     key_at = at + _HEADER + extras_bytes
     flags = expiry = 0
     if extras_bytes:
@@ -343,7 +331,7 @@ def statements(
         if known[vbucket] != _ACTIVE:
             how = _NEED_STATE if known[vbucket] == 0 else _ODD
             break
-        if kind == 0 or key_bytes > _KEY_MAX or raw[at + 4] != extras_of(kind):
+        if kind == 0 or key_bytes > _KEY_MAX or raw[at + 4] != EXTRAS[kind]:
             how = _ODD  # `take_run` gives no such one
             break
         row = count * _WIDTH

@@ -4,10 +4,7 @@ cimport logweir.replication.bucket.kernel as bucket
 cimport logweir.replication.memcached.wire.metakernel as meta
 cimport logweir.replication.memcached.wire.wordkernel as words_of
 cimport logweir.wal.kernel as rows
-
-ctypedef unsigned long long u64
-ctypedef const unsigned char* Source
-ctypedef unsigned char* Target
+from logweir.replication.bucket.kernel cimport Source, Target, u64
 
 cdef Py_ssize_t _AT, _USED, _TOLD, _ABOUT, _WAITS, _NO_ROOM, _OTHER, _PASSES
 cdef Py_ssize_t _HEADER, _OPAQUE, _LAST_BIT, _KEY_MAX, _LINE_ROOM, _KEY_ROOM, _TOLD_ROOM, _WORDS_MAX

@@ -3,10 +3,7 @@ cimport cython
 cimport logweir.replication.bucket.kernel as bucket
 cimport logweir.replication.memcached.wire.wordkernel as words_of
 cimport logweir.wal.kernel as rows
-
-ctypedef unsigned long long u64
-ctypedef const unsigned char* Source
-ctypedef unsigned char* Target
+from logweir.replication.bucket.kernel cimport Source, Target, u64
 
 cdef Py_ssize_t _BITS, _KEY_TOLD, _EXPIRY, _HAS_EXPIRY, _FIRST_EXPIRY, _CREATES, _FLAGS
 cdef Py_ssize_t _CAS, _HAS_CAS, _DELTA, _INITIAL, _MODE, _SIZE, _RECACHE, _SAYS

@@ -2,10 +2,7 @@
 cimport cython
 cimport logweir.replication.bucket.kernel as bucket
 cimport logweir.wal.kernel as rows
-
-ctypedef unsigned long long u64
-ctypedef const unsigned char* Source
-ctypedef unsigned char* Target
+from logweir.replication.bucket.kernel cimport Source, Target, u64
 
 cdef Py_ssize_t _STATES, _PRIVATE
 cdef unsigned char _AGE

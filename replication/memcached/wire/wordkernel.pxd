@@ -2,10 +2,7 @@
 cimport cython
 cimport logweir.replication.bucket.kernel as bucket
 cimport logweir.wal.kernel as rows
-
-ctypedef unsigned long long u64
-ctypedef const unsigned char* Source
-ctypedef unsigned char* Target
+from logweir.replication.bucket.kernel cimport Source, Target, u64
 
 cdef u64 _ALL, _LOW, _PAST, _LINE
 cdef Py_ssize_t _NOOP_OPCODE
