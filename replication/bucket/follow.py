@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -58,3 +61,33 @@ class BucketSource(UrlSource):
         """Note a position in the open transaction."""
         time_ms = int(self._shared.options.clock() * 1000)
         positions.put_position(group, self.url, stream, bucket.name, tokens, time_ms)
+
+
+class SeenKeys:
+    """The keys that came in a snapshot: what is not among them is gone at the upstream. A set that
+    takes 8 bytes for each: their hashes. Ask only after all were added."""
+
+    def __init__(self, salt: bytes) -> None:
+        self._salt = salt
+        self._hashes = array("Q")
+        self._is_sorted = False
+
+    def __len__(self) -> int:
+        return len(self._hashes)
+
+    def add(self, key: bytes) -> None:
+        """Note a key."""
+        self._hashes.append(self._hash(key))
+        self._is_sorted = False
+
+    def __contains__(self, key: bytes) -> bool:
+        if not self._is_sorted:
+            self._hashes = array("Q", sorted(self._hashes))
+            self._is_sorted = True
+        wanted = self._hash(key)
+        place = bisect_left(self._hashes, wanted)
+        return place < len(self._hashes) and self._hashes[place] == wanted
+
+    def _hash(self, key: bytes) -> int:
+        digest = hashlib.blake2b(key, digest_size=8, key=self._salt).digest()
+        return int.from_bytes(digest, "little")

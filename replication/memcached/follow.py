@@ -32,7 +32,7 @@ it is not done twice. With `byteorder=big` item flags are taken as a big-endian 
 
 *Once*, the source asks for a DUMP instead, which is all that the server has at that moment, and
 ends with it. A dump has no checkpoints, and makes void those that we had: what comes after them
-would be older than what it gave. Where a dump is not known to be whole (see `wire.marks`) nothing
+would be older than what it gave. Where a dump is not known to be whole (see `Marks`) nothing
 is removed here, and the source stops and says so; with `eof=whole` in the address the end of the
 connection after at least one item is the end of a whole dump, and what was not in it is removed
 from all vbuckets, or from those named.
@@ -49,13 +49,12 @@ from logweir.errors import ConfigError, LogweirError, SourceStopped, Unreachable
 from logweir.limits import BACKFILL_CHUNK_ITEMS, TAP_VALUE_BYTES, UPSTREAM_STEP_BYTES
 from logweir.replication.bucket.address import vbuckets_of
 from logweir.replication.bucket.change import NO_REPLACE, TAKE
-from logweir.replication.bucket.follow import BucketSource
+from logweir.replication.bucket.follow import BucketSource, SeenKeys
 from logweir.replication.bucket.item import (
     RELATIVE_SECONDS,
     VbucketState,
     unpack_item,
 )
-from logweir.replication.bucket.seen import SeenKeys
 from logweir.replication.bucket.store import Bucket, GroupItems, ViewItems
 from logweir.replication.dialer import Inbox, dial_with
 from logweir.replication.link import Link
@@ -69,8 +68,7 @@ from logweir.replication.memcached.client_session import (
 from logweir.replication.memcached.serve.commands import Executor
 from logweir.replication.memcached.wire.address import is_big_endian
 from logweir.replication.memcached.wire.codec import Opcode, Status
-from logweir.replication.memcached.wire.marks import Marks
-from logweir.replication.memcached.wire.messages import Connect, Opaque, Option, TapMessage
+from logweir.replication.memcached.wire.messages import Connect, Marks, Opaque, Option, TapMessage
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.service.shared import Shared
 from logweir.replication.urls import Url, option_choice

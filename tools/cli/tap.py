@@ -15,8 +15,7 @@ from logweir.errors import ConfigError, Unreachable
 from logweir.replication.bucket.address import vbuckets_of
 from logweir.replication.memcached.wire.address import SCHEMES
 from logweir.replication.memcached.wire.codec import Opcode
-from logweir.replication.memcached.wire.marks import Marks
-from logweir.replication.memcached.wire.messages import Connect, Opaque, Option, TapMessage
+from logweir.replication.memcached.wire.messages import Connect, Marks, Opaque, Option, TapMessage
 from logweir.replication.urls import Url, option_seconds
 from logweir.tools.cli.common import utc_text
 from logweir.tools.cli.follow import follow_into

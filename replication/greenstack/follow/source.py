@@ -29,9 +29,8 @@ from logweir.errors import ConfigError, PeerRefused, SourceStopped, Unreachable
 from logweir.limits import UPSTREAM_STEP_BYTES
 from logweir.replication.bucket.address import bucket_of, vbuckets_of
 from logweir.replication.bucket.change import BURY, TAKE, TAKEN
-from logweir.replication.bucket.follow import BucketSource
+from logweir.replication.bucket.follow import BucketSource, SeenKeys
 from logweir.replication.bucket.item import Item, VbucketState
-from logweir.replication.bucket.seen import SeenKeys
 from logweir.replication.bucket.store import Bucket, GroupItems
 from logweir.replication.greenstack.client.connection import Connection, Stream, status_of
 from logweir.replication.greenstack.follow.incoming import (

@@ -1,29 +1,39 @@
 """A lane's requests as transactions of a group of the store, each of its own or all together, and
 GETs as of what is published. What several lanes and clients ask for goes together, see
-`replication.bucket.joint`."""
+`replication.bucket.joint`. A GET_MANY is many GETs, which are a run, whose answers are put into
+one."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, cast
+from typing import Any, Final, cast
 
-from logweir.errors import RequestError
+from logweir.errors import DecodeError, RequestError
 from logweir.replication.bucket.batch import Changes, Looks, Paused, Said
 from logweir.replication.bucket.item import Held
 from logweir.replication.bucket.joint import Asker, Part, change_all, look_all
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.greenstack.serve.commands import Answer, Executor
 from logweir.replication.greenstack.serve.lanes import Batch, BatchKind, Bound, Pending
-from logweir.replication.greenstack.serve.many import answer_many
-from logweir.replication.greenstack.serve.runs import Asked, Joined, RequestRun, encode, run_of
+from logweir.replication.greenstack.serve.runs import (
+    Asked,
+    Joined,
+    RequestRun,
+    encode,
+    run_of,
+    take_run,
+)
 from logweir.replication.greenstack.wire.codec import FlexKey, Frame, Opcode, Status
+from logweir.replication.greenstack.wire.many import decode_get_many, encode_found, gets
 from logweir.replication.logs import get_logger
 from logweir.store.commit.group import Group
 
 _log = get_logger("logweir.replication.greenstack")
+_HEAD: Final = struct.Struct(">I7xH")  # of an answer without entries: its length and status
 
 
 class Work(Part[Pending | Bound]):
@@ -163,9 +173,34 @@ def _answer(
     assert isinstance(frame, Frame)
     if frame.opcode == Opcode.GET_MANY:
         each = _Each()
-        return work.answer((frame,), *answer_many(frame, partial(execute, each)))
+        return work.answer((frame,), *_answer_many(frame, partial(execute, each)))
     run = run_of(frame) if frame.opcode == Opcode.GET else None
     return alone(frame) if run is None else execute(work, run)
+
+
+def _answer_many(frame: Frame, look: Callable[[RequestRun], bytes]) -> Answer:
+    """The answer to a GET_MANY. `look`: answers GETs. What it leaves over is to be asked for again:
+    TooBusy."""
+    vbucket = frame.flex.get(FlexKey.VBUCKET)
+    try:
+        ids = decode_get_many(frame.payload)
+    except DecodeError:
+        return Status.INVALID_ARGUMENTS, b""
+    if vbucket is None:
+        return Status.INVALID_ARGUMENTS, b""
+    if not ids:
+        return Status.SUCCESS, encode_found(())
+    run = take_run(gets(ids, {FlexKey.VBUCKET: vbucket}))
+    if run is None or run.count < len(ids):  # an id that can be none
+        return Status.INVALID_ARGUMENTS, b""
+    found: list[tuple[int, bytes]] = []
+    at, said = 0, look(run)
+    while at < len(said):
+        size, status = _HEAD.unpack_from(said, at)
+        begin, at = at + _HEAD.size, at + 4 + size
+        found.append((status, said[begin:at]))
+    found += [(Status.TOO_BUSY, b"")] * (len(ids) - len(found))
+    return Status.SUCCESS, encode_found(found)
 
 
 class _Each:

@@ -16,6 +16,9 @@ BACKFILL, date above 0          what changed since then, if the log reaches back
 DUMP                            what exists in active vbuckets, then the end
 else                            what exists, then what changes
 ==============================  ====================================================================
+
+Places in the log by what old clients know, a signature or a time, are looked for in its files from
+their ends backwards, only as far as needed.
 """
 
 from __future__ import annotations
@@ -24,9 +27,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from logweir.replication.memcached.push.history import position_at_signature, position_at_time
 from logweir.replication.memcached.wire.messages import Connect, Option
 from logweir.store import Log
+from logweir.wal.damage import Damage
+from logweir.wal.directory import LogFile, scan_directory
+from logweir.wal.reader import WalReader
 from logweir.wal.vclock import VClock
 
 _FUTURE: Final = frozenset((0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF))
@@ -57,7 +62,7 @@ def plan_new(log: Log, connect: Connect, vbuckets: Sequence[int], now: float) ->
     if connect.options & Option.BACKFILL and connect.backfill:
         if connect.backfill in _FUTURE or connect.backfill >= now:
             return Plan(log.applied)
-        since = position_at_time(log, connect.backfill)
+        since = _position_at_time(log, connect.backfill)
         if since is not None:
             return Plan(since, since=float(connect.backfill))
     return Plan()
@@ -67,7 +72,7 @@ def _plan_behind(log: Log, had: dict[int, int], ours: Sequence[int]) -> Plan:
     """Behind the checkpoints of some vbuckets. `had`: their ids."""
     highest = log.applied.signature
     for lowest in sorted({had[vbucket] for vbucket in ours if vbucket in had}):
-        start = None if lowest > highest else position_at_signature(log, lowest)
+        start = None if lowest > highest else _position_at_signature(log, lowest)
         if start is not None:
             floors = {
                 vbucket: had[vbucket]
@@ -77,3 +82,46 @@ def _plan_behind(log: Log, had: dict[int, int], ours: Sequence[int]) -> Plan:
             missing = tuple(vbucket for vbucket in ours if vbucket not in floors)
             return Plan(start, floors, missing=missing)
     return Plan()
+
+
+def _position_at_signature(log: Log, signature: int) -> VClock | None:
+    """The position with that signature, or the last one below it; None: the log does not reach back
+    or has not come so far."""
+    if signature == log.applied.signature:
+        return log.applied
+    if signature > log.applied.signature:
+        return None
+    for file in reversed(_files(log)):
+        if file.vclock.signature <= signature:
+            return _walk(log, file, signature)
+    return None
+
+
+def _walk(log: Log, file: LogFile, signature: int) -> VClock:
+    reached = dict(file.vclock)
+    with WalReader(file.path, filesystem=log.inner.filesystem) as reader:
+        for block in reader.blocks():
+            if isinstance(block, Damage):
+                break
+            for row in block.rows():
+                before = reached.get(row.replica_id, 0)
+                if sum(reached.values()) - before + row.lsn > signature:
+                    return VClock(reached)
+                reached[row.replica_id] = max(row.lsn, before)
+    return VClock(reached)
+
+
+def _position_at_time(log: Log, seconds: float) -> VClock | None:
+    """A position before which every row is older than `seconds`, in Unix time; None as above."""
+    for file in reversed(_files(log)):
+        with WalReader(file.path, filesystem=log.inner.filesystem) as reader:
+            first = next(reader.blocks(), None)
+        if first is None or isinstance(first, Damage) or not len(first.columns):
+            continue
+        if first.columns.timestamp[0] <= seconds:
+            return file.vclock
+    return None
+
+
+def _files(log: Log) -> Sequence[LogFile]:
+    return scan_directory(log.path, log.inner.filesystem).xlogs
