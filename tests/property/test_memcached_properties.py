@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.tapmodel import MemoryBucket, packets
+from support.tapmodel import MemoryBucket, oldest_opaque, packets
 
 import logweir
 from logweir.replication.bucket.item import Item, VbucketState, pack_item, unpack_item
@@ -188,7 +188,7 @@ def test_a_consumer_ends_with_the_producers_bucket(steps: list[tuple[str, str]])
             producer.ask(now)
         elif what == "deliver":
             exchange(int(argument))
-        elif what == "busy" and (oldest := producer.oldest_opaque) is not None:
+        elif what == "busy" and (oldest := oldest_opaque(producer)) is not None:
             status = Status.BUSY
             busy = Packet(Opcode.TAP_MUTATION, vbucket=status, opaque=oldest, is_response=True)
             producer.take_answer(busy, now)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tapcommands import Model, StoredItems
+from support.tapmodel import oldest_opaque
 
 import logweir
 from logweir.limits import TAP_VALUE_BYTES
@@ -442,7 +443,7 @@ class Half:
         producer = self.producer
         if what == "put":
             self.items += value  # type: ignore[arg-type]
-        elif what in ("answer", "busy") and (oldest := producer.oldest_opaque) is not None:
+        elif what in ("answer", "busy") and (oldest := oldest_opaque(producer)) is not None:
             status = Status.BUSY if what == "busy" else 0
             opaque = (oldest + value - 1) % (2**32 - 1) + 1  # type: ignore[operator]
             packet = Packet(Opcode.TAP_MUTATION, vbucket=status, opaque=opaque, is_response=True)
@@ -450,7 +451,7 @@ class Half:
         elif what == "ask":
             producer.ask(now)
         elif what == "control" and producer.has_room:
-            producer.tell(Opaque.OPEN_CHECKPOINT, 0, now)
+            producer.control(Opcode.TAP_OPAQUE, 0, Opaque.OPEN_CHECKPOINT, now)
         elif what == "wait":
             producer.deadline_passed(now)
         elif what == "reach":
@@ -465,7 +466,7 @@ class Half:
             one.unacknowledged_bytes,
             one.has_room,
             one.opaque,
-            one.oldest_opaque,
+            oldest_opaque(one),
             one.acknowledged if one.connect.options & Option.SUPPORT_ACK else None,
             one.unknown_acks,
             one.sent_packets,

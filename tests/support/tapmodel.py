@@ -21,6 +21,7 @@ from logweir.replication.bucket.item import (
 )
 from logweir.replication.bucket.joint import change_all
 from logweir.replication.bucket.store import Buckets, GroupItems, ViewItems
+from logweir.replication.memcached.push.stream import Producer
 from logweir.replication.memcached.serve.commands import Executor
 from logweir.replication.memcached.serve.runs import Asked, execute_one, packets_of
 from logweir.replication.memcached.server_session import (
@@ -58,6 +59,11 @@ def packets(data: bytes) -> list[Packet]:
     found, problem = PacketBuffer().feed(data)
     assert problem is None
     return found
+
+
+def oldest_opaque(producer: Producer[Any]) -> int | None:
+    """The opaque of the first packet that is not acknowledged; None: all are."""
+    return producer._unacked[0].opaque if producer._unacked else None
 
 
 def sent(name: str, direction: str) -> bytes:

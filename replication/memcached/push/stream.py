@@ -210,11 +210,6 @@ class Producer(Generic[Position]):
         return self._unacked_packets + len(self._again) + (self._held is not None)
 
     @property
-    def oldest_opaque(self) -> int | None:
-        """The opaque of the first packet that is not acknowledged; None: all are."""
-        return self._unacked[0].opaque if self._unacked else None
-
-    @property
     def unacknowledged_bytes(self) -> int:
         """Their bytes, of those that a busy consumer is sent again, too."""
         return self._unacked_bytes + self._again_bytes
@@ -224,17 +219,17 @@ class Producer(Generic[Position]):
     def begin(self, now: float) -> None:
         """The first packets of a stream."""
         if self._acks:
-            self._control(Opcode.TAP_OPAQUE, 0, Opaque.ENABLE_AUTO_NACK, now)
+            self.control(Opcode.TAP_OPAQUE, 0, Opaque.ENABLE_AUTO_NACK, now)
         if self.connect.options & Option.CHECKPOINT:
-            self._control(Opcode.TAP_OPAQUE, 0, Opaque.ENABLE_CHECKPOINT_SYNC, now)
+            self.control(Opcode.TAP_OPAQUE, 0, Opaque.ENABLE_CHECKPOINT_SYNC, now)
 
     def open_backfill(self, vbuckets: Iterable[int], now: float) -> None:
         """What exists follows, of these vbuckets."""
         if self.connect.options & Option.TAKEOVER_VBUCKETS and self.connect.vbuckets:
             for vbucket in self.connect.vbuckets:
-                self._control(Opcode.TAP_VBUCKET_SET, vbucket, VbucketState.PENDING, now)
+                self.control(Opcode.TAP_VBUCKET_SET, vbucket, VbucketState.PENDING, now)
         for vbucket in vbuckets:
-            self._control(Opcode.TAP_OPAQUE, vbucket, Opaque.INITIAL_VBUCKET_STREAM, now)
+            self.control(Opcode.TAP_OPAQUE, vbucket, Opaque.INITIAL_VBUCKET_STREAM, now)
 
     def close_backfill(
         self, vbuckets: Iterable[int], now: float, position: Position | None = None
@@ -243,7 +238,7 @@ class Producer(Generic[Position]):
         wanted = list(vbuckets)
         for i, vbucket in enumerate(wanted):
             last = position if i == len(wanted) - 1 else None
-            self._control(Opcode.TAP_OPAQUE, vbucket, Opaque.CLOSE_BACKFILL, now, last)
+            self.control(Opcode.TAP_OPAQUE, vbucket, Opaque.CLOSE_BACKFILL, now, last)
         if not wanted:
             self.reach(position)
 
@@ -252,7 +247,7 @@ class Producer(Generic[Position]):
         on from; TTL, ACK flag and opaque of `message` are set here, but a TTL below 255."""
         if self._keys_only and message.opcode == Opcode.TAP_MUTATION:
             message = replace(message, value=b"", has_value=False)
-        private = self._private(message) if self._options.with_private else b""
+        private = _private(message) if self._options.with_private else b""
         if private != message.private:
             message = replace(message, private=private)
         self._send(_Sent(message, 0, position), now)
@@ -301,13 +296,16 @@ class Producer(Generic[Position]):
         message = TapMessage(opcode, key, vbucket=vbucket, number=number, private=private)
         self._send(_Sent(message, 0, None), now)
 
-    def tell(self, subtype: Opaque, vbucket: int, now: float) -> None:
-        """TAP_OPAQUE of one vbucket."""
-        self._control(Opcode.TAP_OPAQUE, vbucket, subtype, now)
-
-    def set_state(self, vbucket: int, state: VbucketState, now: float) -> None:
-        """TAP_VBUCKET_SET."""
-        self._control(Opcode.TAP_VBUCKET_SET, vbucket, state, now)
+    def control(
+        self,
+        opcode: Opcode,
+        vbucket: int,
+        number: int,
+        now: float,
+        position: Position | None = None,
+    ) -> None:
+        """TAP_OPAQUE or TAP_VBUCKET_SET of one vbucket. `position`: as of `put`."""
+        self._send(_Sent(TapMessage(opcode, vbucket=vbucket, number=number), 0, position), now)
 
     def reach(self, position: Position | None) -> None:
         """Everything up to `position` is sent, and concerns this stream no further."""
@@ -407,26 +405,6 @@ class Producer(Generic[Position]):
     @property
     def _is_stuck(self) -> bool:
         return bool(self._unacked) and not self.has_room
-
-    def _private(self, message: TapMessage) -> bytes:
-        """The private bytes of the 2.x form."""
-        if message.opcode == Opcode.TAP_MUTATION:
-            if len(message.private) == _MUTATION_PRIVATE_BYTES:
-                return message.private
-            return message.cas.to_bytes(8, "big") + _AGE
-        if message.opcode == Opcode.TAP_DELETE:
-            return message.cas.to_bytes(8, "big")
-        return b""
-
-    def _control(
-        self,
-        opcode: Opcode,
-        vbucket: int,
-        number: int | None,
-        now: float,
-        position: Position | None = None,
-    ) -> None:
-        self._send(_Sent(TapMessage(opcode, vbucket=vbucket, number=number), 0, position), now)
 
     def _send(self, sent: _Sent[Position], now: float) -> None:
         """Send a packet; if acknowledgements are given, one that could be the last before a
@@ -537,6 +515,15 @@ class Producer(Generic[Position]):
     def _look_ended(self) -> None:
         if self._ended and not self._unacked and not self._again:
             self.close_reason = self.close_reason or "the stream has ended"
+
+
+def _private(message: TapMessage) -> bytes:
+    """The private bytes of the 2.x form."""
+    if message.opcode == Opcode.TAP_MUTATION and len(message.private) == _MUTATION_PRIVATE_BYTES:
+        return message.private
+    if message.opcode not in (Opcode.TAP_MUTATION, Opcode.TAP_DELETE):
+        return b""
+    return message.cas.to_bytes(8, "big") + (_AGE if message.opcode == Opcode.TAP_MUTATION else b"")
 
 
 def mutation_of(item: Item) -> TapMessage:

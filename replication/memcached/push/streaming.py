@@ -193,18 +193,13 @@ class Streaming:
                 await self._takes()
                 self.producer.open_backfill((), self._link.time())
         if self._is_dump:
-            await self._takes()
-            self.producer.end(self._link.time())
-            self._settle()
+            await self._end()
             return
         is_behind = plan.floors or plan.missing  # were told, or have higher ones
         if self.connect.options & Option.CHECKPOINT and not is_behind:
-            await self._checkpoints(vbuckets, self._log_end(), ())
+            assert self._reader is not None
+            await self._checkpoints(vbuckets, self._reader.vclock, ())
         await self._follow(plan, vbuckets)
-
-    def _log_end(self) -> VClock:
-        assert self._reader is not None
-        return self._reader.vclock
 
     def _plan(self) -> Plan:
         if self._is_dump:
@@ -364,7 +359,7 @@ class Streaming:
     async def _tell_open(self) -> None:
         await self._takes()
         for vbucket in self._vbuckets():
-            self.producer.tell(Opaque.OPEN_CHECKPOINT, vbucket, self._link.time())
+            self._control(Opcode.TAP_OPAQUE, vbucket, Opaque.OPEN_CHECKPOINT)
         self._told_open = True
 
     async def _add(self, vbuckets: Iterable[int], plan: Plan) -> None:
@@ -402,7 +397,7 @@ class Streaming:
             self.stream.vbuckets = kept  # a consumer that comes back earlier gets all
         await self._add(new, plan)
         await self._takes()
-        self.producer.tell(Opaque.COMPLETE_VB_FILTER_CHANGE, 0, self._link.time())
+        self._control(Opcode.TAP_OPAQUE, 0, Opaque.COMPLETE_VB_FILTER_CHANGE)
         if self.stream is not None:
             self.stream.vbuckets = self.wanted
 
@@ -470,9 +465,7 @@ class Streaming:
     async def _hand_over(self, reader: Reader, plan: Plan, vbuckets: Sequence[int]) -> None:
         """Give the vbuckets away: ours become dead, then the consumer's active."""
         if not self.connect.vbuckets:
-            await self._takes()
-            self.producer.end(self._link.time())
-            self._settle()
+            await self._end()
             return
         while self.producer.unacknowledged > _HANDOVER_PACKETS:
             await self._wait()
@@ -494,10 +487,8 @@ class Streaming:
             await self._put_changes(changes, frozenset(vbuckets), plan, window.end)
         await self._takes()
         for vbucket in self.connect.vbuckets:
-            self.producer.set_state(vbucket, VbucketState.ACTIVE, self._link.time())
-        await self._takes()
-        self.producer.end(self._link.time())
-        self._settle()
+            self._control(Opcode.TAP_VBUCKET_SET, vbucket, VbucketState.ACTIVE)
+        await self._end()
 
     def _located(self, window: Window) -> Sequence[Change]:
         """The changes in a window, each of known vbuckets."""
@@ -526,6 +517,9 @@ class Streaming:
         return mutation_of(item)
 
     # --- sending ----------------------------------------------------------------------------------
+
+    def _control(self, opcode: Opcode, vbucket: int, number: int) -> None:
+        self.producer.control(opcode, vbucket, number, self._link.time())
 
     async def _put(self, message: TapMessage, position: VClock | None) -> None:
         if not self.producer.has_room or not self._link.writable:
@@ -593,7 +587,9 @@ class Streaming:
         self._link.flush()
         self._keep(at_once=False)
 
-    def _settle(self) -> None:
-        """The last packet is out."""
+    async def _end(self) -> None:
+        """Send the last packet."""
+        await self._takes()
+        self.producer.end(self._link.time())
         self._session.settle()
         self._link.flush()
