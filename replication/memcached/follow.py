@@ -41,7 +41,7 @@ from all vbuckets, or from those named.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -76,8 +76,7 @@ from logweir.store.commit.group import Group
 
 _log = get_logger("logweir.replication.memcached")
 
-_OPTIONS: Final = Option.SUPPORT_ACK | Option.CHECKPOINT | Option.FIX_FLAG_BYTEORDER
-_DUMP: Final = Option.DUMP | Option.SUPPORT_ACK | Option.FIX_FLAG_BYTEORDER
+_OPTIONS: Final = Option.SUPPORT_ACK | Option.FIX_FLAG_BYTEORDER
 _STREAM: Final = "tap"
 _TAKEOVER: Final = "takeover"
 _EOFS: Final = ("", "whole")
@@ -120,20 +119,17 @@ class _Upstream(Inbox[StreamEvent]):
                 size += _size(event)
                 if isinstance(event, Refused):
                     raise self._refusal(event)
-                if isinstance(event, Started):
-                    self.started = self._known(event)
                 if isinstance(event, TapMessage):
                     taken.append(event)
+                if isinstance(event, Started):
+                    if event.at is None:
+                        raise SourceStopped(
+                            f"{self.url}: its STAT does not say when the server was started",
+                            hint="write expiry=ignore or expiry=absolute",
+                        )
+                    self.started = event.at
         self._unanswered.add(-size)
         return taken
-
-    def _known(self, event: Started) -> int:
-        if event.at is None:
-            raise SourceStopped(
-                f"{self.url}: its STAT does not say when the server was started",
-                hint="write expiry=ignore or expiry=absolute",
-            )
-        return event.at
 
     def _refusal(self, event: Refused) -> SourceStopped | Unreachable:
         text = f"{event.what} was refused with status {event.status:#06x} {event.text}"
@@ -170,6 +166,11 @@ class FollowOptions:
     takes_over: bool
     dumps: bool
     eof_is_whole: bool
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the stream ends by itself."""
+        return self.dumps or self.takes_over
 
 
 def read_follow_options(url: Url, *, once: bool) -> FollowOptions:
@@ -222,19 +223,17 @@ class TapSource(BucketSource):
             link.close("the consumer is done")
 
     def _connect(self, bucket: Bucket) -> Connect:
-        options = _OPTIONS | (Option.LIST_VBUCKETS if self.options.vbuckets else Option(0))
         vbuckets = tuple(sorted(self.options.vbuckets))
+        pairs: tuple[tuple[int, int], ...] = ()
+        options = _OPTIONS | (Option.LIST_VBUCKETS if vbuckets else Option(0))
         if self.options.takes_over:
-            options = (options & ~Option.CHECKPOINT) | Option.TAKEOVER_VBUCKETS
-            return Connect(self.name, options, vbuckets=vbuckets)
-        if self.options.dumps:
-            options = _DUMP | (Option.LIST_VBUCKETS if self.options.vbuckets else Option(0))
-            return Connect(self.name, options, vbuckets=vbuckets)
-        known = self.tokens(bucket)
-        if known:
-            pairs = tuple(sorted(known.items()))
-            return Connect(self.name, options, vbuckets=vbuckets, checkpoints=pairs)
-        return Connect(self.name, options | Option.BACKFILL, backfill=0, vbuckets=vbuckets)
+            options |= Option.TAKEOVER_VBUCKETS
+        elif self.options.dumps:
+            options |= Option.DUMP
+        else:
+            pairs = tuple(sorted(self.tokens(bucket).items()))
+            options |= Option.CHECKPOINT if pairs else Option.CHECKPOINT | Option.BACKFILL
+        return Connect(self.name, options, vbuckets=vbuckets, checkpoints=pairs)
 
     def tokens(self, bucket: Bucket) -> dict[int, int]:
         """The ids of the checkpoints that we have, by vbucket."""
@@ -244,11 +243,6 @@ class TapSource(BucketSource):
     def taken(self, bucket: Bucket) -> set[int]:
         """The vbuckets that were taken over."""
         return {int(vbucket) for vbucket in self.position(_TAKEOVER, bucket.name)}
-
-    def note_taken(self, group: Group, bucket: Bucket, vbuckets: set[int]) -> None:
-        """Keep which vbuckets were taken over, in the open transaction."""
-        named = {str(vbucket): 1 for vbucket in sorted(vbuckets)}
-        self.put_position(group, _TAKEOVER, bucket, named)
 
     def others(
         self, bucket: Bucket, after: tuple[int, bytes], seen: SeenKeys
@@ -280,10 +274,10 @@ class TapSource(BucketSource):
             return replace(message, expiry=started and started + message.expiry)
         return message
 
-    def note(self, group: Group, bucket: Bucket, tokens: dict[int, int]) -> None:
-        """Keep the ids of checkpoints, in the open transaction."""
-        named = {str(vbucket): number for vbucket, number in tokens.items()}
-        self.put_position(group, _STREAM, bucket, named)
+    def note(self, group: Group, stream: str, bucket: Bucket, numbers: Mapping[int, int]) -> None:
+        """Keep numbers by vbucket, in the open transaction."""
+        named = {str(vbucket): number for vbucket, number in numbers.items()}
+        self.put_position(group, stream, bucket, named)
 
 
 class _Following:
@@ -293,11 +287,12 @@ class _Following:
         self, source: TapSource, bucket: Bucket, upstream: _Upstream, progress: Progress
     ) -> None:
         self._source = source
+        self._options = source.options
         self._bucket = bucket
         self._upstream = upstream
         self._progress = progress
         self._tokens = source.tokens(bucket)
-        self._is_resumed = bool(self._tokens) and not source.options.dumps
+        self._is_resumed = bool(self._tokens) and not self._options.dumps
         self._seen: dict[int, SeenKeys] = {}
         self._follows = False
         self._marks = Marks()
@@ -309,10 +304,14 @@ class _Following:
         if self._upstream.session.bucket:
             await self._upstream.begun()
         self._progress.state(SourceState.SYNCING)
-        if not (self._tokens or self._source.options.dumps or self._source.options.takes_over):
+        if not (self._tokens or self._options.has_end):
             _log.info("tap.full_copy", url=self._source.url, bucket=self._bucket.name)
-        if self._source.options.dumps and self._tokens:
-            await self._forget_tokens()
+        if self._options.dumps and self._tokens:
+            note = self._source.note
+            await self._source.apply(
+                self._bucket, lambda items, group: note(group, _STREAM, self._bucket, {}), 256
+            )
+            self._tokens = {}
         while True:
             try:
                 messages = await self._upstream.step()
@@ -332,9 +331,7 @@ class _Following:
                     await self._take_opaque(message)
                     begin = at + 1
             await self._take(messages[begin:])
-            if self._source.options.takes_over and self._taken.issuperset(
-                self._source.options.vbuckets
-            ):
+            if self._options.takes_over and self._taken.issuperset(self._options.vbuckets):
                 self._progress.finished()
                 return
             if self._is_resumed and not self._seen:
@@ -342,15 +339,15 @@ class _Following:
 
     def _is_whole_dump(self) -> bool:
         """Whether the connection ended after a whole dump; see the module."""
-        return self._source.options.dumps and self._marks.is_whole(
-            ended_whole=self._upstream.ended_whole, eof_is_whole=self._source.options.eof_is_whole
+        return self._options.dumps and self._marks.is_whole(
+            ended_whole=self._upstream.ended_whole, eof_is_whole=self._options.eof_is_whole
         )
 
     def _left_out(self) -> Sequence[int]:
         """The vbuckets of which a whole dump gave what there is without saying so."""
         if self._marks.any or not self._unmarked:
             return ()
-        return sorted(self._source.options.vbuckets or self._source.states(self._bucket))
+        return sorted(self._options.vbuckets or self._source.states(self._bucket))
 
     def _unmarked_end(self, error: Unreachable) -> LogweirError:
         """Why a connection ended: `error`, unless it was after items and no mark at all."""
@@ -361,7 +358,7 @@ class _Following:
             "the server sent items, but no mark of their beginning or end, and closed the "
             f"connection ({self._marks.items} messages)"
         )
-        if self._source.options.dumps:
+        if self._options.dumps:
             return SourceStopped(
                 f"{self._source.url}: {text}: what was deleted there stays here",
                 hint="memcached's default engine ends its dumps so: add eof=whole for it",
@@ -371,14 +368,6 @@ class _Following:
             f"{text}: it streams nothing live, and is copied anew each time",
             hint="memcached's default engine does so: follow it with --once and eof=whole",
         )
-
-    async def _forget_tokens(self) -> None:
-        def work(items: GroupItems, group: Group) -> None:
-            del items
-            self._source.note(group, self._bucket, {})
-
-        await self._source.apply(self._bucket, work, 256)
-        self._tokens = {}
 
     async def _take_opaque(self, message: TapMessage) -> None:
         vbucket = message.vbucket
@@ -417,9 +406,9 @@ class _Following:
                 if message.opcode == Opcode.TAP_VBUCKET_SET and message.number == _ACTIVE:
                     taken.add(message.vbucket)
             if taken != self._taken:
-                self._source.note_taken(group, self._bucket, taken)
+                self._source.note(group, _TAKEOVER, self._bucket, dict.fromkeys(sorted(taken), 1))
             if tokens != self._tokens:
-                self._source.note(group, self._bucket, tokens)
+                self._source.note(group, _STREAM, self._bucket, tokens)
 
         await self._source.apply(self._bucket, work, sum(map(_size, messages)))
         self._tokens, self._taken = tokens, taken
@@ -430,7 +419,7 @@ class _Following:
     def _apply(self, items: GroupItems, message: TapMessage, tokens: dict[int, int]) -> None:
         opcode, vbucket = message.opcode, message.vbucket
         if opcode == Opcode.TAP_CHECKPOINT_END:
-            if vbucket not in self._seen and not self._source.options.dumps:
+            if vbucket not in self._seen and not self._options.dumps:
                 tokens[vbucket] = message.number or 0
             return
         if opcode == Opcode.TAP_CHECKPOINT_START:
@@ -439,7 +428,11 @@ class _Following:
             items.set_state(vbucket, VbucketState.ACTIVE)
         kind = TAKE
         if opcode == Opcode.TAP_MUTATION:
-            self._note_seen(vbucket, message.key)
+            seen = self._seen.get(vbucket)
+            if seen is None and self._options.dumps and not self._marks.any:
+                seen = self._unmarked.setdefault(vbucket, SeenKeys(self._source.name[:64]))
+            if seen is not None:
+                seen.add(message.key)
             message = self._source.dated(message, self._upstream.started)
             kind |= 0 if message.has_value else NO_REPLACE
         status = Executor(items, 0.0).apply(message, kind)
@@ -450,21 +443,12 @@ class _Following:
                 hint=f"a key above 250 bytes, a dead vbucket here, or {_TOO_BIG}",
             )
 
-    def _note_seen(self, vbucket: int, key: bytes) -> None:
-        """Note that the server has an item."""
-        if vbucket in self._seen:
-            self._seen[vbucket].add(key)
-        elif self._source.options.dumps and not self._marks.any:
-            self._unmarked.setdefault(vbucket, SeenKeys(self._source.name[:64])).add(key)
-
     def _acknowledge(self, messages: Sequence[TapMessage]) -> None:
         """Say that these, the oldest that wait, are durable."""
         self._upstream.session.acknowledge(sum(message.wants_ack for message in messages))
         self._upstream.link.flush()
 
     def _follow(self) -> None:
-        if not (
-            self._follows or self._source.options.takes_over or self._source.options.dumps
-        ):  # have an end
+        if not (self._follows or self._options.has_end):
             self._follows = True
             self._progress.state(SourceState.FOLLOWING)
