@@ -69,20 +69,6 @@ class Put:
     compression: int = 0
     vbucket: int = 0
 
-    def frame(self, flex: dict[int, bytes]) -> Frame:
-        """The request."""
-        document = Document(
-            self.id,
-            self.value,
-            self.flags,
-            self.expiration,
-            self.compression,
-            self.datatype,
-            self.cas,
-        )
-        entries = {**flex, FlexKey.VBUCKET: self.vbucket.to_bytes(2, "big")}
-        return Frame(Opcode.MUTATION, payload=document.encode(self.operation), flex=entries)
-
 
 @dataclass(frozen=True, slots=True)
 class Remove:
@@ -91,11 +77,6 @@ class Remove:
     id: bytes
     cas: int = 0
     vbucket: int = 0
-
-    def frame(self, flex: dict[int, bytes]) -> Frame:
-        """The request."""
-        entries = {**flex, FlexKey.VBUCKET: self.vbucket.to_bytes(2, "big")}
-        return Frame(Opcode.REMOVE, payload=encode_remove(self.id, self.cas), flex=entries)
 
 
 class Steps:
@@ -165,8 +146,7 @@ class Client(Reconnecting[Connection]):
         self, key: bytes, *, vbucket: int = 0, lane: bytes | None = None
     ) -> Document | None:
         """The document; None: there is none."""
-        flex = {**_lane(lane), FlexKey.VBUCKET.value: vbucket.to_bytes(2, "big")}
-        request = Frame(Opcode.GET, payload=encode_get(key), flex=flex)
+        request = Frame(Opcode.GET, payload=encode_get(key), flex=_flex(lane, vbucket))
         answer = await (await self.connection()).ask(request)
         if answer.status == Status.NOT_FOUND:
             return None
@@ -180,7 +160,7 @@ class Client(Reconnecting[Connection]):
         Raises `PeerRefused`, also if a server has no such request."""
         connection = await self.connection()
         connection.need(Feature.GET_MANY, "GET_MANY")
-        flex = {**_lane(lane), FlexKey.VBUCKET.value: vbucket.to_bytes(2, "big")}
+        flex = _flex(lane, vbucket)
         found: dict[bytes, Document] = {}
         left = deque(keys)
         while left:
@@ -208,12 +188,11 @@ class Client(Reconnecting[Connection]):
         self, change: Put | Remove, *, lane: bytes | None = None, priority: int | None = None
     ) -> MutationAnswer:
         """Make one change; returns when it is durable."""
-        flex = _lane(lane)
-        if priority is not None:
-            flex[FlexKey.PRIORITY] = bytes((priority,))
         connection = await self.connection()
-        self._check_feature(connection, change)
-        answer = await connection.ask(change.frame(flex))
+        frame = self._frame(connection, change, lane)
+        if priority is not None:
+            frame = replace(frame, flex={**frame.flex, FlexKey.PRIORITY: bytes((priority,))})
+        answer = await connection.ask(frame)
         self._check(answer, f"document {change.id!r}")
         return MutationAnswer.decode(answer.payload)
 
@@ -253,12 +232,8 @@ class Client(Reconnecting[Connection]):
         They are sent as quiet requests; returns, of each, the refusal, or None if it succeeded.
         """
         connection = await self.connection()
-        frames = []
-        for change in changes:
-            self._check_feature(connection, change)
-            frame = change.frame(_lane(lane))
-            frames.append(replace(frame, flags=Flag.QUIET))
-        futures = await connection.send(*frames, Frame(Opcode.NOOP, flex=_lane(lane)))
+        frames = [self._frame(connection, change, lane, Flag.QUIET) for change in changes]
+        futures = await connection.send(*frames, Frame(Opcode.NOOP, flex=_flex(lane)))
         await futures[-1]
         return [
             None if answer is None else self._refusal(answer, f"document {change.id!r}")
@@ -270,48 +245,38 @@ class Client(Reconnecting[Connection]):
     ) -> Sequence[MutationAnswer]:
         """Make all changes together, or none. Raises `PeerRefused` for the one that failed."""
         connection = await self.connection()
-        frames = []
-        for number, change in enumerate(changes):
-            self._check_feature(connection, change)
-            frame = change.frame(_lane(lane))
-            is_last = number == len(changes) - 1
-            frames.append(frame if is_last else replace(frame, flags=Flag.MORE))
+        frames = [self._frame(connection, change, lane, Flag.MORE) for change in changes]
         if not frames:
             return ()
+        frames[-1] = replace(frames[-1], flags=0)
         answers = await asyncio.gather(*await connection.send(*frames))
-        refusals = [
-            self._refusal(answer, f"document {change.id!r}")
-            for change, answer in zip(changes, answers, strict=True)
-            if answer is not None
-        ]
-        found = [one for one in refusals if one is not None]
-        found.sort(key=lambda one: one.result == Status.INVALID_STATE)
-        if found:
-            raise found[0]
-        return [MutationAnswer.decode(answer.payload) for answer in answers if answer is not None]
+        told = [(one, answer) for one, answer in zip(changes, answers, strict=True) if answer]
+        told.sort(key=lambda one: one[1].status == Status.INVALID_STATE)
+        for change, answer in told:
+            self._check(answer, f"document {change.id!r}")
+        return [MutationAnswer.decode(answer.payload) for answer in answers if answer]
 
     # --- buckets ----------------------------------------------------------------------------------
 
     async def buckets(self) -> Sequence[str]:
         """The buckets that may be used."""
-        answer = await (await self.connection()).ask(Frame(Opcode.LIST_BUCKETS))
-        self._check(answer, "the list of buckets")
+        answer = await self._ask(Frame(Opcode.LIST_BUCKETS), "the list of buckets")
         return decode_buckets(answer.payload)
 
     async def select(self, bucket: str, *, lane: bytes | None = None) -> None:
         """Use another bucket, on this connection and in that lane."""
-        request = Frame(Opcode.SELECT_BUCKET, payload=encode_bucket(bucket), flex=_lane(lane))
-        self._check(await (await self.connection()).ask(request), f"bucket {bucket!r}")
+        request = Frame(Opcode.SELECT_BUCKET, payload=encode_bucket(bucket), flex=_flex(lane))
+        await self._ask(request, f"bucket {bucket!r}")
 
     async def create_bucket(self, name: str) -> None:
         """Make a bucket."""
         request = Frame(Opcode.CREATE_BUCKET, payload=encode_create(name, "", 1))
-        self._check(await (await self.connection()).ask(request), f"bucket {name!r}")
+        await self._ask(request, f"bucket {name!r}")
 
     async def delete_bucket(self, name: str) -> None:
         """Remove a bucket with its documents."""
         request = Frame(Opcode.DELETE_BUCKET, payload=encode_delete(name, False))
-        self._check(await (await self.connection()).ask(request), f"bucket {name!r}")
+        await self._ask(request, f"bucket {name!r}")
 
     # --- changes ----------------------------------------------------------------------------------
 
@@ -360,6 +325,11 @@ class Client(Reconnecting[Connection]):
 
     # --- inside -----------------------------------------------------------------------------------
 
+    async def _ask(self, request: Frame, what: str) -> Frame:
+        answer = await (await self.connection()).ask(request)
+        self._check(answer, what)
+        return answer
+
     def _check(self, answer: Frame, what: str) -> None:
         refusal = self._refusal(answer, what)
         if refusal is not None:
@@ -372,11 +342,25 @@ class Client(Reconnecting[Connection]):
         name = status.name.lower().replace("_", " ")
         return PeerRefused(f"{self.url}: {what}: {name} ({answer.status:#06x})", result=status)
 
-    def _check_feature(self, connection: Connection, change: Put | Remove) -> None:
+    def _frame(
+        self, connection: Connection, change: Put | Remove, lane: bytes | None, flags: int = 0
+    ) -> Frame:
+        flex = _flex(lane, change.vbucket)
         if isinstance(change, Remove):
             hint = "set the document with an expiration in the past"
             connection.need(Feature.REMOVE, "REMOVE", hint)
+            payload = encode_remove(change.id, change.cas)
+            return Frame(Opcode.REMOVE, payload=payload, flags=flags, flex=flex)
+        put = change
+        document = Document(
+            put.id, put.value, put.flags, put.expiration, put.compression, put.datatype, put.cas
+        )
+        payload = document.encode(change.operation)
+        return Frame(Opcode.MUTATION, payload=payload, flags=flags, flex=flex)
 
 
-def _lane(lane: bytes | None) -> dict[int, bytes]:
-    return {} if lane is None else {FlexKey.LANE.value: lane}
+def _flex(lane: bytes | None, vbucket: int | None = None) -> dict[int, bytes]:
+    flex: dict[int, bytes] = {} if lane is None else {FlexKey.LANE: lane}
+    if vbucket is not None:
+        flex[FlexKey.VBUCKET] = vbucket.to_bytes(2, "big")
+    return flex
