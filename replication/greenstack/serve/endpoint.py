@@ -122,7 +122,8 @@ class GreenstackService(Service):
         self._forget()
         self.sweeper.close()
         for conversation in tuple(self.conversations):
-            conversation.shutting_down()
+            conversation.session.notice(NoticeCode.SHUTTING_DOWN, "the server stops")
+            conversation.link.flush()
 
     def put_in_line(self, work: Work) -> None:
         """Run a batch after those that came before, and tell its conversation."""
@@ -184,9 +185,14 @@ class Conversation:
             match event:
                 case Pending():
                     event.user_id, event.received_at = self.user_id, now
-                    self._put(event)
-                case Acknowledged():
-                    self._acknowledge(event)
+                    if self.lanes.put(event):
+                        self._take(event.frame.size_bytes)
+                    else:
+                        for frame in event.frames:
+                            self.session.answer(frame, Status.TOO_BUSY)
+                case Acknowledged(name, _, credit_bytes) if name in self.streams:
+                    self.streams[name].outgoing.credit(credit_bytes, self.link.time())
+                    self.streams[name].wake()
                 case Greeted():
                     self._greet(event)
                 case LoginFailed() if self.service.shared.logins.failed(self.link, event.user):
@@ -238,11 +244,6 @@ class Conversation:
         self.session.read = lambda data: 0
         self.service.conversations.discard(self)
 
-    def shutting_down(self) -> None:
-        """The server stops."""
-        self.session.notice(NoticeCode.SHUTTING_DOWN, "the server stops")
-        self.link.flush()
-
     def buckets_changed(self, gone: Sequence[str], made: Sequence[str]) -> None:
         """Buckets were removed or made, or other definitions have changed."""
         for name in gone:
@@ -258,12 +259,11 @@ class Conversation:
 
     def _greet(self, event: Greeted) -> None:
         _log.info("greenstack.hello", peer=self.link.peer, agent=event.agent, version=event.version)
-        if not self.session.has(Feature.NOTICES):
-            return
-        if self.service.around.is_caught_up():
-            self._say_ready()
-        else:
-            self.link.spawn(self._warm_up())
+        if self.session.has(Feature.NOTICES):
+            if self.service.around.is_caught_up():
+                self._say_ready()
+            else:
+                self.link.spawn(self._warm_up())
 
     def _say_ready(self) -> None:
         self._pump()
@@ -277,13 +277,6 @@ class Conversation:
         self.link.flush()
 
     # --- lanes ------------------------------------------------------------------------------------
-
-    def _put(self, pending: Pending) -> None:
-        if not self.lanes.put(pending):
-            for frame in pending.frames:
-                self.session.answer(frame, Status.TOO_BUSY)
-            return
-        self._take(pending.frame.size_bytes)
 
     def _take(self, size_bytes: int) -> None:
         """So many bytes of requests more have no answer. A transaction whose end has not come waits
@@ -506,22 +499,13 @@ class Conversation:
                 return Status.NO_BUCKET
             if not definitions.may(self.user_id, feed, Privilege.READ):
                 return Status.NO_ACCESS
-        is_anew = asked.snapshot or asked.now
-        return Status.SUCCESS if is_anew else self._has_position(asked.start, asked.instance)
-
-    def _has_position(self, start: VClock, instance: str) -> Status:
         log = self.service.shared.log
-        if instance not in ("", str(log.instance)) or not log.applied.covers(start):
+        if asked.snapshot or asked.now:
+            return Status.SUCCESS
+        if asked.instance not in ("", str(log.instance)) or not log.applied.covers(asked.start):
             return Status.ROLLBACK
-        if not start.covers(log.oldest_position.without_local()):
-            return Status.POSITION_GONE
-        return Status.SUCCESS
-
-    def _acknowledge(self, event: Acknowledged) -> None:
-        stream = self.streams.get(event.stream)
-        if stream is not None:
-            stream.outgoing.credit(event.credit_bytes, self.link.time())
-            stream.wake()
+        is_there = asked.start.covers(log.oldest_position.without_local())
+        return Status.SUCCESS if is_there else Status.POSITION_GONE
 
     def stream_over(self, name: bytes) -> None:
         """A stream has said its last."""
