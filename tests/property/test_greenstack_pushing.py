@@ -16,7 +16,6 @@ from logweir.replication.greenstack.push import pushing
 from logweir.replication.greenstack.push.pushing import (
     Choice,
     Names,
-    PushedHow,
     Pushes,
     lsns_of,
 )
@@ -189,7 +188,7 @@ def put_all(stream: Outgoing, columns: RowColumns, had: dict[int, int]) -> tuple
         pushed = stream.put_rows(columns.data, at, lsns, names, 0.0)
         at = pushed.at
         assert at in starts
-        if pushed.how == PushedHow.ODD:
+        if pushed.how == kernel.ODD:
             odd += 1
             first = columns.row_offset.tolist().index(at)
             last = next(end for end in ends if end > first)
@@ -302,7 +301,7 @@ def test_what_is_taken_of_broken_blocks_is_what_columns_take(
     whole, slow = outgoing(), outgoing()
     if not push_whole(whole[0], [data], reached):
         return
-    assert how == PushedHow.DONE
+    assert how == kernel.DONE
     columns = RowColumns.scan(data).above(lsns_of([]))  # a broken row may have no lsn
     position: dict[int, int] = {}
     for first, last in columns.transactions():
@@ -398,7 +397,7 @@ def test_documents_are_pushed_as_one_by_one(
         )  # fmt: skip
         assert (how, numbers[0], bytes(out[: numbers[1]])) == (pushed.how, pushed.at, pushed.data)
         row = pushed.at
-        if pushed.how == PushedHow.ODD:
+        if pushed.how == kernel.ODD:
             item = unpack_item(tuples[row])
             is_kept = wanted[item.vbucket] and is_given(fast, item)
             if item.compression < 128 and is_kept and not item.is_expired(NOW):
@@ -473,7 +472,7 @@ def test_a_window_is_overrun_by_one_transaction_at_most() -> None:
         each = each or len(pushed.data) // pushed.count * 2
         assert stream.owed_bytes == before + len(pushed.data)
         assert stream.owed_bytes - each - 8 <= stream.window_bytes
-        assert not stream.has_room or pushed.how == PushedHow.DONE
+        assert not stream.has_room or pushed.how == kernel.DONE
         at = pushed.at
         stream.credit(1500, 0.0)
         while not stream.has_room:

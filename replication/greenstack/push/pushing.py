@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final
 
 from logweir.limits import VCLOCK_COMPONENTS
@@ -27,23 +26,16 @@ _rooms: Final[list[bytearray]] = []
 """Buffers to be used again: memory that is new costs more than what is done in it."""
 
 
-class PushedHow(IntEnum):
-    """Why no more was written: all is done; there was no room or credit; what is next is odd."""
-
-    DONE = kernel.DONE
-    STOPPED = kernel.STOPPED
-    ODD = kernel.ODD
-
-
 @dataclass(frozen=True, slots=True)
 class Pushed:
     """Frames. `at`: the byte of the block, or the number of the tuple, that is next; `count`: how
-    many frames."""
+    many frames; `how`: why no more was written, see `pushkernel`: all is done, there was no room or
+    credit, or what is next is odd."""
 
     data: bytes
     at: int
     count: int
-    how: PushedHow
+    how: int
 
 
 class Choice:
@@ -209,4 +201,4 @@ def push_documents(
 def _taken(out: bytearray, numbers: array[int], how: int) -> Pushed:
     data = bytes(memoryview(out)[: numbers[kernel.BYTES]])
     _rooms.append(out)
-    return Pushed(data, numbers[kernel.AT], numbers[kernel.FRAMES], PushedHow(how))
+    return Pushed(data, numbers[kernel.AT], numbers[kernel.FRAMES], how)

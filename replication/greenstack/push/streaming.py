@@ -35,10 +35,11 @@ from typing import TYPE_CHECKING, Final
 from logweir.errors import LogweirError, PositionUnavailable
 from logweir.replication.bucket.feed import Backfill, Change, Chunks, Feed
 from logweir.replication.bucket.item import VbucketState, unpack_item
-from logweir.replication.greenstack.push.pushing import Names, PushedHow, lsns_of
+from logweir.replication.greenstack.push.pushing import Names, lsns_of
 from logweir.replication.greenstack.push.stream import STEP_BYTES, Outgoing
 from logweir.replication.greenstack.wire.codec import Status
 from logweir.replication.greenstack.wire.messages import MarkKind, StreamOpen, StreamRow
+from logweir.replication.greenstack.wire.pushkernel import ODD
 from logweir.replication.service.access import Privilege
 from logweir.replication.stream.hub import Reader, Window
 from logweir.wal.columns import RowColumns
@@ -224,7 +225,7 @@ class Streaming:
                 tuples, row, bucket.name, wanted, clock, self._link.time()
             )
             row = pushed.at
-            if pushed.how == PushedHow.ODD and self.outgoing.has_room:
+            if pushed.how == ODD and self.outgoing.has_room:
                 item = unpack_item(tuples[row])
                 row += 1
                 is_wanted = item.vbucket >= len(wanted) or wanted[item.vbucket]
@@ -287,7 +288,7 @@ class Streaming:
                 if names is not None:
                     now = self._link.time()
                     pushed = self.outgoing.put_rows(columns.data, at, lsns, names, now)
-                    at, is_odd = pushed.at, pushed.how == PushedHow.ODD
+                    at, is_odd = pushed.at, pushed.how == ODD
                 if is_odd and self.outgoing.has_room:
                     at = await self._put_odd(columns, at, lsns, feeds)
                 reached = {origin: lsn for origin, lsn in enumerate(lsns) if origin and lsn}
