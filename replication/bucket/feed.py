@@ -99,21 +99,11 @@ class PerWindow(Generic[T]):
 
 
 class Changes:
-    """The changes of buckets in windows of the log."""
+    """The changes of buckets in windows of the log, as all streams share them."""
 
     def __init__(self) -> None:
-        self._changes: PerWindow[Sequence[Change]] = PerWindow(_KEPT_WINDOWS)
-        self._puts: PerWindow[Puts | None] = PerWindow(_KEPT_WINDOWS)
-
-    def of(self, window: Window, bucket: Bucket) -> Sequence[Change]:
-        """The changes of one bucket in a window, in order."""
-        return self._changes.of(
-            window, bucket.space_id, lambda: tuple(_changes(window, bucket.space_id))
-        )
-
-    def puts_of(self, window: Window, bucket: Bucket) -> Puts | None:
-        """What a window puts into one bucket; None if it does anything else to it."""
-        return self._puts.of(window, bucket.space_id, lambda: _puts(window, bucket.space_id))
+        self.all: PerWindow[Sequence[Change]] = PerWindow(_KEPT_WINDOWS)
+        self.puts: PerWindow[Puts | None] = PerWindow(_KEPT_WINDOWS)
 
 
 def _puts(window: Window, space_id: int) -> Puts | None:
@@ -166,30 +156,25 @@ def _take(
     found: list[Change], columns: RowColumns, row: int, space_id: int, signature: int
 ) -> None:
     """Append what a row does to the bucket. `found`: what its transaction has done before."""
-    kind = columns.type[row]
-    timestamp = columns.timestamp[row]
-    place = (columns.replica_id[row], columns.lsn[row])
-    if columns.space_id[row] != space_id:
-        data = columns.tuple_bytes(row)
-        if data is not None and unpack(data)[0] == space_id:
-            found.append(Change(None, True, None, signature, timestamp, False, *place))
-    elif kind == RowType.DELETE:
+    kind, data = columns.type[row], columns.tuple_bytes(row)
+    item: Item | None = None
+    is_emptied, partial = columns.space_id[row] != space_id, False
+    if is_emptied:
+        if data is None or unpack(data)[0] != space_id:
+            return
+    elif kind in _PUTS or kind == RowType.UPSERT:
+        item = unpack_item(data or b"\x90")
+        partial = kind == RowType.UPSERT or not item.fits
+    elif kind in (RowType.DELETE, RowType.UPDATE):
         (key,) = unpack(columns.key_bytes(row) or b"\x90")
-        item = Item(key)
-        if found and found[-1].item is not None and found[-1].item.key == key:
-            item = found.pop().item or item  # its tombstone
-        found.append(Change(item, True, None, signature, timestamp, False, *place))
-    elif kind in _PUTS:
-        data = columns.tuple_bytes(row)
-        assert data is not None
-        item = unpack_item(data)
-        found.append(Change(item, False, None, signature, timestamp, not item.fits, *place))
-    elif kind == RowType.UPDATE:
-        (key,) = unpack(columns.key_bytes(row) or b"\x90")
-        found.append(Change(Item(key), False, None, signature, timestamp, True, *place))
-    elif kind == RowType.UPSERT:
-        item = unpack_item(columns.tuple_bytes(row) or b"\x90")
-        found.append(Change(item, False, None, signature, timestamp, True, *place))
+        item, partial = Item(key), kind == RowType.UPDATE
+        if not partial and found and found[-1].item is not None and found[-1].item.key == key:
+            item = found.pop().item  # its tombstone
+    else:
+        return
+    is_removal = is_emptied or kind == RowType.DELETE
+    time, place = columns.timestamp[row], (columns.replica_id[row], columns.lsn[row])
+    found.append(Change(item, is_removal, None, signature, time, partial, *place))
 
 
 def located(
@@ -377,7 +362,8 @@ class BucketFeed(Feed):
             return ViewItems(self._bucket, view).states()
 
     def changes(self, window: Window) -> Sequence[Change]:
-        return self._known.of(window, self._bucket)
+        number = self.space_id
+        return self._known.all.of(window, number, lambda: tuple(_changes(window, number)))
 
     def transaction(
         self, columns: RowColumns, first: int, last: int, reached: dict[int, int]
@@ -385,7 +371,7 @@ class BucketFeed(Feed):
         return transaction_changes(columns, first, last, reached, self.space_id)
 
     def puts(self, window: Window) -> Puts | None:
-        return self._known.puts_of(window, self._bucket)
+        return self._known.puts.of(window, self.space_id, lambda: _puts(window, self.space_id))
 
     def resolved(self, changes: Sequence[Change]) -> tuple[Sequence[Change], VClock | None]:
         def find(change: Change, view: ReadView) -> Item | None:

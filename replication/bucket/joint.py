@@ -101,11 +101,6 @@ class Part(Generic[R]):
         self.fresh.append(answer)
         self.fresh_bytes += len(answer)
 
-    def has_enough(self, turn: Turn) -> bool:
-        """Whether what it asks for, of which some is made, has had its share of the job, which is
-        as long as `turn`."""
-        return self.fresh_bytes >= TAP_ANSWERS_BYTES or turn.is_over(0)
-
 
 def change_all(
     parts: Sequence[P],
@@ -162,7 +157,8 @@ def _answer_all(
     turn = Turn(seconds=seconds)
     while line:
         part, request, is_run = line[0]
-        if part.is_behind or (part.fresh and part.has_enough(turn)):
+        has_enough = part.fresh and (part.fresh_bytes >= TAP_ANSWERS_BYTES or turn.is_over(0))
+        if part.is_behind or has_enough:
             part.leave(request)
             line.popleft()
         elif is_run:

@@ -42,7 +42,6 @@ from logweir.store.view import ReadView
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
 
-DEFAULT_BUCKET: Final = "default"
 STATES_SPACE: Final = "logweir_vbucket"
 NO_STATE: Final = 255
 """In the place of the state of a vbucket that is not there."""
