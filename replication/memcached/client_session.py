@@ -125,7 +125,7 @@ class ClientSession(BaseSession[StreamEvent]):
         self._due: deque[tuple[int, int]] = deque()
         self._awaits_bucket = False
         self._asks_start = asks_start
-        self._statistics: dict[bytes, bytes] | None = None
+        self._statistics: dict[bytes, int] = {}
         self._is_ready = False
         self._said: list[bytes] = []  # before it was ready
         self._login = Login(user, password, random) if user else None
@@ -148,7 +148,7 @@ class ClientSession(BaseSession[StreamEvent]):
         events: list[StreamEvent] = []
         if self._doubt is not None:
             self._refused(f"bucket {self.bucket!r}", self._doubt, events)
-        self.ended_whole = not self._is_over() and not len(self._packets)
+        self.ended_whole = not self.close_reason and not len(self._packets)
         self.end("the server closed the connection")
         return events
 
@@ -178,9 +178,6 @@ class ClientSession(BaseSession[StreamEvent]):
         self._out.put(encode_ack(message.opcode, message.opaque, status))
 
     # --- inside -----------------------------------------------------------------------------------
-
-    def _is_over(self) -> bool:
-        return bool(self.close_reason)
 
     def _take(self, packet: Packet, events: list[StreamEvent]) -> None:
         if packet.is_response:
@@ -221,8 +218,8 @@ class ClientSession(BaseSession[StreamEvent]):
                 self._doubt = packet
             else:
                 events.append(Selected())
-        elif opcode == Opcode.STAT and self._statistics is not None:
-            self._take_statistic(self._statistics, packet, events)
+        elif opcode == Opcode.STAT and self._asks_start:
+            self._take_statistic(packet, events)
         elif opcode == Opcode.TAP_CONNECT:
             self._refused("the stream", packet, events)
         elif self._connect is None:
@@ -235,7 +232,6 @@ class ClientSession(BaseSession[StreamEvent]):
             self._awaits_bucket = True
             self._out.put(encode_request(Packet(Opcode.SELECT_BUCKET, self.bucket.encode())))
         if self._asks_start:
-            self._statistics = {}
             self._out.put(encode_request(Packet(Opcode.STAT)))
         else:
             self._begin()
@@ -252,18 +248,13 @@ class ClientSession(BaseSession[StreamEvent]):
         """Whether a server that knows SELECT_BUCKET did not do it."""
         return packet.status not in (Status.SUCCESS, Status.UNKNOWN_COMMAND)
 
-    def _take_statistic(
-        self, known: dict[bytes, bytes], packet: Packet, events: list[StreamEvent]
-    ) -> None:
+    def _take_statistic(self, packet: Packet, events: list[StreamEvent]) -> None:
         if packet.key and not packet.status:
-            if packet.key in (b"time", b"uptime"):
-                known[packet.key] = packet.value
+            if packet.key in (b"time", b"uptime") and packet.value.isdigit():
+                self._statistics[packet.key] = int(packet.value)
             return
-        self._statistics = None
-        try:
-            started = int(known[b"time"]) - int(known[b"uptime"])
-        except (KeyError, ValueError):
-            started = 0
+        self._asks_start = False
+        started = self._statistics.get(b"time", 0) - self._statistics.get(b"uptime", 1 << 62)
         events.append(Started(started if started > 0 else None))
         self._begin()
 

@@ -351,21 +351,20 @@ class ServerSession(BaseSession[Event]):
             self._put(encode_answer(packet, Status.AUTH_ERROR))
             return
         outcome = attempt.step(packet.value)
+        status, text = Status.AUTH_CONTINUE, outcome.challenge
         if outcome.user is not None:
-            self._attempt = None
+            status, text = Status.SUCCESS, b"Authenticated" if text is None else text
             self.user = outcome.user
             events.append(Authenticated(outcome.user))
-            text = b"Authenticated" if outcome.challenge is None else outcome.challenge
-            self._put(encode_answer(packet, value=text))
-        elif outcome.challenge is not None:
-            self._put(encode_answer(packet, Status.AUTH_CONTINUE, value=outcome.challenge))
-        else:
-            self._attempt = None
-            self._put(encode_answer(packet, Status.AUTH_ERROR))
+        elif text is None:
+            status = Status.AUTH_ERROR
             self._failures += 1
             events.append(LoginFailed(attempt.claimed))
-            if self._failures >= LOGIN_TRIES:
-                self._close("too many failed logins")
+        if status != Status.AUTH_CONTINUE:
+            self._attempt = None
+        self._put(encode_answer(packet, status, value=text))
+        if self._failures >= LOGIN_TRIES:
+            self._close("too many failed logins")
 
     def _refuse(
         self, packet: Packet, status: Status, run: list[Packet | RequestRun], events: list[Event]

@@ -102,7 +102,6 @@ class TapService(Service):
         self.bucket = None if self.space else self.buckets.make(bucket or DEFAULT_BUCKET)
         self.options = options.stream
         self.changes = Changes()
-        self._has_own_names = names is None
         if names is None:  # an empty one is false
             names = NamedStreams(shared.log, shared.retention, shared.options.clock)
         self.names = names
@@ -139,17 +138,11 @@ class TapService(Service):
             self._forget_commits()
             self._forget_commits = None
 
-    def status(self) -> list[dict[str, Any]]:
-        """The streams of this listener, and, told by one of them, the names that are away."""
-        return self.connected() + (self.away() if self._has_own_names else [])
-
-    def connected(self) -> list[dict[str, Any]]:
-        """The streams of this listener."""
-        return [one.status() for one in tuple(self.streams.values())]
-
-    def away(self) -> list[dict[str, Any]]:
-        """The names of the store that nobody uses now, in the same shape."""
-        return [stream.status() for stream in self.names.away()]
+    def status(self, *, with_away: bool = True) -> list[dict[str, Any]]:
+        """The streams of this listener, and the names of the store that nobody uses now, in the
+        same shape."""
+        away = self.names.away() if with_away else ()
+        return [one.status() for one in (*self.streams.values(), *away)]
 
     def now(self) -> float:
         """Unix seconds."""
@@ -159,10 +152,9 @@ class TapService(Service):
 
     def put_in_line(self, run: _Run) -> None:
         """Run commands after those that came before, and tell the conversation."""
-        states = [
-            one for one in run.rest if isinstance(one, Packet) and one.opcode in STATE_CHANGES
-        ]
-        run.may_take_over = not states or run.conversation.may(Privilege.TAKEOVER)
+        packets = (one for one in run.rest if isinstance(one, Packet))
+        has_states = any(one.opcode in STATE_CHANGES for one in packets)
+        run.may_take_over = not has_states or run.conversation.may(Privilege.TAKEOVER)
         size = run.event.size_bytes
         self.shared.submit_part(run.bucket, run, size, self._apply, finish_all)
 
@@ -428,7 +420,7 @@ class Conversation:
 
     def executor(self, items: GroupItems, now: float, group: Group) -> Executor:
         """Of the requests that are no part of a run, in a group."""
-        later = partial(self._flush_later, group)
+        later = partial(self.service.flushes.keep, group, self.bucket)
         executor = Executor(items, now, stats=self.stats, flush_later=later)
         executor.auto_nack = self.auto_nack
         return executor
@@ -502,19 +494,11 @@ class Conversation:
         for run in waiting:
             self.service.put_in_line(run)
 
-    def _flush_later(self, group: Group, at: float | None) -> None:
-        flushes, name = self.service.flushes, self.bucket.name
-        flushes.keep(group, self.bucket, at)
-        if at is not None:
-            loop = self.link.gone.get_loop()
-            loop.call_soon_threadsafe(flushes.wait, name, at)
-
     def stats(self, group: bytes) -> Stats | None:
         """See `Viewer`."""
         if group == b"reset" and not self.may(Privilege.WRITE):
             raise Failed(Status.AUTH_ERROR)
-        streams = self.service.connected() + self.service.away()
-        own = [one for one in streams if one["of"] == self.place]
+        own = [one for one in self.service.status() if one["of"] == self.place]
         return self.service.statistics.tell(group, self.bucket, own, self.link)
 
     # --- streams ----------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ class Flushes:
     def __init__(self, shared: Shared, buckets: Buckets) -> None:
         self._shared = shared
         self._buckets = buckets
+        self._loop = asyncio.get_running_loop()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         shared.log.create_space(
             FLUSHES_SPACE, _FORMAT, primary=("bucket",), local=True, if_not_exists=True
@@ -49,13 +50,14 @@ class Flushes:
 
     def keep(self, group: Group, bucket: Bucket, at: float | None) -> None:
         """Keep that a bucket is to be emptied at a Unix time; None: it was emptied just now. A
-        transaction of its own."""
+        transaction of its own. From any thread."""
         space = group.engine.schema.space(FLUSHES_SPACE)
         key = pack((bucket.name,))
         group.divide()
         if at is not None:
             row = pack((bucket.name, float(at)))
             group.execute(Request(RowType.REPLACE, space.id, tuple=row))
+            self._loop.call_soon_threadsafe(self.wait, bucket.name, at)
         elif group.engine.get(space, primary_of(space), key) is not None:
             group.execute(Request(RowType.DELETE, space.id, key=key))
 
@@ -70,8 +72,8 @@ class Flushes:
         if delay <= 0:
             self._empty(name)
             return
-        loop = asyncio.get_running_loop()
-        self._timers[name] = loop.call_later(min(delay, _LOOK_SECONDS), self.wait, name, at)
+        delay = min(delay, _LOOK_SECONDS)
+        self._timers[name] = self._loop.call_later(delay, self.wait, name, at)
 
     def _empty(self, name: str) -> None:
         clock = self._shared.options.clock

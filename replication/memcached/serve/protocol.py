@@ -45,7 +45,8 @@ class MemcachedProtocol(WireProtocol):
 
     def status(self) -> dict[str, list[Any]]:
         """The streams that are given."""
-        return {"streams": [stream for service in self.made for stream in service.status()]}
+        told = (one.status(with_away=one is self.made[0]) for one in self.made)
+        return {"streams": [stream for of_one in told for stream in of_one]}
 
     async def close(self) -> None:
         for service in self.made:
