@@ -146,13 +146,9 @@ class ClientSession(BaseSession[ClientEvent]):
         self._out.put(encode_frame(frame))
 
     def _take(self, frame: Frame, events: list[ClientEvent]) -> None:
-        if frame.status is None:
-            self._take_request(frame, events)
-        else:
+        if frame.status is not None:
             self._take_answer(frame, events)
-
-    def _take_request(self, frame: Frame, events: list[ClientEvent]) -> None:
-        if frame.opcode == Opcode.NOOP:
+        elif frame.opcode == Opcode.NOOP:
             if not frame.is_quiet:
                 self._out.put(encode_answer(frame))
         elif frame.opcode in _PUSHES and self._hello is not None and self._hello.features:
@@ -199,7 +195,11 @@ class ClientSession(BaseSession[ClientEvent]):
             self.end(f"the server refused {what} with status {frame.status:#06x}")
         elif frame.opcode == Opcode.HELLO and self._hello is None:
             self._hello = HelloAnswer.decode(frame.payload)
-            self._greeted(self._hello, events)
+            if self._login is None:
+                self._enter(self._hello, events)
+            else:
+                first = self._login.begin(self._hello.mechanisms.split())
+                self._say_sasl(self._login.mechanism, first)
         elif self._hello is None:
             raise DecodeError(f"an answer of opcode {frame.opcode:#06x} before that to HELLO")
         elif frame.opcode == Opcode.SASL_AUTH and self._login is not None:
@@ -214,13 +214,6 @@ class ClientSession(BaseSession[ClientEvent]):
             self._enter(self._hello, events)
         else:
             raise DecodeError(f"an answer of opcode {frame.opcode:#06x} to nothing")
-
-    def _greeted(self, hello: HelloAnswer, events: list[ClientEvent]) -> None:
-        if self._login is None:
-            self._enter(hello, events)
-            return
-        first = self._login.begin(hello.mechanisms.split())
-        self._say_sasl(self._login.mechanism, first)
 
     def _say_sasl(self, mechanism: str, data: bytes) -> None:
         self._say(Frame(Opcode.SASL_AUTH, payload=encode_sasl(mechanism, data)))

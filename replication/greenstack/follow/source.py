@@ -172,13 +172,10 @@ class _Following:
                 case CaughtUp() | Alive():
                     await self._reach(step.position)
                     self._follow(isinstance(step, CaughtUp), step.position)
-                case Ended():
-                    raise self._ended(step)
-
-    def _ended(self, step: Ended) -> Unreachable:
-        status = status_of(step.status)
-        text = f"the server ended the stream: {step.reason} ({status.name.lower()})"
-        return Unreachable(self._source.url, text, hint="see the server's log")
+                case Ended(number, reason):
+                    name = status_of(number).name.lower()
+                    text = f"the server ended the stream: {reason} ({name})"
+                    raise Unreachable(self._source.url, text, hint="see the server's log")
 
     async def _rows(self, first: Rows) -> None:
         """Apply a step and what has come after it."""
@@ -265,11 +262,6 @@ def read_options(url: Url) -> tuple[bool, bytes, tuple[int, ...]]:
     """Of an upstream's address: whether only what comes from now on is wanted, how keys begin, and
     the vbuckets, () for all. Raises `ConfigError`."""
     is_from_now = option_choice(url, "from", ("", "now")) == "now"
-    return is_from_now, _prefix_of(url), tuple(sorted(vbuckets_of(url)))
-
-
-def _prefix_of(url: Url) -> bytes:
-    """How the keys begin that are followed. Raises `ConfigError`."""
     if url.option("keys"):
         raise ConfigError(
             "keys",
@@ -279,7 +271,7 @@ def _prefix_of(url: Url) -> bytes:
     text = url.option("prefix")
     if "\N{REPLACEMENT CHARACTER}" in text:
         raise ConfigError("prefix", f"{text!r} in {url} is not text", hint="write it in UTF-8")
-    return text.encode()
+    return is_from_now, text.encode(), tuple(sorted(vbuckets_of(url)))
 
 
 def _chosen(items: GroupItems, choice: Choice) -> Iterator[Item]:

@@ -56,11 +56,6 @@ STEP_BYTES: Final = 256 * 1024
 """About so much is made at a time, so that the first of it is on its way meanwhile."""
 
 
-def _microseconds(timestamp: float) -> int:
-    """0 for what is no date: another program may have written anything."""
-    return int(timestamp * _MICROSECONDS) if 0 <= timestamp < _TIME_END else 0
-
-
 class Pusher(Protocol):
     """Where the frames of a stream go, as requests of ours."""
 
@@ -120,7 +115,9 @@ class Outgoing:
         if row.lsn:
             flex[FlexKey.LSN] = row.lsn.to_bytes(8, "big")
             flex[FlexKey.ORIGIN] = row.origin.to_bytes(4, "big")
-            flex[FlexKey.TIME] = _microseconds(row.timestamp).to_bytes(8, "big")
+            # 0 for what is no date: another program may have written anything.
+            time_us = int(row.timestamp * _MICROSECONDS) if 0 <= row.timestamp < _TIME_END else 0
+            flex[FlexKey.TIME] = time_us.to_bytes(8, "big")
         item = row.item
         if item is None:
             opcode, payload = Opcode.TRUNCATE, encode_bucket(row.bucket)

@@ -185,7 +185,8 @@ class Streaming:
         fills: dict[int, Chunks] = {}
         end = start
         for feed in self._feeds():
-            vbuckets = self.outgoing.choice.vbuckets(_vbuckets(feed))
+            alive = [one for one, state in feed.states().items() if state != VbucketState.DEAD]
+            vbuckets = self.outgoing.choice.vbuckets(alive)
             fill = feed.backfill(vbuckets, self._service.now, self.asked.prefix)
             fills[feed.space_id] = fill
             while fill.end is None:
@@ -364,7 +365,3 @@ def _names(feeds: Sequence[Feed]) -> Names | None:
     if not all(feed.holds_items for feed in feeds):
         return None
     return Names({feed.space_id: feed.name for feed in feeds})
-
-
-def _vbuckets(feed: Feed) -> Sequence[int]:
-    return [number for number, state in feed.states().items() if state != VbucketState.DEAD]

@@ -186,13 +186,6 @@ def _check_id(key: bytes) -> None:
         raise Failed(Status.INVALID_ARGUMENTS)
 
 
-def _vbucket_of(request: Frame) -> int:
-    vbucket = request.number(FlexKey.VBUCKET)
-    if vbucket is None:
-        raise Failed(Status.INVALID_ARGUMENTS)
-    return vbucket
-
-
 def told(code: int, data: bytes | None) -> bytes:
     """The payload of the answer to a GET, of what a look has found. Raises `Failed`."""
     if code or data is None:
@@ -218,9 +211,15 @@ class Executor:
     def execute(self, request: Frame) -> Answer:
         """Run a MUTATION, GET or REMOVE. Returns the status and payload of its answer."""
         try:
-            vbucket = _vbucket_of(request)
+            vbucket = request.number(FlexKey.VBUCKET)
+            if vbucket is None:
+                raise Failed(Status.INVALID_ARGUMENTS)
             if request.opcode == Opcode.GET:
-                return Status.SUCCESS, self._get(decode_get(request.payload), vbucket)
+                key = decode_get(request.payload)
+                _check_id(key)
+                self._state(vbucket)
+                found = self._items.change(LOOK, Item(key, vbucket))
+                return Status.SUCCESS, told(found.code, found.data)
             if request.opcode == Opcode.REMOVE:
                 key, cas = decode_remove(request.payload)
                 _check_id(key)
@@ -241,12 +240,6 @@ class Executor:
         if state not in (None, VbucketState.ACTIVE):
             raise Failed(Status.NOT_MY_VBUCKET)
         return state
-
-    def _get(self, key: bytes, vbucket: int) -> bytes:
-        _check_id(key)
-        self._state(vbucket)
-        found = self._items.change(LOOK, Item(key, vbucket))
-        return told(found.code, found.data)
 
     def _mutate(self, operation: int, document: Document, vbucket: int) -> bytes:
         _check_id(document.id)

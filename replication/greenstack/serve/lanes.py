@@ -243,19 +243,14 @@ class Lanes(Generic[Selected]):
             self._ready[lane] = None
         if lane is self.root and batch.kind == BatchKind.SINGLE:
             self._alone_done += 1
-            if self._unbegun:
-                self._begin()
-
-    def _begin(self) -> None:
-        """Begin the lanes that need not wait any more."""
-        waiting, self._unbegun = self._unbegun, []
-        for lane in waiting:
-            if lane.begins_after > self._alone_done:
-                self._unbegun.append(lane)
-                continue
-            lane.begins_after = 0
-            lane.selected = self.root.selected
-            self._ready[lane] = None
+            waiting, self._unbegun = self._unbegun, []
+            for other in waiting:
+                if other.begins_after > self._alone_done:
+                    self._unbegun.append(other)
+                    continue
+                other.begins_after = 0
+                other.selected = self.root.selected
+                self._ready[other] = None
 
     @property
     def are_several(self) -> bool:

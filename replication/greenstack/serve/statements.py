@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from logweir.errors import DecodeError, RequestError
@@ -172,7 +173,7 @@ def _answer(
     frame = request.frame
     assert isinstance(frame, Frame)
     if frame.opcode == Opcode.GET_MANY:
-        each = _Each()
+        each = SimpleNamespace(failed=0)  # for those of its parts: it is told as one request
         return work.answer((frame,), *_answer_many(frame, partial(execute, each)))
     run = run_of(frame) if frame.opcode == Opcode.GET else None
     return alone(frame) if run is None else execute(work, run)
@@ -201,12 +202,6 @@ def _answer_many(frame: Frame, look: Callable[[RequestRun], bytes]) -> Answer:
         found.append((status, said[begin:at]))
     found += [(Status.TOO_BUSY, b"")] * (len(ids) - len(found))
     return Status.SUCCESS, encode_found(found)
-
-
-class _Each:
-    """Those of a GET_MANY: that is told as one request."""
-
-    failed = 0
 
 
 def _said_by(way: Changes | Looks) -> bytes:
