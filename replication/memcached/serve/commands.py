@@ -222,7 +222,7 @@ class Executor(Viewer):
     """Runs commands on a bucket.
 
     `now`: Unix seconds; `flush_later`: is told at what Unix time FLUSH is to be done, None: it was
-    done at once; `stats`: see `Viewer`; `big_endian_producer`: see `decode_tap`.
+    done at once; `stats`: see `Viewer`.
     """
 
     def __init__(
@@ -232,13 +232,11 @@ class Executor(Viewer):
         *,
         stats: Callable[[bytes], list[tuple[bytes, bytes]] | None] = lambda group: None,
         flush_later: Callable[[float | None], None] = lambda at: None,
-        big_endian_producer: bool = False,
     ) -> None:
         super().__init__(items, stats=stats)
         self._items = items
         self._now = now
         self._flush_later = flush_later
-        self._big_endian_producer = big_endian_producer
         self.auto_nack = False
         """Whether the producer on this connection takes refusals of any packet."""
         self.may_take_over = True
@@ -246,8 +244,8 @@ class Executor(Viewer):
         self._commands |= {
             Opcode.FLUSH: self._flush,
             Opcode.VERBOSITY: encode_answer,
-            Opcode.SET_VBUCKET: self._set_vbucket,
-            Opcode.DEL_VBUCKET: self._delete_vbucket,
+            Opcode.SET_VBUCKET: self._change_vbucket,
+            Opcode.DEL_VBUCKET: self._change_vbucket,
         }
 
     def execute(self, request: Packet) -> bytes:
@@ -264,25 +262,19 @@ class Executor(Viewer):
 
     # --- vbuckets ---------------------------------------------------------------------------------
 
-    def _check_takeover(self) -> None:
+    def _change_vbucket(self, request: Packet) -> bytes:
         if not self.may_take_over:
             raise Failed(Status.AUTH_ERROR)
-
-    def _set_vbucket(self, request: Packet) -> bytes:
-        self._check_takeover()
-        state = request.extras or request.value  # older clients send it as the value
-        try:
-            wanted = VbucketState(int.from_bytes(state, "big"))
-        except ValueError:
-            raise Failed(Status.INVALID) from None
-        self._items.set_state(request.vbucket, wanted)
-        return encode_answer(request)
-
-    def _delete_vbucket(self, request: Packet) -> bytes:
-        self._check_takeover()
-        if self._items.state(request.vbucket) is None:
+        wanted = None
+        if request.opcode == Opcode.SET_VBUCKET:
+            state = request.extras or request.value  # older clients send it as the value
+            try:
+                wanted = VbucketState(int.from_bytes(state, "big"))
+            except ValueError:
+                raise Failed(Status.INVALID) from None
+        elif self._items.state(request.vbucket) is None:
             raise Failed(Status.NOT_MY_VBUCKET)
-        self._items.set_state(request.vbucket, None)
+        self._items.set_state(request.vbucket, wanted)
         return encode_answer(request)
 
     # --- a consumer's side ------------------------------------------------------------------------
@@ -293,7 +285,7 @@ class Executor(Viewer):
         if not packet.too_big:
             wants_ack = len(packet.extras) >= 8 and bool(packet.extras[3] & PacketFlag.ACK)
             try:
-                message = decode_tap(packet, big_endian_producer=self._big_endian_producer)
+                message = decode_tap(packet)
             except DecodeError:
                 status = Status.INVALID
             else:

@@ -8,7 +8,7 @@ group      what
 settings   how it is set
 items      the items of the bucket, as those of slab 1
 slabs      counts of slab 1, which is everything
-reset      nothing; counts begin anew
+reset      nothing; counts begin anew, but of the connections that are there
 detail     on, off, dump: nothing, keys are not counted by their prefixes
 vbucket    vb_N: active, replica, pending or dead
 tap        ep_tap_count, and of each stream, those whose consumer is away too, eq_tapq:NAME:type,
@@ -128,7 +128,8 @@ class Statistics:
                 told = [(name, text) for name, text in self._general() if name in _OF_SLABS]
                 return [*((b"1:" + name, text) for name, text in told), (b"active_slabs", b"1")]
             case b"reset":
-                self._reset()
+                self._counts = _nothing()
+                self._connections_made = self._logins = self._failed_logins = 0
                 return []
             case b"items":
                 number = b"%d" % self._log.count(bucket.space_id)
@@ -142,11 +143,6 @@ class Statistics:
             case b"detail on" | b"detail off" | b"detail dump":
                 return []
         return None
-
-    def _reset(self) -> None:
-        """Begin anew, but for the connections that are there."""
-        self._counts = _nothing()
-        self._connections_made = self._logins = self._failed_logins = 0
 
     def _of_bucket(self, bucket: Bucket, streams: int) -> Stats:
         log, now = self._log, self._clock()
