@@ -17,6 +17,7 @@ from logweir.replication.greenstack.wire.codec import encode_frame
 from logweir.store.schema.bulk import interpreted
 
 PLAIN = interpreted(runs.kernel)
+STOP, KEYS, VALUES, _, _, HAS_LANE, LOUD, OPCODE = range(8)  # of what is said of a run
 
 
 def taken(module: ModuleType, data: bytes) -> tuple[int, list[int], list[int]]:
@@ -33,7 +34,7 @@ def one_by_one(module: ModuleType, frames: Sequence[bytes]) -> tuple[int, list[i
     at = count = 0
     for frame in frames:
         is_taken, one, row = taken(module, frame)
-        alike = module.RUN_HAS_LANE, module.RUN_OPCODE
+        alike = HAS_LANE, OPCODE
         if not is_taken or (count and any(one[each] != found[each] for each in alike)):
             break
         for place in (module.KEY_AT, module.VALUE_AT):
@@ -43,9 +44,9 @@ def one_by_one(module: ModuleType, frames: Sequence[bytes]) -> tuple[int, list[i
         if count == 0:
             found = one
         else:
-            for number in (module.RUN_KEYS, module.RUN_VALUES, module.RUN_LOUD):
+            for number in (KEYS, VALUES, LOUD):
                 found[number] += one[number]
-            found[module.RUN_STOP] = at
+            found[STOP] = at
         count += 1
     return count, found, table
 

@@ -112,22 +112,10 @@ def take_run(data: bytes, at: int = 0) -> RequestRun | None:
     count = kernel.take_run(data, at, most, TAP_VALUE_BYTES, found, scratch)
     if not count:
         return None
-    flex: dict[int, bytes] = {}
-    if found[kernel.RUN_HAS_LANE]:
-        lane_at = found[kernel.RUN_LANE_AT]
-        flex[FlexKey.LANE] = data[lane_at : lane_at + found[kernel.RUN_LANE_BYTES]]
-    return RequestRun(
-        data,
-        at,
-        found[kernel.RUN_STOP],
-        found[kernel.RUN_OPCODE],
-        found[kernel.RUN_LOUD],
-        found[kernel.RUN_KEYS],
-        found[kernel.RUN_VALUES],
-        flex,
-        scratch[: kernel.WIDTH * count],
-        count,
-    )
+    stop, keys, values, lane_at, lane_bytes, has_lane, loud, opcode = found
+    flex = {_LANE: data[lane_at : lane_at + lane_bytes]} if has_lane else {}
+    table = scratch[: kernel.WIDTH * count]
+    return RequestRun(data, at, stop, opcode, loud, keys, values, flex, table, count)
 
 
 def run_of(frame: Frame) -> RequestRun | None:

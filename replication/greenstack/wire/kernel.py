@@ -35,10 +35,9 @@ if TYPE_CHECKING:
 
 COMPILED = not __file__.endswith(".py")
 
-# What `take_run` writes: where the run stops, bytes of its keys and of its values, where the lane's
-# id stands, how many requests are not quiet, the opcode of all.
-(RUN_STOP, RUN_KEYS, RUN_VALUES, RUN_LANE_AT, RUN_LANE_BYTES, RUN_HAS_LANE) = range(6)
-RUN_LOUD, RUN_OPCODE, RUN_NUMBERS = 6, 7, 8
+# How many numbers `take_run` writes: where the run stops; bytes of its keys, of its values; where
+# the lane's id stands, its bytes, if there is one; how many requests are loud; the opcode of all.
+RUN_NUMBERS = 8
 
 # What is kept of each request. Traits: bit 0 quiet, 1 … 2 operation, of a GET 0, 8 … 15 datatype,
 # 16 … 31 vbucket, 32 … flags.

@@ -233,7 +233,8 @@ def take_run(data: bytes, at: int = 0) -> RequestRun | None:
     count = kernel.take_run(data, at, RUN_MAX, TAP_VALUE_BYTES, found)
     if not count:
         return None
-    return RequestRun(data, at, found[kernel.RUN_STOP], count, found[kernel.RUN_CHANGES])
+    stop, changes = found
+    return RequestRun(data, at, stop, count, changes)
 
 
 def execute_one(group: Group, executor: Executor, request: Packet) -> bytes:

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 COMPILED = not __file__.endswith(".py")
 
-# What `take_run` writes.
-RUN_STOP, RUN_CHANGES = range(2)
-
 # What `statements` and `answers` are given and write.
 AT, USED, COUNT, NOW = range(4)
 
