@@ -36,7 +36,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from logweir.errors import DecodeError
 from logweir.limits import TAP_KEY_BYTES
@@ -210,26 +210,3 @@ class CasClock:
 class Held(Exception):
     """A request waits until the state of its vbucket has changed, or for a job that may change
     something, and nothing was done."""
-
-
-class VbucketStates(Protocol):
-    """The vbuckets of one bucket."""
-
-    def state(self, vbucket: int) -> VbucketState | None:
-        """The state of a vbucket; None: there is no such vbucket here."""
-
-
-class ItemStore(VbucketStates, Protocol):
-    """What commands and streams do to one bucket. All calls return at once."""
-
-    def change(self, kind: int, given: Item, number: int = 0) -> Changed:
-        """What becomes of an item: see `replication.bucket.change`. Raises `RequestError`."""
-
-    def new_cas(self) -> int:
-        """A CAS that was never given."""
-
-    def flush(self) -> None:
-        """Remove all items."""
-
-    def set_state(self, vbucket: int, state: VbucketState | None) -> None:
-        """Set the state of a vbucket; None removes it with its items."""

@@ -170,6 +170,7 @@ class _Reader:
         return self._space
 
     def state(self, vbucket: int) -> VbucketState | None:
+        """The state of a vbucket; None: there is no such vbucket here."""
         space = self._engine.schema.space(self.bucket.states_id)
         key = pack((self.bucket.name, vbucket))
         row = reads.one(self._engine, space, primary_of(space), key)
@@ -212,8 +213,8 @@ class ViewItems(_Reader):
 
 
 class GroupItems(_Reader):
-    """One bucket in a group, an `ItemStore`. `divides`: whether what it removes because it is
-    expired is a transaction of its own."""
+    """One bucket in a group. `divides`: whether what it removes because it is expired is a
+    transaction of its own."""
 
     def __init__(self, bucket: Bucket, group: Group, now: float) -> None:
         super().__init__(bucket, group.engine)
@@ -231,13 +232,14 @@ class GroupItems(_Reader):
         return self._own_states
 
     def state(self, vbucket: int) -> VbucketState | None:
-        """See `ItemStore`. What is committed is read once for all groups."""
+        """As of a view. What is committed is read once for all groups."""
         known = self.known_states()
         if not known[vbucket]:
             known[vbucket] = super().state(vbucket) or NO_STATE
         return None if known[vbucket] == NO_STATE else VbucketState(known[vbucket])
 
     def change(self, kind: int, given: Item, number: int = 0) -> Changed:
+        """What becomes of an item: see `replication.bucket.change`. Raises `RequestError`."""
         _, old, new, _, told = self.compute(kind, pack_item(given), given.vbucket, number)
         return Changed(told[0], told[1], new or old)
 
@@ -259,6 +261,7 @@ class GroupItems(_Reader):
         return answer
 
     def new_cas(self) -> int:
+        """A CAS that was never given."""
         return self.bucket.cas.after()
 
     def _clear(self, item: Item, vbucket: int) -> None:
@@ -272,11 +275,13 @@ class GroupItems(_Reader):
         self.change(BURY | TAKEN, Item(key, vbucket))
 
     def flush(self) -> None:
+        """Remove all items."""
         requests, _ = definitions.truncate(self._group.engine, self._space.id)
         for request in requests:
             self._group.execute(request)
 
     def set_state(self, vbucket: int, state: VbucketState | None) -> None:
+        """Set the state of a vbucket; None removes it with its items."""
         name, states_id = self.bucket.name, self.bucket.states_id
         if state is None:
             for item in self.of_vbucket(vbucket):

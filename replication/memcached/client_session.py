@@ -32,8 +32,8 @@ from dataclasses import dataclass
 
 from logweir.errors import RemoteProtocolError
 from logweir.limits import FRAME_SECONDS, TAP_BODY_BYTES
-from logweir.replication.memcached.serve.commands import TAP_OPCODES
 from logweir.replication.memcached.wire.codec import (
+    TAP_OPCODES,
     Opcode,
     Packet,
     PacketBuffer,

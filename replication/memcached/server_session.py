@@ -37,15 +37,11 @@ from typing import Final, TypeAlias
 from logweir.errors import RemoteProtocolError
 from logweir.limits import FRAME_SECONDS, LOGIN_TRIES
 from logweir.replication.memcached.push.stream import Producer, StreamOptions
-from logweir.replication.memcached.serve.commands import (
-    READS,
-    TAP_OPCODES,
-    is_malformed,
-    simple_answer,
-)
+from logweir.replication.memcached.serve.commands import READS, is_malformed, simple_answer
 from logweir.replication.memcached.serve.runs import RequestRun, packets_of, take_run
 from logweir.replication.memcached.wire.codec import (
     REQUEST,
+    TAP_OPCODES,
     Opcode,
     Packet,
     PacketBuffer,

@@ -74,7 +74,7 @@ def sent(name: str, direction: str) -> bytes:
 
 @dataclass
 class MemoryBucket:
-    """A bucket in memory. Implements `ItemStore`; CAS values count from 1."""
+    """A bucket in memory. As `GroupItems`; CAS values count from 1."""
 
     items: dict[bytes, Item] = field(default_factory=dict)
     states: dict[int, VbucketState] = field(default_factory=lambda: {0: VbucketState.ACTIVE})

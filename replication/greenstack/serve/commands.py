@@ -32,7 +32,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import GREENSTACK_ID_BYTES, TAP_VALUE_BYTES
@@ -56,7 +56,6 @@ from logweir.replication.bucket.item import (
     JSON_DATATYPE,
     SNAPPY_DATATYPE,
     Item,
-    ItemStore,
     VbucketState,
     unpack_item,
 )
@@ -69,6 +68,9 @@ from logweir.replication.greenstack.wire.messages import (
     decode_mutation,
     decode_remove,
 )
+
+if TYPE_CHECKING:
+    from logweir.replication.bucket.store import GroupItems
 
 _KINDS: Final[dict[int, int]] = {
     Operation.ADD: ADD,
@@ -201,7 +203,7 @@ class Executor:
     `lsn`: that of the last row made."""
 
     def __init__(
-        self, items: ItemStore, now: float, *, uuid: int, lsn: Callable[[], int] = lambda: 0
+        self, items: GroupItems, now: float, *, uuid: int, lsn: Callable[[], int] = lambda: 0
     ) -> None:
         self._items = items
         self._now = now

@@ -49,7 +49,7 @@ dead takes them, others: 07. A TTL of 0: 04; else it is kept, less one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from logweir.errors import DecodeError
 from logweir.limits import TAP_KEY_BYTES, TAP_VALUE_BYTES
@@ -57,13 +57,12 @@ from logweir.replication.bucket.change import BURY, TAKE, TAKEN
 from logweir.replication.bucket.item import (
     Held,
     Item,
-    ItemStore,
     VbucketState,
-    VbucketStates,
     absolute_expiry,
 )
 from logweir.replication.memcached.wire.codec import (
     SERVER_VERSION,
+    TAP_OPCODES,
     Opcode,
     Packet,
     Status,
@@ -71,6 +70,9 @@ from logweir.replication.memcached.wire.codec import (
     encode_answer,
 )
 from logweir.replication.memcached.wire.messages import Opaque, PacketFlag, TapMessage, decode_tap
+
+if TYPE_CHECKING:
+    from logweir.replication.bucket.store import GroupItems, ViewItems
 
 _QUIET: Final = {one: Opcode[one.name[:-1]] for one in Opcode if one.name.endswith("Q")}
 """Quiet forms to the loud ones."""
@@ -90,8 +92,6 @@ READS: Final = frozenset(
     )
 )
 """Commands that change nothing."""
-
-TAP_OPCODES: Final = range(Opcode.TAP_MUTATION, Opcode.TAP_CHECKPOINT_END + 1)
 
 # (allowed sizes of the extras, needs a key, may have a value)
 _SHAPES: Final = {
@@ -158,7 +158,7 @@ class Viewer:
 
     def __init__(
         self,
-        states: VbucketStates,
+        states: GroupItems | ViewItems,
         *,
         stats: Callable[[bytes], list[tuple[bytes, bytes]] | None] = lambda group: None,
     ) -> None:
@@ -227,7 +227,7 @@ class Executor(Viewer):
 
     def __init__(
         self,
-        items: ItemStore,
+        items: GroupItems,
         now: float,
         *,
         stats: Callable[[bytes], list[tuple[bytes, bytes]] | None] = lambda group: None,

@@ -141,6 +141,9 @@ class Opcode(IntEnum):
     PEEKM = 0xE7
 
 
+TAP_OPCODES: Final = range(Opcode.TAP_MUTATION, Opcode.TAP_CHECKPOINT_END + 1)
+
+
 class Status(IntEnum):
     """What a response says."""
 
