@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from logweir.errors import ConfigError
 from logweir.wal.writer import VERSION
@@ -29,6 +29,7 @@ try:
         GaugeMetricFamily,
         HistogramMetricFamily,
         Metric,
+        UnknownMetricFamily,
     )
     from prometheus_client.registry import Collector
     from prometheus_client.utils import floatToGoString
@@ -39,6 +40,7 @@ except ImportError as error:
         hint="pip install 'logweir[serve]'",
     ) from error
 
+_Family = GaugeMetricFamily | CounterMetricFamily | UnknownMetricFamily
 _SECONDS = tuple(0.001 * 2**i for i in range(16))
 
 
@@ -82,33 +84,6 @@ class StreamFigures(NamedTuple):
     waits: bool
 
 
-class _Streams(Collector):
-    """The streams of upstreams, read when they are asked for. `read`: by the upstream's address."""
-
-    def __init__(self) -> None:
-        self.read: dict[str, Callable[[], Iterable[StreamFigures]]] = {}
-
-    def collect(self) -> Iterator[Metric]:
-        """See the library."""
-        name, labels = "logweir_source_stream_", ("url", "stream", "writer")
-        token = GaugeMetricFamily(name + "token", "token up to which it was read", labels=labels)
-        behind = GaugeMetricFamily(
-            name + "behind_tokens", "tokens that the upstream has more", labels=labels
-        )
-        waits = GaugeMetricFamily(
-            name + "waits", "1 while what was missed cannot be had", labels=labels
-        )
-        gaps = CounterMetricFamily(name + "gaps", "losses that were put on record", labels=labels)
-        for url, read in self.read.items():
-            for one in read():
-                where = (url, one.stream, one.writer)
-                token.add_metric(where, one.token)
-                behind.add_metric(where, one.behind)
-                waits.add_metric(where, one.waits)
-                gaps.add_metric(where, one.gaps)
-        yield from (token, behind, waits, gaps)
-
-
 class TopicFigures(NamedTuple):
     """What was stored of a topic, and given to consumers, since the server began."""
 
@@ -116,27 +91,6 @@ class TopicFigures(NamedTuple):
     produced_bytes: int
     produced_messages: int
     consumed_bytes: int
-
-
-class _Topics(Collector):
-    """Topics under the names that a Tank broker's metrics have, so without `_total`, and of the
-    type that has no suffix. `read`: None while none is served. Source: Tank's source."""
-
-    def __init__(self) -> None:
-        self.read: Callable[[], Iterable[TopicFigures]] | None = None
-
-    def collect(self) -> Iterator[Metric]:
-        """See the library."""
-        name = "tanksrv_topic_"
-        families = (
-            Metric(name + "produced_bytes", "bytes of bundles that were stored", "unknown"),
-            Metric(name + "produced_msgs", "messages that were stored", "unknown"),
-            Metric(name + "consumed_bytes", "bytes of bundles given to consumers", "unknown"),
-        )
-        for topic, *figures in self.read() if self.read is not None else ():
-            for family, figure in zip(families, figures, strict=True):
-                family.add_sample(family.name, {"m": topic}, figure)
-        yield from families
 
 
 LATENCY_BOUNDS_MS: Final = (
@@ -191,29 +145,60 @@ class ArchiveFigures(NamedTuple):
     errors: int
 
 
-class _Archive(Collector):
-    """The archive of the server's store, read when it is asked for. `read`: None without one."""
+class _Figures(Collector):
+    """What is read when it is asked for. `reads`: give rows, of each the labels, then a figure for
+    each family; by the address of an upstream, "" for others."""
 
-    def __init__(self) -> None:
-        self.read: Callable[[], ArchiveFigures] | None = None
+    def __init__(self, labels: Sequence[str], *families: tuple[type[_Family], str, str]) -> None:
+        self._labels = labels
+        self._families = families
+        self.reads: dict[str, Callable[[], Iterable[Sequence[Any]]]] = {}
 
     def collect(self) -> Iterator[Metric]:
         """See the library."""
-        name, labels = "logweir_archive_", ("place",)
-        families: tuple[GaugeMetricFamily | CounterMetricFamily, ...] = (
-            GaugeMetricFamily(name + "lag_rows", "rows that are not archived", labels=labels),
-            GaugeMetricFamily(name + "lag_bytes", "bytes of logs not archived", labels=labels),
-            GaugeMetricFamily(name + "lag_seconds", "since all was archived", labels=labels),
-            GaugeMetricFamily(
-                name + "last_success_timestamp_seconds", "when all was archived", labels=labels
-            ),
-            CounterMetricFamily(name + "errors", "times that archiving failed", labels=labels),
-        )
-        if self.read is not None:
-            place, *figures = self.read()
-            for family, figure in zip(families, figures, strict=True):
-                family.add_metric((place,), figure)
-        yield from families
+        made = [kind(name, text, labels=self._labels) for kind, name, text in self._families]
+        for read in self.reads.values():
+            for one in read():
+                for family, figure in zip(made, one[len(self._labels) :], strict=True):
+                    family.add_metric(one[: len(self._labels)], figure)
+        yield from made
+
+
+def _streams() -> _Figures:
+    """The streams of upstreams: see `StreamFigures`."""
+    name = "logweir_source_stream_"
+    return _Figures(
+        ("url", "stream", "writer"),
+        (GaugeMetricFamily, name + "token", "token up to which it was read"),
+        (GaugeMetricFamily, name + "behind_tokens", "tokens that the upstream has more"),
+        (CounterMetricFamily, name + "gaps", "losses that were put on record"),
+        (GaugeMetricFamily, name + "waits", "1 while what was missed cannot be had"),
+    )
+
+
+def _topics() -> _Figures:
+    """Topics under the names that a Tank broker's metrics have, so without `_total`, and of the
+    type that has no suffix. Source: Tank's source."""
+    name = "tanksrv_topic_"
+    return _Figures(
+        ("m",),
+        (UnknownMetricFamily, name + "produced_bytes", "bytes of bundles that were stored"),
+        (UnknownMetricFamily, name + "produced_msgs", "messages that were stored"),
+        (UnknownMetricFamily, name + "consumed_bytes", "bytes of bundles given to consumers"),
+    )
+
+
+def _archive() -> _Figures:
+    """The archive of the server's store."""
+    name = "logweir_archive_"
+    return _Figures(
+        ("place",),
+        (GaugeMetricFamily, name + "lag_rows", "rows that are not archived"),
+        (GaugeMetricFamily, name + "lag_bytes", "bytes of logs not archived"),
+        (GaugeMetricFamily, name + "lag_seconds", "since all was archived"),
+        (GaugeMetricFamily, name + "last_success_timestamp_seconds", "when all was archived"),
+        (CounterMetricFamily, name + "errors", "times that archiving failed"),
+    )
 
 
 class Metrics:
@@ -233,16 +218,10 @@ class Metrics:
         self._login_failed = self._counter("login_failed_total", "logins that failed", "scheme")
         self._received = self._counter("link_received_bytes_total", "bytes received", "scheme")
         self._sent = self._counter("link_sent_bytes_total", "bytes sent", "scheme")
-        self._often = _Often()
-        self.registry.register(self._often)
-        self._streams = _Streams()
-        self.registry.register(self._streams)
-        self._topics = _Topics()
-        self.registry.register(self._topics)
-        self.latencies = Latencies()
-        self.registry.register(self.latencies)
-        self._archive = _Archive()
-        self.registry.register(self._archive)
+        self._often, self.latencies = _Often(), Latencies()
+        self._streams, self._topics, self._archive = _streams(), _topics(), _archive()
+        for one in (self._often, self._streams, self._topics, self.latencies, self._archive):
+            self.registry.register(one)
         self._follower_lag = self._gauge(
             "follower_lag_rows", "rows that a follower has not acknowledged", "scheme", "follower"
         )
@@ -367,15 +346,15 @@ class Metrics:
 
     def source_streams(self, url: str, read: Callable[[], Iterable[StreamFigures]]) -> None:
         """`read` tells how the streams of an upstream stand, whenever that is asked."""
-        self._streams.read[url] = read
+        self._streams.reads[url] = lambda: ((url, *one) for one in read())
 
     def topics(self, read: Callable[[], Iterable[TopicFigures]]) -> None:
         """`read` tells what became of the topics, whenever that is asked."""
-        self._topics.read = read
+        self._topics.reads[""] = read
 
     def archive(self, read: Callable[[], ArchiveFigures]) -> None:
         """`read` tells how far the store is archived, whenever that is asked."""
-        self._archive.read = read
+        self._archive.reads[""] = lambda: (read(),)
 
     def source_rows(self, url: str, rows: int) -> None:
         """Rows of an upstream were applied."""
