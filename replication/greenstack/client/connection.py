@@ -178,8 +178,11 @@ class Connection(Asking[ClientSession, Frame | None]):
                     self.features, self.agent = event.features, event.agent
                     if not self._ready.done():
                         self._ready.set_result(None)
-                case Refused():
-                    self._refused(event)
+                case Refused(what, number) if not self._ready.done():
+                    status = status_of(number)
+                    name = status.name.lower().replace("_", " ")
+                    text = f"{self.url}: the server refuses {what}: {name}"
+                    self._ready.set_exception(PeerRefused(text, result=status))
                 case Answered():
                     self._answered(event.request.opaque, event.answer)
                 case Pushed():
@@ -192,13 +195,6 @@ class Connection(Asking[ClientSession, Frame | None]):
         super().closed(reason)
         for stream in self._streams.values():
             stream.fail(error)
-
-    def _refused(self, event: Refused) -> None:
-        if not self._ready.done():
-            status = status_of(event.status)
-            name = status.name.lower().replace("_", " ")
-            text = f"{self.url}: the server refuses {event.what}: {name}"
-            self._ready.set_exception(PeerRefused(text, result=status))
 
     def _take_push(self, frame: Frame) -> None:
         if frame.opcode == Opcode.NOTICE:

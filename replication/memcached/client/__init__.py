@@ -104,7 +104,7 @@ class _Wire(Closable):
                     raise RemoteProtocolError(
                         f"{self.url}: {reason}", hint="is this a memcached or TAP server?"
                     )
-                raise Unreachable(str(self.url), reason, hint="see the server's log")
+                raise self._lost(reason)
             self._exchange()
 
     def _exchange(self) -> None:
@@ -115,7 +115,7 @@ class _Wire(Closable):
         except OSError as error:
             if self._is_stopped:
                 return
-            raise self._lost(error) from error
+            raise self._lost(str(error) or "it says nothing") from error
         now = time.monotonic()
         if data:
             self._events += self._session.receive_data(data, now)
@@ -123,9 +123,8 @@ class _Wire(Closable):
             self._events += self._session.receive_eof(now)
             self._is_over = True
 
-    def _lost(self, error: OSError) -> Unreachable:
-        text = str(error) or "it says nothing"
-        return Unreachable(str(self.url), text, hint="see the server's log")
+    def _lost(self, reason: str) -> Unreachable:
+        return Unreachable(str(self.url), reason, hint="see the server's log")
 
     def _send(self) -> None:
         if data := self._session.data_to_send():  # at a unix socket even none would fail
@@ -209,7 +208,7 @@ class TapClient(_Wire):
         try:
             self._send()
         except OSError as error:
-            raise self._lost(error) from error
+            raise self._lost(str(error) or "it says nothing") from error
         while message.wants_ack:
             answer = self._answer()
             if (answer.opcode, answer.opaque) == (message.opcode, message.opaque):
@@ -232,8 +231,7 @@ class TapClient(_Wire):
     def _event_or_raise(self) -> StreamEvent:
         event = self._event()
         if event is None:
-            reason = "the server closed the connection"
-            raise Unreachable(str(self.url), reason, hint="see the server's log")
+            raise self._lost("the server closed the connection")
         return event
 
 
