@@ -30,17 +30,6 @@ from logweir.replication.greenstack.wire.codec import (
 from logweir.store.engine.reader import PlainRequests
 from logweir.store.schema.bulk import interpret_calls
 
-__all__ = [
-    "READ_CODES",
-    "Asked",
-    "GetReader",
-    "Joined",
-    "RequestRun",
-    "encode",
-    "run_of",
-    "take_run",
-]
-
 READ_CODES: Final = frozenset([one.to_bytes(2, "big") for one in (Opcode.GET, Opcode.GET_MANY)])
 """The opcodes, as frames have them, of what `GetReader` may answer: any other is no read."""
 

@@ -36,16 +36,6 @@ from logweir.store.commit.group import Group
 from logweir.store.engine.reader import PlainRequests
 from logweir.store.schema.bulk import interpret_calls
 
-__all__ = [
-    "Asked",
-    "ItemReader",
-    "RequestRun",
-    "execute_one",
-    "packets_of",
-    "refusals",
-    "take_run",
-]
-
 _log = get_logger("logweir.replication.memcached")
 
 _SAID_BYTES: Final = 96  # of an answer, without keys and values
