@@ -34,7 +34,7 @@ from logweir.errors import ErrorCode, RequestError
 from logweir.recovery.examine import examine
 from logweir.recovery.report import vclock_json
 from logweir.replication.service import users
-from logweir.replication.service.access import Directory, Privilege
+from logweir.replication.service.access import Directory
 from logweir.replication.service.protocol import PREFIX
 from logweir.replication.service.verifiers import verifier
 from logweir.replication.topic.spaces import (
@@ -48,6 +48,7 @@ from logweir.replication.topic.spaces import (
 )
 from logweir.store.log import Log
 from logweir.store.recover.checkpoint import logs_before, read_followers
+from logweir.store.schema.access import Privilege
 from logweir.wal.directory import scan_directory
 from logweir.wal.lease import leased
 

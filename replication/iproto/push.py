@@ -44,7 +44,6 @@ from logweir.replication.iproto.wire.codec import (
 from logweir.replication.iproto.wire.packets import Packets
 from logweir.replication.iproto.wire.requests import Request
 from logweir.replication.logs import get_logger
-from logweir.replication.service.access import Privilege
 from logweir.replication.service.shared import as_request_error
 from logweir.replication.stream.hub import Reader
 from logweir.replication.turns import finish
@@ -52,6 +51,7 @@ from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.store.engine.request import Request as Change
 from logweir.store.engine.synchro import DECISIONS, Decision
+from logweir.store.schema.access import Privilege
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.row import uuid_of
 from logweir.store.schema.schema import Schema

@@ -11,32 +11,13 @@ from typing import Any
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.schema.access import (
-    ADMIN_ID,
     ALL_BITS,
     GUEST_ID,
-    PUBLIC_ID,
     REPLICATION_ID,
-    SUPER_ID,
     Access,
     Privilege,
     User,
-    denied,
 )
-
-__all__ = [
-    "ADMIN_ID",
-    "ALL_BITS",
-    "GUEST_ID",
-    "PUBLIC_ID",
-    "SUPER_ID",
-    "Access",
-    "Directory",
-    "Grant",
-    "Privilege",
-    "User",
-    "denied",
-    "guest_grants",
-]
 
 
 @dataclass(frozen=True, slots=True)

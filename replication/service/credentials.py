@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from logweir.errors import RequestError
 from logweir.replication.logs import get_logger
-from logweir.replication.service.access import GUEST_ID, User
 from logweir.replication.service.sasl import MECHANISMS
 from logweir.replication.service.shared import Shared
 from logweir.replication.service.verifiers import (
@@ -19,6 +18,7 @@ from logweir.replication.service.verifiers import (
     verifier,
 )
 from logweir.store.commit.queue import Job
+from logweir.store.schema.access import GUEST_ID, User
 
 _log = get_logger("logweir.replication")
 

@@ -16,17 +16,10 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from logweir.errors import ConfigError, RequestError
-from logweir.replication.service.access import (
-    ADMIN_ID,
-    GUEST_ID,
-    PUBLIC_ID,
-    Privilege,
-)
 from logweir.replication.service.shared import Shared
 from logweir.replication.service.users import PRIVILEGES
 from logweir.replication.urls import Url, option_names
-
-__all__ = ["Choice", "Privilege", "Rights", "StoreUsers"]
+from logweir.store.schema.access import ADMIN_ID, GUEST_ID, PUBLIC_ID, Privilege
 
 
 class Choice:

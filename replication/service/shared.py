@@ -17,19 +17,12 @@ from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import CONNECTIONS
 from logweir.replication.logins import Logins
 from logweir.replication.metrics import Metrics
-from logweir.replication.service.access import (
-    GUEST_ID,
-    Access,
-    Directory,
-    Grant,
-    Privilege,
-    User,
-    denied,
-)
+from logweir.replication.service.access import Directory, Grant
 from logweir.replication.service.line import Line
 from logweir.replication.stream.hub import Hub
 from logweir.replication.stream.retention import Retention
 from logweir.store.log import Log
+from logweir.store.schema.access import GUEST_ID, Access, Privilege, User, denied
 from logweir.wal.mp import unpack
 
 LET_IN_MAX: Final = 4096

@@ -16,15 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.replication.service import verifiers
-from logweir.replication.service.access import (
-    ADMIN_ID,
-    GUEST_ID,
-    PUBLIC_ID,
-    SUPER_ID,
-    Directory,
-    Privilege,
-    User,
-)
+from logweir.replication.service.access import Directory
+from logweir.store.schema.access import ADMIN_ID, GUEST_ID, PUBLIC_ID, SUPER_ID, Privilege, User
 from logweir.store.schema.definition import LOGIN_METHOD
 from logweir.store.schema.row import check_identifier, check_user_length
 from logweir.wal.mp import unpack

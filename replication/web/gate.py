@@ -22,11 +22,11 @@ from starlette.responses import PlainTextResponse, Response
 from logweir.errors import RequestError
 from logweir.replication.addresses import is_loopback
 from logweir.replication.link import Link
-from logweir.replication.service.access import GUEST_ID
 from logweir.replication.service.credentials import StoreCredentials
 from logweir.replication.service.protocol import STATUS_FUNCTION
 from logweir.replication.service.shared import Shared
 from logweir.replication.web.asgi import Application, Message, Receive, Send
+from logweir.store.schema.access import GUEST_ID
 
 _REALM = 'Basic realm="logweir", charset="UTF-8"'
 

@@ -21,7 +21,7 @@ from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from interop.test_iproto_cli import CODE, told
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
+from logweir.store.schema.access import Privilege
 
 USERS = [
     {"name": "id", "type": "unsigned"},

@@ -13,7 +13,7 @@ from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from interop.test_iproto_cli import told
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
+from logweir.store.schema.access import Privilege
 
 
 def fill(serving: Serving, count: int = 500) -> None:

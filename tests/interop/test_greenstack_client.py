@@ -44,8 +44,8 @@ from logweir.replication.greenstack.wire.messages import (
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.runner import SourceState, Timing
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
 from logweir.replication.stream import positions
+from logweir.store.schema.access import Privilege
 
 
 def serve(folder: Path, **options: Any) -> Serving:

@@ -19,9 +19,9 @@ from logweir.replication.bucket.store import Buckets, GroupItems
 from logweir.replication.greenstack.wire.codec import Flag, Frame, Status
 from logweir.replication.greenstack.wire.messages import Operation, decode_get_answer
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
+from logweir.store.schema.access import Privilege
 
 
 @pytest.fixture

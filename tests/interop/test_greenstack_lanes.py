@@ -13,7 +13,7 @@ from logweir.replication.bucket.store import Buckets
 from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Frame, Opcode, Status
 from logweir.replication.greenstack.wire.messages import Hello, encode_bucket, encode_sasl
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
+from logweir.store.schema.access import Privilege
 
 SELECT_B = Frame(Opcode.SELECT_BUCKET, 1, encode_bucket("b"))
 

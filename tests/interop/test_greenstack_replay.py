@@ -21,7 +21,7 @@ from logweir.replication.greenstack.wire import messages
 from logweir.replication.greenstack.wire.codec import Flag, Frame, FrameBuffer, Opcode, encode_frame
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
+from logweir.store.schema.access import Privilege
 
 DATA = Path(__file__).parents[1] / "data" / "greenstack"
 CAPTURES = sorted(path.name.removesuffix(".c2s.bin") for path in DATA.glob("*.c2s.bin"))

@@ -18,9 +18,9 @@ from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.replication.iproto.wire import codec
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.service import line, users
-from logweir.replication.service.access import Privilege
 from logweir.replication.service.shared import Shared
 from logweir.store.commit.queue import CommitQueue
+from logweir.store.schema.access import Privilege
 from logweir.wal.filesystem import OS
 from logweir.wal.mp import pack
 

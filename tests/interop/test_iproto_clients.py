@@ -14,7 +14,7 @@ from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from logweir.replication.iproto.wire.requests import encode_request
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
+from logweir.store.schema.access import Privilege
 from logweir.wal.mp import Ext, pack, unpack
 
 asynctnt = pytest.importorskip("asynctnt", reason="asynctnt is not installed")

@@ -12,7 +12,7 @@ from interop.rawclient import RawClient
 from interop.serving import Serving
 from logweir.limits import WATCHED_KEYS
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
+from logweir.store.schema.access import Privilege
 from logweir.wal.mp import pack
 
 SELECT, INSERT, REPLACE, UPDATE, DELETE, UPSERT, BEGIN, ROLLBACK = 1, 2, 3, 4, 5, 9, 14, 16

@@ -10,7 +10,7 @@ from interop import nodeclients
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
+from logweir.store.schema.access import Privilege
 
 _THERE = """
 box.schema.create_space('orders', {format = {{'id', 'unsigned'}, {'what', 'string'}}})

@@ -11,9 +11,9 @@ from support.waiting import until
 from interop.realtarantool import RealTarantool, TarantoolDied
 from interop.serving import Serving
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
 from logweir.store.commit.group import Group
 from logweir.store.engine.request import Request, encode_body
+from logweir.store.schema.access import Privilege
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 

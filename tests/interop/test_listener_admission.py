@@ -34,11 +34,11 @@ from logweir.replication.listener import exposure, server_tls
 from logweir.replication.logs import SparingLog
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
 from logweir.replication.synapse.client import Follower, Rows
 from logweir.replication.tank.client import Client as TankClient
 from logweir.replication.topic.spaces import create_topic
 from logweir.replication.urls import Url
+from logweir.store.schema.access import Privilege
 
 SCHEMES = ("tarantool", "tank", "tap", "memcached", "greenstack", "synapse")
 READ = Privilege.READ

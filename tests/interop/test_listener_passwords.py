@@ -16,7 +16,7 @@ from logweir.replication.iproto.follow.join import join
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.runner import SourceState
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
+from logweir.store.schema.access import Privilege
 
 
 @pytest.mark.parametrize("scheme", ["tarantool", "tap", "greenstack"])

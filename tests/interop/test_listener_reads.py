@@ -27,8 +27,8 @@ from logweir.replication.memcached.serve import reads as memcached_reads
 from logweir.replication.memcached.wire import codec as memcached
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
 from logweir.store.engine.reader import PlainRequests
+from logweir.store.schema.access import Privilege
 
 READERS = (
     (iproto_instance, "SelectReader"),

@@ -24,7 +24,6 @@ from logweir.replication.iproto.wire.requests import encode_request as iproto_re
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_request
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
 from logweir.replication.service.rights import Rights
 from logweir.replication.service.shared import LET_IN_MAX
 from logweir.replication.tank.client import Client
@@ -39,6 +38,7 @@ from logweir.replication.tank.wire.messages import (
 )
 from logweir.replication.topic.bundle import Message, encode_bundle
 from logweir.replication.urls import Url
+from logweir.store.schema.access import Privilege
 from logweir.tools.bench.requests import PROTOCOLS, select_request
 
 READ, WRITE, CREATE = Privilege.READ, Privilege.WRITE, Privilege.CREATE

@@ -16,7 +16,7 @@ from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, enc
 from logweir.replication.memcached.wire.messages import Connect, Option, TapMessage
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
+from logweir.store.schema.access import Privilege
 
 
 def test_a_dump_is_iterated_to_its_end(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from interop.kvclient import KvClient, store
 from interop.test_memcached_endpoint import serve
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
 from logweir.replication.service.sasl import MECHANISMS, Login
 from logweir.replication.service.verifiers import verifier
+from logweir.store.schema.access import Privilege
 
 
 def log_in(client: KvClient, mechanism: str, password: str) -> int:

@@ -37,7 +37,7 @@ from logweir.replication.memcached.wire.messages import (
 )
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
+from logweir.store.schema.access import Privilege
 from logweir.wal.mp import unpack
 
 NUMBERED = [("id", "unsigned"), ("name", "string")]

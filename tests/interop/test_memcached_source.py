@@ -25,7 +25,7 @@ from logweir.replication.memcached.wire.messages import Opaque, Option, TapMessa
 from logweir.replication.protocols import parse_url
 from logweir.replication.runner import SourceState, SourceStatus
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
+from logweir.store.schema.access import Privilege
 from logweir.wal.mp import unpack
 
 

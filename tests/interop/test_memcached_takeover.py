@@ -23,7 +23,7 @@ from logweir.replication.memcached.wire.messages import (
 )
 from logweir.replication.protocols import parse_url
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
+from logweir.store.schema.access import Privilege
 
 
 def rows(server: Serving) -> list[tuple[Any, ...]]:

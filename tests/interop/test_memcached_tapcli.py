@@ -26,7 +26,7 @@ from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, enc
 from logweir.replication.memcached.wire.messages import Connect, Opaque, Option, TapMessage
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
+from logweir.store.schema.access import Privilege
 
 
 def address(server: Serving | TapServer, query: str = "") -> str:

@@ -16,9 +16,9 @@ from interop.serving import Serving
 from interop.test_iproto_cli import told
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
 from logweir.replication.tank.client import Client
 from logweir.replication.tank.client.producer import Producer
+from logweir.store.schema.access import Privilege
 
 
 @contextmanager

@@ -24,8 +24,8 @@ from logweir.limits import REDIS_CHANNELS, REDIS_NAME_BYTES, REDIS_SUBSCRIBER_BY
 from logweir.replication.listener import server_tls
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
 from logweir.replication.stream import positions
+from logweir.store.schema.access import Privilege
 
 BOTH = Privilege.READ | Privilege.WRITE
 

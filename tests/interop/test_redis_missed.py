@@ -25,7 +25,7 @@ from logweir.replication.protocols import parse_listen_url
 from logweir.replication.redis.serve.missed import MISSED_BYTES
 from logweir.replication.redis.wire import resp
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
+from logweir.store.schema.access import Privilege
 
 READER = """
 import sys, redis

@@ -15,8 +15,8 @@ from interop.test_real_synapse import follows, stored
 from interop.test_synapse_workers import until
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
 from logweir.replication.stream import positions
+from logweir.store.schema.access import Privilege
 
 pytestmark = [pytest.mark.slow, pytest.mark.synapse]
 

@@ -25,9 +25,9 @@ from interop.test_iproto_cli import CODE
 from logweir.replication.iproto.follow.join import join
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
 from logweir.replication.tank.client.sync import Client as TankClient
 from logweir.replication.urls import Url
+from logweir.store.schema.access import Privilege
 from logweir.tools.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -30,11 +30,11 @@ from logweir.replication.greenstack.client import Client as GreenstackClient
 from logweir.replication.listener import server_tls
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
 from logweir.replication.tank.client.sync import Client as TankClient
 from logweir.replication.urls import Url
 from logweir.replication.web.board import bounded
 from logweir.replication.web.history import History, sample_of
+from logweir.store.schema.access import Privilege
 from logweir.tools.cli.pageaddress import page_address
 
 WEB = Url("web", "127.0.0.1", 0)

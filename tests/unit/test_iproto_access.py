@@ -5,12 +5,8 @@ from __future__ import annotations
 import pytest
 
 from logweir.errors import ErrorCode, RequestError
-from logweir.replication.service.access import (
-    Access,
-    Directory,
-    Privilege,
-    guest_grants,
-)
+from logweir.replication.service.access import Directory, guest_grants
+from logweir.store.schema.access import Access, Privilege
 
 USERS = [
     [0, 1, "guest", "user", {"chap-sha1": "x"}],

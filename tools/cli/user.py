@@ -10,7 +10,7 @@ import typer
 
 from logweir.errors import ConfigError
 from logweir.replication.service import users
-from logweir.replication.service.access import Privilege
+from logweir.store.schema.access import Privilege
 from logweir.tools.cli.operating import Ask, StoreArgument, operate
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.passwords import new_password, read_password

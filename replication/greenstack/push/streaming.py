@@ -40,8 +40,8 @@ from logweir.replication.greenstack.push.stream import STEP_BYTES, Outgoing
 from logweir.replication.greenstack.wire.codec import Status
 from logweir.replication.greenstack.wire.messages import MarkKind, StreamOpen, StreamRow
 from logweir.replication.greenstack.wire.pushkernel import ODD
-from logweir.replication.service.access import Privilege
 from logweir.replication.stream.hub import Reader, Window
+from logweir.store.schema.access import Privilege
 from logweir.wal.columns import RowColumns
 from logweir.wal.vclock import VClock
 

@@ -14,10 +14,10 @@ from logweir.replication.greenstack.serve.lanes import Pending
 from logweir.replication.greenstack.wire.codec import Frame, Opcode, Status
 from logweir.replication.greenstack.wire.messages import decode_create, decode_delete
 from logweir.replication.outgoing.spacefeed import SpaceFeeds
-from logweir.replication.service.access import ALL_BITS, GUEST_ID, Privilege
 from logweir.replication.service.shared import Shared
 from logweir.replication.topic.views import SPACE_PREFIX
 from logweir.store import Log
+from logweir.store.schema.access import ALL_BITS, GUEST_ID, Privilege
 
 _BUCKET_NAME: Final = re.compile(r"[A-Za-z0-9_\-.%]{1,100}", re.ASCII)
 _TYPES: Final = range(3)

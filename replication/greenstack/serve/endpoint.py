@@ -66,12 +66,12 @@ from logweir.replication.greenstack.wire.messages import (
 from logweir.replication.link import UNIX_PEER, Link
 from logweir.replication.listener import Service
 from logweir.replication.logs import get_logger
-from logweir.replication.service.access import Privilege
 from logweir.replication.service.credentials import StoreCredentials
 from logweir.replication.service.protocol import Surroundings
 from logweir.replication.service.sasl import Authenticated, LoginFailed
 from logweir.replication.service.shared import Shared
 from logweir.store.commit.queue import QUICK_BYTES
+from logweir.store.schema.access import Privilege
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import VERSION
 

@@ -58,15 +58,10 @@ from logweir.replication.iproto.wire.runs import MAY_GROW, Run
 from logweir.replication.link import Link
 from logweir.replication.listener import Service
 from logweir.replication.logs import get_logger
-from logweir.replication.service.access import (
-    GUEST_ID,
-    Access,
-    Privilege,
-    denied,
-)
 from logweir.replication.service.shared import as_request_error
 from logweir.store.commit.queue import QUICK_BYTES, Job
 from logweir.store.engine.reader import Published
+from logweir.store.schema.access import GUEST_ID, Access, Privilege, denied
 from logweir.store.schema.definition import SpaceDef
 from logweir.wal.mp import unpack
 from logweir.wal.xrow import RowType

@@ -22,15 +22,13 @@ from logweir.replication.iproto.wire.codec import (
 )
 from logweir.replication.iproto.wire.requests import Request
 from logweir.replication.iproto.wire.runs import Run
-from logweir.replication.service.access import (
-    Access,
-)
 from logweir.store.commit.group import Group
 from logweir.store.engine.batches import Answers
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.paging import Walk, entry_at, entry_of
 from logweir.store.engine.request import Request as Change
 from logweir.store.engine.select import Select, pieces
+from logweir.store.schema.access import Access
 from logweir.store.schema.definition import IndexDef, SpaceDef
 from logweir.store.schema.schema import Schema
 from logweir.wal.xrow import RowType

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from logweir.replication.service.access import Access, Privilege
+from logweir.store.schema.access import Access, Privilege
 from logweir.store.schema.schema import Schema
 from logweir.wal.mp import Value, unpack
 

@@ -27,10 +27,10 @@ from logweir.limits import TRIAL_BYTES, TRIAL_READ_BYTES, TRIAL_SECONDS, TRIALS
 from logweir.replication.budget import Budget
 from logweir.replication.iproto.serve.statements import Reading, execute, select_body
 from logweir.replication.iproto.wire.requests import REQUEST_BYTES, Request
-from logweir.replication.service.access import Access
 from logweir.replication.service.shared import Shared, as_request_error
 from logweir.store.commit.group import Group
 from logweir.store.engine.executing import Executor
+from logweir.store.schema.access import Access
 from logweir.wal.xrow import RowType
 
 _STATEMENT_BYTES: Final = 600  # what one takes beside its request, about

@@ -75,13 +75,13 @@ from logweir.replication.memcached.server_session import (
 from logweir.replication.memcached.wire.codec import Opcode, Packet, Status, encode_answer
 from logweir.replication.memcached.wire.messages import Connect, Option, decode_filter
 from logweir.replication.outgoing.spacefeed import SpaceFeeds
-from logweir.replication.service.access import GUEST_ID, Privilege
 from logweir.replication.service.credentials import StoreCredentials
 from logweir.replication.service.sasl import Authenticated, LoginFailed
 from logweir.replication.service.shared import Shared
 from logweir.replication.service.verifiers import make_space
 from logweir.replication.topic.views import SPACE_PREFIX
 from logweir.store.commit.group import Group
+from logweir.store.schema.access import GUEST_ID, Privilege
 from logweir.wal.vclock import VClock
 
 _log = get_logger("logweir.replication.memcached")

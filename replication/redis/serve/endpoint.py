@@ -44,9 +44,10 @@ from logweir.replication.redis.serve.missed import MISSED_SECONDS, Missed, Who
 from logweir.replication.redis.server_session import Malformed, ServerSession
 from logweir.replication.redis.wire import resp
 from logweir.replication.service.credentials import StoreCredentials
-from logweir.replication.service.rights import Choice, Privilege, Rights
+from logweir.replication.service.rights import Choice, Rights
 from logweir.replication.service.shared import Shared
 from logweir.replication.session import Parting
+from logweir.store.schema.access import Privilege
 from logweir.wal.writer import VERSION
 
 _log = get_logger("logweir.replication.redis")

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from logweir.replication.link import Link
-from logweir.replication.service.rights import Choice, Privilege, Rights
+from logweir.replication.service.rights import Choice, Rights
 from logweir.replication.synapse.push import Stream, Streams
+from logweir.store.schema.access import Privilege
 
 
 class Shown:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 
-from logweir.replication.service.rights import Choice, Privilege, Rights
+from logweir.replication.service.rights import Choice, Rights
 from logweir.replication.tank.wire.messages import (
     Create,
     CreateError,
@@ -35,6 +35,7 @@ from logweir.replication.topic.consumers import KEPT_PREFIXES, topic_of
 from logweir.replication.topic.partition import Chunk, ClientTopics, Extent
 from logweir.replication.topic.spaces import CONSUMER_SPACE
 from logweir.replication.topic.views import LOG_VIEW, SPACE_PREFIX, is_view
+from logweir.store.schema.access import Privilege
 
 
 class ShownTopics:
