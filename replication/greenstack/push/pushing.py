@@ -95,7 +95,7 @@ def lsns_of(reached: Iterable[tuple[int, int]]) -> array[int]:
 
 
 class Pushes:
-    """The rows of several blocks as frames, one block after the other.
+    """The rows of several blocks, or the tuples of one bucket, as frames, one after the other.
 
     `lsns`: what was had already, by replica id, raised by what is taken, for `take_from`; `choice`:
     of what is in them; `front`: the flex entries before that of the vbucket; `opaque`: of the first
@@ -147,12 +147,23 @@ class Pushes:
         """Take the rows of a block from byte `at` on, which begins a transaction, as long as there
         is room. Returns all that was taken; nothing can be added any more."""
         self._numbers[kernel.AT] = at
-        how = self._run(data, self.lsns, self._numbers)
-        return _taken(self._out, self._numbers, how)
+        return self.take(self._run(data, self.lsns, self._numbers))
 
-    def take(self) -> Pushed:
+    def take_documents(self, tuples: list[bytes], first: int, wanted: bytes, now: float) -> Pushed:
+        """Take the tuples of a bucket from number `first` on, as documents of a snapshot, as long
+        as there is room. `wanted`: one byte for each vbucket, 0 if its items are left out, as those
+        are that are expired at `now`, in Unix seconds. Returns as `take_from`."""
+        self._numbers[kernel.AT] = first
+        chosen = wanted, self._choice.prefix, self._choice.keys_only, int(now)
+        framed = self._names.entries, self._front, self._limit_bytes, self._numbers, self._out
+        return self.take(kernel.documents(tuples, *chosen, *framed))
+
+    def take(self, how: int = kernel.DONE) -> Pushed:
         """All that was taken. Nothing can be added any more."""
-        return _taken(self._out, self._numbers, kernel.DONE)
+        numbers = self._numbers
+        data = bytes(memoryview(self._out)[: numbers[kernel.BYTES]])
+        _rooms.append(self._out)
+        return Pushed(data, numbers[kernel.AT], numbers[kernel.FRAMES], how)
 
     def _run(self, data: bytes, lsns: array[int], numbers: array[int]) -> int:
         names, choice = self._names, self._choice
@@ -171,34 +182,3 @@ class Pushes:
             self._out,
         )
         return how
-
-
-def push_documents(
-    tuples: list[bytes],
-    first: int,
-    name: str,
-    choice: Choice,
-    *,
-    wanted: bytes,
-    now: float,
-    front: bytes,
-    opaque: int,
-    limit_bytes: int,
-) -> Pushed:
-    """The tuples of a bucket from number `first` on, as documents of a snapshot.
-
-    `choice`: of them, but for the vbuckets; `wanted`: one byte for each of those, 0 if its items
-    are left out, as those are that are expired at `now`, in Unix seconds; the rest as of `Pushes`.
-    """
-    numbers = array("Q", (first, 0, opaque, 0))
-    out = _rooms.pop() if _rooms else bytearray(_ROOM_BYTES)
-    named = entry(FlexKey.BUCKET, name.encode())
-    chosen = wanted, choice.prefix, choice.keys_only
-    how = kernel.documents(tuples, *chosen, int(now), named, front, limit_bytes, numbers, out)
-    return _taken(out, numbers, how)
-
-
-def _taken(out: bytearray, numbers: array[int], how: int) -> Pushed:
-    data = bytes(memoryview(out)[: numbers[kernel.BYTES]])
-    _rooms.append(out)
-    return Pushed(data, numbers[kernel.AT], numbers[kernel.FRAMES], how)

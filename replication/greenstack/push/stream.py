@@ -33,7 +33,6 @@ from logweir.replication.greenstack.push.pushing import (
     Pushes,
     entry,
     lsns_of,
-    push_documents,
 )
 from logweir.replication.greenstack.serve.commands import document_of
 from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Frame, Opcode
@@ -160,20 +159,9 @@ class Outgoing:
     def put_documents(
         self, tuples: list[bytes], first: int, name: str, wanted: bytes, clock: float, now: float
     ) -> Pushed:
-        """Push tuples as documents of a snapshot, as `put_rows`. `clock`: Unix seconds. See
-        `pushing.push_documents`."""
-        pushed = push_documents(
-            tuples,
-            first,
-            name,
-            self.choice,
-            wanted=wanted,
-            now=clock,
-            front=self._front,
-            opaque=self._pusher.next_opaque(self.name),
-            limit_bytes=min(self.window_bytes - self.owed_bytes, STEP_BYTES),
-        )
-        return self._put(pushed, now)
+        """Push tuples as documents of a snapshot, as `put_rows`. `clock`: Unix seconds."""
+        made = self._pushes(lsns_of(()), Names({0: name}), STEP_BYTES)
+        return self._put(made.take_documents(tuples, first, wanted, clock), now)
 
     def _put(self, pushed: Pushed, now: float) -> Pushed:
         if pushed.count:

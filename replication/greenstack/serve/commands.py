@@ -36,22 +36,7 @@ from typing import TYPE_CHECKING, Final
 
 from logweir.errors import DecodeError, LimitExceeded
 from logweir.limits import GREENSTACK_ID_BYTES, TAP_VALUE_BYTES
-from logweir.replication.bucket.change import (
-    ADD,
-    APPEND,
-    BURY,
-    EXISTS,
-    INVALID,
-    LOOK,
-    MISSING,
-    NOT_STORED,
-    NOT_SUPPORTED,
-    PATCH,
-    PREPEND,
-    REPLACE,
-    SET,
-    TOO_BIG,
-)
+from logweir.replication.bucket import change
 from logweir.replication.bucket.item import (
     JSON_DATATYPE,
     SNAPPY_DATATYPE,
@@ -73,20 +58,20 @@ if TYPE_CHECKING:
     from logweir.replication.bucket.store import GroupItems
 
 _KINDS: Final[dict[int, int]] = {
-    Operation.ADD: ADD,
-    Operation.SET: SET,
-    Operation.REPLACE: REPLACE,
-    Operation.APPEND: APPEND,
-    Operation.PREPEND: PREPEND,
-    Operation.PATCH: PATCH,
+    Operation.ADD: change.ADD,
+    Operation.SET: change.SET,
+    Operation.REPLACE: change.REPLACE,
+    Operation.APPEND: change.APPEND,
+    Operation.PREPEND: change.PREPEND,
+    Operation.PATCH: change.PATCH,
 }
 _STATUSES: Final = {
-    MISSING: Status.NOT_FOUND,
-    EXISTS: Status.ALREADY_EXISTS,
-    TOO_BIG: Status.OBJECT_TOO_BIG,
-    INVALID: Status.INVALID_ARGUMENTS,
-    NOT_STORED: Status.NOT_STORED,
-    NOT_SUPPORTED: Status.NOT_IMPLEMENTED,
+    change.MISSING: Status.NOT_FOUND,
+    change.EXISTS: Status.ALREADY_EXISTS,
+    change.TOO_BIG: Status.OBJECT_TOO_BIG,
+    change.INVALID: Status.INVALID_ARGUMENTS,
+    change.NOT_STORED: Status.NOT_STORED,
+    change.NOT_SUPPORTED: Status.NOT_IMPLEMENTED,
 }
 """Of what `replication.bucket.change` says."""
 
@@ -220,13 +205,13 @@ class Executor:
                 key = decode_get(request.payload)
                 _check_id(key)
                 self._state(vbucket)
-                found = self._items.change(LOOK, Item(key, vbucket))
+                found = self._items.change(change.LOOK, Item(key, vbucket))
                 return Status.SUCCESS, told(found.code, found.data)
             if request.opcode == Opcode.REMOVE:
                 key, cas = decode_remove(request.payload)
                 _check_id(key)
                 self._state(vbucket)
-                return Status.SUCCESS, self._changed(BURY, Item(key, vbucket, cas=cas))
+                return Status.SUCCESS, self._changed(change.BURY, Item(key, vbucket, cas=cas))
             return Status.SUCCESS, self._mutate(*decode_mutation(request.payload), vbucket)
         except Failed as failed:
             return failed.status, b""
@@ -247,13 +232,13 @@ class Executor:
         _check_id(document.id)
         is_kind = 0 <= document.compression < _COMPRESSIONS and 0 <= document.datatype < _DATATYPES
         kind = _KINDS.get(operation)
-        if kind is None or not is_kind or (kind == ADD and document.cas):
+        if kind is None or not is_kind or (kind == change.ADD and document.cas):
             raise Failed(Status.INVALID_ARGUMENTS)
         item = item_of(document, vbucket)
         if len(document.value) > TAP_VALUE_BYTES:
             raise Failed(Status.OBJECT_TOO_BIG)
         state = self._state(vbucket)
-        if 0 < item.expiry <= self._now and kind in (SET, ADD, REPLACE):
+        if 0 < item.expiry <= self._now and kind in (change.SET, change.ADD, change.REPLACE):
             answer = self._replaced_by_nothing(kind, item)
         else:
             answer = self._changed(kind, item)
@@ -265,16 +250,16 @@ class Executor:
         changed = self._items.change(kind, item)
         if changed.code:
             raise Failed(_STATUSES[changed.code])
-        size = 0 if kind == BURY else len(unpack_item(changed.data or b"").value)
+        size = 0 if kind == change.BURY else len(unpack_item(changed.data or b"").value)
         return MutationAnswer(changed.cas, size, self._lsn(), self._uuid).encode()
 
     def _replaced_by_nothing(self, kind: int, item: Item) -> bytes:
         """What is stored would be gone at once: only what is there goes, on the same conditions."""
         try:
-            if kind == ADD:
-                raise Failed(_STATUSES[self._items.change(LOOK, item).code or EXISTS])
-            return self._changed(BURY, replace(item, value=b""))
+            if kind == change.ADD:
+                raise Failed(_STATUSES[self._items.change(change.LOOK, item).code or change.EXISTS])
+            return self._changed(change.BURY, replace(item, value=b""))
         except Failed as failed:
-            if failed.status != Status.NOT_FOUND or kind == REPLACE or item.cas:
+            if failed.status != Status.NOT_FOUND or kind == change.REPLACE or item.cas:
                 raise
             return MutationAnswer(self._items.new_cas(), 0, self._lsn(), self._uuid).encode()
