@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from logweir.errors import RequestError
 from logweir.limits import TAP_ANSWERS_BYTES
@@ -45,6 +45,7 @@ REFUSED: Final = 1
 _ZERO: Final = array("Q", (0,))
 
 
+Numbers: TypeAlias = "array[int]"
 Said = tuple[int, bytes]
 """The place after some requests, and the answers to them."""
 
@@ -66,12 +67,7 @@ class Requests(Protocol):
         """Room for what all their statements give."""
 
     def statements(
-        self,
-        numbers: array[int],
-        most: int,
-        states: bytearray,
-        given: bytearray,
-        columns: array[int],
+        self, numbers: Numbers, most: int, states: bytearray, given: bytearray, columns: Numbers
     ) -> int:
         """Make statements of `most` requests at most. Returns how it ended: `WHOLE`, before one of
         a vbucket whose state is not known, without room, or before one that is odd.
@@ -82,7 +78,7 @@ class Requests(Protocol):
         """
 
     def answers(
-        self, at: int, reached: int, first: int, results: array[int], made: bytes, lsn: int
+        self, at: int, reached: int, first: int, results: Numbers, made: bytes, lsn: int
     ) -> list[Said]:
         """The answers to the requests from `at` to `reached` whose statements, from number `first`
         on, were executed. `made`: the bytes in which `results` point; `lsn`: of the last row before
@@ -152,7 +148,7 @@ class _Batches:
         self._tell([said])
 
     def _say(
-        self, at: int, reached: int, first: int, results: array[int], made: bytes, lsn: int
+        self, at: int, reached: int, first: int, results: Numbers, made: bytes, lsn: int
     ) -> None:
         """Answer what was executed; the next request is the one after that."""
         self._tell(self._requests.answers(at, reached, first, results, made, lsn))
@@ -208,7 +204,7 @@ class Changes(_Batches):
         del columns[count * COLUMNS :]
         return bytes(memoryview(given)[:used]), columns, how
 
-    def _execute(self, given: bytes, columns: array[int], begin: int) -> None:
+    def _execute(self, given: bytes, columns: Numbers, begin: int) -> None:
         """Execute the statements of the requests from `begin` on, and answer them."""
         bucket, group = self._items.bucket, self._group
         computer = ItemComputer(self._now, bucket.cas.next(), self._wins)

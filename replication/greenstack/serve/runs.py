@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucket.batch import AT, WHOLE, Said
+from logweir.replication.bucket.batch import AT, WHOLE, Numbers, Said
 from logweir.replication.greenstack.serve.commands import Failed, told
 from logweir.replication.greenstack.wire import kernel
 from logweir.replication.greenstack.wire.codec import (
@@ -184,12 +184,7 @@ class Joined:
         return run.data[key_at : key_at + row[kernel.KEY_BYTES]], vbucket
 
     def statements(
-        self,
-        numbers: array[int],
-        most: int,
-        states: bytearray,
-        given: bytearray,
-        columns: array[int],
+        self, numbers: Numbers, most: int, states: bytearray, given: bytearray, columns: Numbers
     ) -> int:
         how: int = WHOLE
         begin = numbers[AT]

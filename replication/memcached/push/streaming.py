@@ -20,7 +20,7 @@ up) does not come.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from logweir.limits import TAP_OUTPUT_HIGH_BYTES
@@ -235,9 +235,7 @@ class Streaming:
         await self._read_from(backfill.start)
         await self._put_chunks(backfill, vbuckets)
         assert self._reader is not None
-        new = frozenset(vbuckets)
-        wanted = new if self._is_dump else self.wanted
-        if await self._catch_up(self._reader, backfill, new, wanted, Plan(), is_first=True):
+        if await self._catch_up(backfill, frozenset(vbuckets), Plan(), is_first=True):
             return True
         await self._takes()
         self.producer.close_backfill(vbuckets, self._link.time(), self._reader.vclock)
@@ -273,20 +271,15 @@ class Streaming:
             await self._service.shared.retention.keep_now(self._pin, self._reader.vclock)
 
     async def _catch_up(
-        self,
-        reader: Reader,
-        backfill: Chunks,
-        new: frozenset[int],
-        wanted: frozenset[int] | None,
-        plan: Plan,
-        *,
-        is_first: bool,
+        self, backfill: Chunks, new: Collection[int], plan: Plan, *, is_first: bool
     ) -> bool:
         """Follow the log to the end of a backfill. `new`: its vbuckets, of which nothing comes that
         was in it; `plan`: what is left out of the others; `is_first`: nothing was sent before it.
         Returns whether it was in vain: everything was removed meanwhile."""
-        end = backfill.end
+        reader, end = self._reader, backfill.end
+        assert reader is not None
         assert end is not None
+        wanted = frozenset(new) if self._is_dump else self.wanted
         emptied, further = False, _FURTHER
         while not emptied and not reader.vclock.covers(end):
             window = reader.take()
@@ -378,9 +371,7 @@ class Streaming:
             self.producer.open_backfill(sorted(new), self._link.time())
             backfill = self.feed.backfill(sorted(new), self._service.now)
             await self._put_chunks(backfill, new)
-            again = await self._catch_up(
-                reader, backfill, frozenset(new), self.wanted, plan, is_first=False
-            )
+            again = await self._catch_up(backfill, new, plan, is_first=False)
         await self._takes()
         self.producer.close_backfill(sorted(new), self._link.time(), reader.vclock)
         if self.connect.options & Option.CHECKPOINT:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from logweir.errors import DecodeError, LimitExceeded, RequestError
 from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket import joint
-from logweir.replication.bucket.batch import REFUSED, Said
+from logweir.replication.bucket.batch import REFUSED, Numbers, Said
 from logweir.replication.bucket.item import pack_item, unpack_item
 from logweir.replication.bucket.joint import RUN_MAX, Part
 from logweir.replication.bucket.store import Bucket
@@ -104,12 +104,7 @@ class RequestRun:
         return key, data[at + 6] << 8 | data[at + 7]
 
     def statements(
-        self,
-        numbers: array[int],
-        most: int,
-        states: bytearray,
-        given: bytearray,
-        columns: array[int],
+        self, numbers: Numbers, most: int, states: bytearray, given: bytearray, columns: Numbers
     ) -> int:
         how: int = kernel.statements(self.data, self.stop, most, numbers, states, given, columns)
         return how
