@@ -34,7 +34,7 @@ from logweir.errors import ErrorCode, RequestError
 from logweir.recovery.examine import examine
 from logweir.recovery.report import vclock_json
 from logweir.replication.service import users
-from logweir.replication.service.access import Directory
+from logweir.replication.service.access import Directory, read_directory
 from logweir.replication.service.protocol import PREFIX
 from logweir.replication.service.verifiers import verifier
 from logweir.replication.topic.spaces import (
@@ -120,7 +120,7 @@ class Administration:
 
     def users(self) -> list[dict[str, Any]]:
         """All users and roles with what was granted to each, by id."""
-        directory = users.read_directory(self._log)
+        directory = read_directory(self._log)
         names = {user.id: user.name for user in directory.users()}
         return [
             {

@@ -1,4 +1,4 @@
-"""Who may do what, from the rows of `_user` and `_priv`. Pure functions.
+"""Who may do what, from the rows of `_user` and `_priv`.
 
 The rights themselves: `logweir.store.schema.access`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.schema.access import (
@@ -18,6 +18,10 @@ from logweir.store.schema.access import (
     Privilege,
     User,
 )
+from logweir.wal.mp import unpack
+
+if TYPE_CHECKING:
+    from logweir.store.log import Log
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +121,11 @@ def guest_grants(allowed: str) -> Sequence[Grant]:
     if allowed == "replicate":
         grants.append(Grant(GUEST_ID, "role", REPLICATION_ID, int(Privilege.EXECUTE)))
     return grants
+
+
+def read_directory(log: Log, guest: Sequence[Grant] = ()) -> Directory:
+    """All users and grants of a store. `guest`: grants that stand in no row."""
+    with log.read_view() as view:
+        spaces = map(view.engine.schema.space, ("_user", "_priv"))
+        users, privileges = ([unpack(row) for row in view.tuples(space)] for space in spaces)
+    return Directory(users, privileges, guest)

@@ -17,13 +17,12 @@ from logweir.errors import ErrorCode, LogweirError, RequestError, WalError
 from logweir.limits import CONNECTIONS
 from logweir.replication.logins import Logins
 from logweir.replication.metrics import Metrics
-from logweir.replication.service.access import Directory, Grant
+from logweir.replication.service.access import Directory, Grant, read_directory
 from logweir.replication.service.line import Line
 from logweir.replication.stream.hub import Hub
 from logweir.replication.stream.retention import Retention
 from logweir.store.log import Log
 from logweir.store.schema.access import GUEST_ID, Access, Privilege, User, denied
-from logweir.wal.mp import unpack
 
 LET_IN_MAX: Final = 4096
 """So much that was allowed is kept about, see `Shared.let_in`."""
@@ -95,13 +94,7 @@ class Shared(Line):
             return self._directory
         at = self.log.inner.changes_of(_USER_ID), self.log.inner.changes_of(_PRIV_ID)
         if self._directory is None or at != self._directory_at:
-            with self.log.read_view() as view:
-                spaces = view.engine.schema
-                users, privileges = (
-                    [unpack(row) for row in view.tuples(spaces.space(number))]
-                    for number in (_USER_ID, _PRIV_ID)
-                )
-            self._directory = Directory(users, privileges, self.options.guest)
+            self._directory = read_directory(self.log, self.options.guest)
             self._directory_at = at
         self._changes_seen = changes
         return self._directory

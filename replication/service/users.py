@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.replication.service import verifiers
-from logweir.replication.service.access import Directory
+from logweir.replication.service.access import Directory, read_directory
 from logweir.store.schema.access import ADMIN_ID, GUEST_ID, PUBLIC_ID, SUPER_ID, Privilege, User
 from logweir.store.schema.definition import LOGIN_METHOD
 from logweir.store.schema.row import check_identifier, check_user_length
-from logweir.wal.mp import unpack
 
 if TYPE_CHECKING:
     from logweir.store.log import Log
@@ -45,16 +44,6 @@ class Target:
 
     type: str = "universe"
     name: str = ""
-
-
-def read_directory(log: Log) -> Directory:
-    """All users and grants."""
-    with log.read_view() as view:
-        schema = view.engine.schema
-        users, privileges = (
-            [unpack(row) for row in view.tuples(schema.space(name))] for name in (_USER, _PRIV)
-        )
-    return Directory(users, privileges)
 
 
 def _find(directory: Directory, name: str) -> User:

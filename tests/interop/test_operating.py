@@ -15,7 +15,7 @@ import logweir
 from interop.serving import Serving
 from interop.test_iproto_cli import told
 from logweir.replication.protocols import parse_listen_url
-from logweir.replication.service import users
+from logweir.replication.service import access, users
 from logweir.replication.tank.client import Client
 from logweir.replication.tank.client.producer import Producer
 from logweir.store.schema.access import Privilege
@@ -103,7 +103,7 @@ def test_who_may_not_do_everything_gives_no_orders(tmp_path: Path, guest: str) -
                 assert code == 1
                 assert "access to function" in err
                 assert "role super" in err
-        assert [one.name for one in users.read_directory(serving.log).users()][-1] == "runner"
+        assert [one.name for one in access.read_directory(serving.log).users()][-1] == "runner"
 
 
 def test_a_read_only_server_takes_no_new_users(tmp_path: Path) -> None:
