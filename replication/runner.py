@@ -23,7 +23,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from logweir.errors import LogweirError, SourceStopped, Unreachable
 from logweir.limits import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS
@@ -275,20 +275,8 @@ class Runner(Progress):
                 return
             await self._timing.pause(left)
 
-    def _set(
-        self,
-        *,
-        state: SourceState,
-        last_error: str | None = None,
-        attempts: int | None = None,
-    ) -> None:
-        before = self._status
-        self._status = replace(
-            before,
-            state=state,
-            last_error=before.last_error if last_error is None else last_error,
-            attempts=before.attempts if attempts is None else attempts,
-        )
+    def _set(self, state: SourceState, **others: Any) -> None:
+        before, self._status = self._status, replace(self._status, state=state, **others)
         self._metrics.source_state(self._source.url, state, STATES)
         if state != before.state:
             _log.info("source.state", url=self._source.url, state=str(state))

@@ -79,7 +79,6 @@ _log = get_logger("logweir.replication.memcached")
 _OPTIONS: Final = Option.SUPPORT_ACK | Option.FIX_FLAG_BYTEORDER
 _STREAM: Final = "tap"
 _TAKEOVER: Final = "takeover"
-_EOFS: Final = ("", "whole")
 _EXPIRIES: Final = ("ignore", "relative", "absolute")
 _ACTIVE: Final = int(VbucketState.ACTIVE)
 
@@ -178,9 +177,7 @@ def read_follow_options(url: Url, *, once: bool) -> FollowOptions:
     vbuckets, takes_over = vbuckets_of(url), url.flag("takeover")
     if takes_over and not vbuckets:
         raise ConfigError("takeover", f"of which vbuckets, in {url}", hint="add vbuckets=0")
-    dumps, eof = once and not takes_over, url.option("eof")
-    if eof not in _EOFS:
-        raise ConfigError("eof", f"{eof!r} in {url}", hint="write eof=whole")
+    dumps, eof = once and not takes_over, option_choice(url, "eof", ("", "whole"))
     if eof and not dumps:
         raise ConfigError(
             "eof", f"of a stream that has no end, in {url}", hint="follow it with --once"

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from logweir.errors import ConfigError
 from logweir.replication.bucket.address import filled_buckets
-from logweir.replication.urls import Scheme, Url, schemes_of
+from logweir.replication.urls import Scheme, Url, option_choice, schemes_of
 
 _STALL_SECONDS: Final = 450.0
 """A server that says nothing for so long is gone. (ep-engine says something every 200 s.)"""
@@ -20,10 +19,7 @@ _LISTEN_OPTIONS: Final = frozenset(("form", "value", "sweep", "idle", "noop", "s
 
 def is_big_endian(url: Url) -> bool:
     """Whether an address says that the producer is a big-endian machine. Raises `ConfigError`."""
-    order = url.option("byteorder") or "little"
-    if order not in ("big", "little"):
-        raise ConfigError("byteorder", f"{order!r} in {url}", hint="write byteorder=big")
-    return order == "big"
+    return option_choice(url, "byteorder", ("little", "big")) == "big"
 
 
 SCHEMES: Final = schemes_of(
