@@ -33,6 +33,7 @@ OWN_PREFIX: Final = "logweir_"
 """So begin the names of what the program keeps for itself: positions, lists of topics, states."""
 
 _KEY: Final = (("source", "string"), ("stream", "string"), ("instance", "string"))
+_GAP_KEY: Final = (*_KEY, ("start", "integer"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +51,13 @@ class Gap:
 
 def make_spaces(log: Log) -> None:
     """Make the two spaces if they are missing."""
-    if log.schema.get(POSITION_SPACE) is None:
-        log.create_space(
-            POSITION_SPACE,
-            (*_KEY, ("tokens", "map"), ("time", "unsigned")),
-            primary=["source", "stream", "instance"],
-            if_not_exists=True,
-        )
-    if log.schema.get(GAP_SPACE) is None:
-        log.create_space(
-            GAP_SPACE,
-            (
-                *_KEY,
-                ("start", "integer"),
-                ("end", "integer"),
-                ("reason", "string"),
-                ("time", "unsigned"),
-            ),
-            primary=["source", "stream", "instance", "start"],
-            if_not_exists=True,
-        )
+    for space, key, fields in (
+        (POSITION_SPACE, _KEY, (("tokens", "map"), ("time", "unsigned"))),
+        (GAP_SPACE, _GAP_KEY, (("end", "integer"), ("reason", "string"), ("time", "unsigned"))),
+    ):
+        if log.schema.get(space) is None:
+            primary = [name for name, _ in key]
+            log.create_space(space, (*key, *fields), primary=primary, if_not_exists=True)
 
 
 def position(log: Log, source: str, stream: str, instance: str) -> Mapping[str, Any] | None:
