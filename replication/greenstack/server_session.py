@@ -242,11 +242,6 @@ class ServerSession(BaseSession[Event]):
         """Bytes of a frame whose rest has not come."""
         return len(self._frames)
 
-    @property
-    def is_inside_frame(self) -> bool:
-        """Whether a part of a frame has come, whose rest is on its way."""
-        return len(self._frames) > 0
-
     # --- what the owner does ----------------------------------------------------------------------
 
     def has(self, feature: Feature) -> bool:

@@ -154,9 +154,9 @@ class Pushes:
         as there is room. `wanted`: one byte for each vbucket, 0 if its items are left out, as those
         are that are expired at `now`, in Unix seconds. Returns as `take_from`."""
         self._numbers[kernel.AT] = first
-        chosen = wanted, self._choice.prefix, self._choice.keys_only, int(now)
-        framed = self._names.entries, self._front, self._limit_bytes, self._numbers, self._out
-        return self.take(kernel.documents(tuples, *chosen, *framed))
+        numbers, out, limit = self._numbers, self._out, self._limit_bytes
+        chosen = wanted, self._choice.prefix, self._choice.keys_only, int(now), self._names.entries
+        return self.take(kernel.documents(tuples, *chosen, self._front, limit, numbers, out))
 
     def take(self, how: int = kernel.DONE) -> Pushed:
         """All that was taken. Nothing can be added any more."""

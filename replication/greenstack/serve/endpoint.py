@@ -205,7 +205,7 @@ class Conversation:
                 case StreamOver(name) if name in self.streams:
                     self.streams[name].close()
                     self.stream_over(name)
-        if self.session.is_inside_frame and self.lanes.are_several:
+        if self.session.kept_bytes and self.lanes.are_several:  # the rest is on its way
             self._pump_later()
         elif self._is_over:
             self.link.go_on_later(self._pump)

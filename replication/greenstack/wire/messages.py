@@ -167,15 +167,15 @@ class _Single(Generic[V]):
     """One of a single slot: its value, None if that is left out."""
 
     def __init__(self, name: str, slot: Slot) -> None:
-        self._form = _Form[V | None](name, slot)
+        self._table = _table(name, slot)
 
     def encode(self, value: V | None = None) -> bytes:
         """The payload."""
-        return self._form.encode(value)
+        return write(self._table, (value,))
 
     def decode(self, payload: bytes) -> V:
         """Raises `DecodeError`."""
-        value: Any = self._form.decode(payload)[0]
+        value: V = read(self._table, payload)[0]
         return value
 
 

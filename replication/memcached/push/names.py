@@ -143,10 +143,8 @@ class NamedStreams:
         """Keep where it stands; at most once in a second unless `at_once`."""
         now = self._clock()
         stream.seen_at = now
-        if self._streams.get((stream.bucket, stream.name)) is not stream:
-            return
         position = stream.position
-        if position is None:
+        if position is None or self._streams.get((stream.bucket, stream.name)) is not stream:
             return
         moved = stream.saved is None or position.without_local() != stream.saved.without_local()
         if not moved and not at_once:  # our own rows about positions move it, too

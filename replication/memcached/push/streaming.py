@@ -98,11 +98,10 @@ class Streaming:
         connect = self.connect
         stream = self._service.names.claim(self.feed.name, connect.name)
         asked = connect.backfill if connect.options & Option.BACKFILL else None
-        self._resumes = stream.position is not None and (
-            asked is None or stream.backfill is None or asked == stream.backfill
-        )
-        self._resumes = self._resumes and self._keeps and stream.covers(self.wanted)
-        self._resumes = self._resumes and self._is_as_far(stream.position)
+        is_as_before = asked is None or stream.backfill in (None, asked)
+        is_as_before = is_as_before and stream.covers(self.wanted)
+        is_as_before = is_as_before and self._is_as_far(stream.position)
+        self._resumes = stream.position is not None and self._keeps and is_as_before
         if not self._resumes:
             stream.position = None
         stream.vbuckets = self.wanted
