@@ -93,7 +93,7 @@ cdef class ItemComputer(Computer):
     ) except -1:
         cdef u64[FIELDS] new
         cdef u64[FIELDS] there
-        cdef u64 kind = how & KINDS, code, cas = 0
+        cdef u64 kind = how & KINDS, code, cas = 0, marks
         cdef bint is_there = False
         if kind == PATCH or not bucket.read_item(given, 0, given_size, new):
             return REFER
@@ -110,7 +110,7 @@ cdef class ItemComputer(Computer):
                 return self.halt(old, old_size)
             if not cas:
                 cas = self.next_after(there[CAS] if is_there else 0, is_there)
-            put_given(given, given_size, new, cas, new[TTL], made)
+            put_dated(given, new, new[EXPIRY], cas, new[TTL], 0, made)
             told[0], told[1], told[2] = 0, cas, 0
             return DONE
         if is_there and not how & TAKEN and 0 < there[EXPIRY] <= self.now:
@@ -143,12 +143,13 @@ cdef class ItemComputer(Computer):
         if not cas:
             cas = self.next_after(there[CAS] if is_there else 0, is_there)
         if kind == FETCH:
-            put_created(given, new, number >> 32, cas, made)
+            put_dated(given, new, number >> 32, cas, NO_HOPS_MADE, TOLD, made)
             number = 1
         elif how & OLDER and is_there and new[CAS] != there[CAS]:
-            put_older(given, new, old, there, old_size, cas, made)
+            marks = there[MARKS] & TOLD | STALE
+            put_dated(given, new, there[EXPIRY], cas, NO_HOPS_MADE, marks, made)
         elif not is_there or kind <= REPLACE:
-            put_given(given, given_size, new, cas, NO_HOPS_MADE, made)
+            put_dated(given, new, new[EXPIRY], cas, NO_HOPS_MADE, 0, made)
         else:
             put_changed(how, number, given, new, old, old_size, there, cas, made)
         told[0], told[1], told[2] = 0, cas, 0
@@ -174,7 +175,8 @@ cdef class ItemComputer(Computer):
         told[0], told[1], told[2] = 0, there[CAS], 0
         if self.wins == WINS_NONE or (not wins and expiry == there[EXPIRY]):
             return KEPT
-        put_marked(old, old_size, there, expiry, there[CAS], marks | (TOLD if wins else 0), made)
+        marks |= TOLD if wins else 0
+        put_dated(old, there, expiry, there[CAS], NO_HOPS_MADE, marks, made)
         told[2] = wins
         return DONE
 
@@ -282,50 +284,15 @@ cdef Py_ssize_t put_end(
     return at
 
 
-cdef int put_given(
-    Source given, Py_ssize_t size, u64* new, u64 cas, u64 ttl, Room made
+cdef int put_dated(
+    Source data, u64* fields, u64 expiry, u64 cas, u64 ttl, u64 marks, Room made
 ) except -1:
-    """Write the given tuple with another CAS and TTL."""
+    """Write a tuple with another expiry, CAS and TTL, and with these marks."""
     cdef Py_ssize_t at
-    made.need(size + ROOM)
-    at = put_part(
-        given, 1, bucket.uint_stop(given, new[FLAGS_END], size), made.data, 1)
-    made.size = put_end(given, new, cas, ttl, 0, made.data, at)
-    return 0
-
-
-cdef int put_created(Source given, u64* new, u64 expiry, u64 cas, Room made) except -1:
-    """Write the given tuple with another CAS and expiry, marked as told."""
-    cdef Py_ssize_t at
-    made.need(new[META_END] + ROOM)
-    at = put_part(given, 1, new[FLAGS_END], made.data, 1)
+    made.need(fields[META_END] + ROOM)
+    at = put_part(data, 1, fields[FLAGS_END], made.data, 1)
     at = rows.put_uint(made.data, at, expiry)
-    made.size = put_end(given, new, cas, NO_HOPS_MADE, TOLD, made.data, at)
-    return 0
-
-
-cdef int put_older(
-    Source given, u64* new, Source old, u64* there, Py_ssize_t old_size, u64 cas, Room made
-) except -1:
-    """Write the given tuple, stale, and otherwise told and expiring as the one that is there."""
-    cdef Py_ssize_t at
-    made.need(new[META_END] + ROOM)
-    at = put_part(given, 1, new[FLAGS_END], made.data, 1)
-    at = rows.put_uint(made.data, at, there[EXPIRY])
-    made.size = put_end(
-        given, new, cas, NO_HOPS_MADE, there[MARKS] & TOLD | STALE, made.data, at)
-    return 0
-
-
-cdef int put_marked(
-    Source old, Py_ssize_t old_size, u64* there, u64 expiry, u64 cas, u64 marks, Room made
-) except -1:
-    """Write the tuple that is there with another expiry, CAS and marks."""
-    cdef Py_ssize_t at
-    made.need(old_size + ROOM)
-    at = put_part(old, 1, there[FLAGS_END], made.data, 1)
-    at = rows.put_uint(made.data, at, expiry)
-    made.size = put_end(old, there, cas, NO_HOPS_MADE, marks, made.data, at)
+    made.size = put_end(data, fields, cas, ttl, marks, made.data, at)
     return 0
 
 
@@ -341,8 +308,8 @@ cdef int put_changed(
     cdef u64 marks = 0
     cdef Py_ssize_t at
     if kind == TOUCH or kind == MARK:
-        return put_marked(
-            old, old_size, there, expiry, cas, STALE if kind == MARK else there[MARKS], made)
+        marks = STALE if kind == MARK else there[MARKS]
+        return put_dated(old, there, expiry, cas, NO_HOPS_MADE, marks, made)
     cdef Target out
     made.need(old_size + more + ROOM)
     out = made.data
