@@ -30,8 +30,8 @@ import hmac
 import math
 import os
 import struct
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 from logweir.store.engine.request import Request
 from logweir.wal.mp import Value, pack
@@ -169,17 +169,7 @@ def _rows(user: str, password: str, made_for: str) -> list[tuple[Value, ...]]:
     rows: list[tuple[Value, ...]] = [(user, CRAM, made_for, b"", 0, cram_verifier(password), b"")]
     for mechanism in SCRAM_HASHES:
         made = scram_verifier(mechanism, password, os.urandom(_SALT_BYTES))
-        rows.append(
-            (
-                user,
-                mechanism,
-                made_for,
-                made.salt,
-                made.iterations,
-                made.stored_key,
-                made.server_key,
-            )
-        )
+        rows.append((user, mechanism, made_for, *astuple(made)))
     return rows
 
 
@@ -205,7 +195,7 @@ def change(group: Group, requests: list[Request]) -> None:
         group.execute(request)
 
 
-def _find(log: Log, user: str, mechanism: str, made_for: str) -> tuple[Value, ...] | None:
+def _find(log: Log, user: str, mechanism: str, made_for: str) -> tuple[Any, ...] | None:
     if log.schema.get(VERIFIERS_SPACE) is None:
         return None
     row = log.get(VERIFIERS_SPACE, (user, mechanism))
@@ -215,17 +205,11 @@ def _find(log: Log, user: str, mechanism: str, made_for: str) -> tuple[Value, ..
 def find_cram(log: Log, user: str, made_for: str) -> bytes | None:
     """What is kept for CRAM-MD5, if it was made of the password that the user has now."""
     row = _find(log, user, CRAM, made_for)
-    return None if row is None or not isinstance(row[5], bytes) else row[5]
+    kept: bytes | None = None if row is None else row[5]
+    return kept
 
 
 def find_scram(log: Log, user: str, mechanism: str, made_for: str) -> ScramVerifier | None:
     """What is kept for SCRAM, if it was made of the password that the user has now."""
     row = _find(log, user, mechanism, made_for)
-    if row is None:
-        return None
-    salt, iterations, stored, server = row[3:7]
-    assert isinstance(salt, bytes)
-    assert isinstance(iterations, int)
-    assert isinstance(stored, bytes)
-    assert isinstance(server, bytes)
-    return ScramVerifier(salt, iterations, stored, server)
+    return None if row is None else ScramVerifier(*row[3:7])
