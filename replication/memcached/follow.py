@@ -91,11 +91,6 @@ class _Upstream(Inbox[StreamEvent]):
         self.session = session
         self.started = 0  # Unix seconds; 0: nobody asked
 
-    @property
-    def ended_whole(self) -> bool:
-        """Whether the server closed the connection, and not in the middle of something."""
-        return self.session.ended_whole
-
     async def begun(self) -> None:
         """Returns when the server has let us into the bucket, or the connection is gone. Raises
         what it was refused with."""
@@ -337,7 +332,7 @@ class _Following:
     def _is_whole_dump(self) -> bool:
         """Whether the connection ended after a whole dump; see the module."""
         return self._options.dumps and self._marks.is_whole(
-            ended_whole=self._upstream.ended_whole, eof_is_whole=self._options.eof_is_whole
+            ended_whole=self._upstream.session.ended_whole, eof_is_whole=self._options.eof_is_whole
         )
 
     def _left_out(self) -> Sequence[int]:
@@ -348,7 +343,7 @@ class _Following:
 
     def _unmarked_end(self, error: Unreachable) -> LogweirError:
         """Why a connection ended: `error`, unless it was after items and no mark at all."""
-        is_ended = self._upstream.ended_whole and self._marks.items > 0
+        is_ended = self._upstream.session.ended_whole and self._marks.items > 0
         if self._marks.any or self._tokens or not is_ended:
             return error
         text = (

@@ -324,6 +324,12 @@ class Reader:
             work.add_done_callback(close)
             raise
 
+    async def next(self) -> Window:
+        """`take`, once there is something."""
+        while (window := self.take()) is None:
+            await self.wait()
+        return window
+
     def wait(self) -> Coroutine[Any, Any, object]:
         """Until there may be more than at this call, whenever it is awaited."""
         return self._hub.wait()

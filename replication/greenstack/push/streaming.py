@@ -198,10 +198,7 @@ class Streaming:
             end = end.merge(fill.end)
         assert self._reader is not None
         while not self._reader.vclock.covers(end):
-            window = self._reader.take()
-            if window is None:
-                await self._reader.wait()
-                continue
+            window = await self._reader.next()
             changes = [(feed, feed.changes(window)) for feed in self._feeds()]
             for feed, change in chain.from_iterable(transactions(changes)):
                 known = fills.get(feed.space_id)

@@ -281,12 +281,8 @@ class Streaming:
         wanted = frozenset(new) if self._is_dump else self.wanted
         emptied, further = False, _FURTHER
         while not emptied and not reader.vclock.covers(end):
-            window = reader.take()
-            if window is None:
-                await reader.wait()
-                continue
             fresh: list[Change] = []
-            for change in self._located(window):
+            for change in self._located(await reader.next()):
                 item = change.item
                 unknown = item is None or change.partial  # which vbucket that concerns
                 may_be_had = is_first if unknown else item is not None and item.vbucket in new
@@ -469,10 +465,7 @@ class Streaming:
         await service.shared.run(Job(apply))
         end = self._log.applied
         while not reader.vclock.covers(end):
-            window = reader.take()
-            if window is None:
-                await reader.wait()
-                continue
+            window = await reader.next()
             changes = self._located(window)
             await self._put_changes(changes, frozenset(vbuckets), plan, window.end)
         await self._takes()
