@@ -101,11 +101,6 @@ _NAMES_OF_2017: Final = {
 }
 
 
-def _has_wrong_key(frame: Frame) -> bool:
-    is_long = len(frame.flex.get(FlexKey.LANE, b"")) > GREENSTACK_LANE_BYTES
-    return is_long or frame.wrong_key() is not None
-
-
 @dataclass(frozen=True, slots=True)
 class Greeted:
     """`agent`: who says so."""
@@ -329,8 +324,10 @@ class ServerSession(BaseSession[Event]):
         feature = _OF_FEATURE.get(opcode)  # type: ignore[call-overload]
         if opcode not in _KNOWN or (feature is not None and not self.has(feature)):
             raise Failed(Status.UNKNOWN_COMMAND)
-        if frame.flex and _has_wrong_key(frame):
-            raise Failed(Status.INVALID_ARGUMENTS)
+        if frame.flex:
+            is_long = len(frame.flex.get(FlexKey.LANE, b"")) > GREENSTACK_LANE_BYTES
+            if is_long or frame.wrong_key() is not None:
+                raise Failed(Status.INVALID_ARGUMENTS)
         if opcode == Opcode.HELLO:
             self._hello(frame, events)
         elif not self.is_open:
@@ -342,7 +339,9 @@ class ServerSession(BaseSession[Event]):
         elif opcode == Opcode.NOOP:
             self._answered(frame, events)
         elif opcode == Opcode.KEEPALIVE:
-            self._keepalive(frame, events)
+            seconds = self._keepalive_seconds = decode_keepalive(frame.payload) * 60.0
+            self._keepalive_at = self._now + seconds if seconds else None
+            self._answered(frame, events)
         elif opcode == Opcode.STREAM_ACK:
             self._acknowledge(frame, events)
         elif opcode == Opcode.STREAM_CLOSE:
@@ -409,12 +408,6 @@ class ServerSession(BaseSession[Event]):
         self._proven = self._attempt = None
         self._answered(frame, events, payload=encode_sasl_answer())
         events.append(Authenticated(user))
-
-    def _keepalive(self, frame: Frame, events: list[Event]) -> None:
-        minutes = decode_keepalive(frame.payload)
-        self._keepalive_seconds = minutes * 60.0
-        self._keepalive_at = self._now + self._keepalive_seconds if minutes else None
-        self._answered(frame, events)
 
     def _acknowledge(self, frame: Frame, events: list[Event]) -> None:
         name = frame.flex.get(FlexKey.DCP_ID, b"")

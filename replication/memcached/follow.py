@@ -293,26 +293,31 @@ class _Following:
 
     async def run(self) -> None:
         """Until the connection ends, which raises."""
+        bucket = self._bucket
         if self._upstream.session.bucket:
             await self._upstream.begun()
         self._progress.state(SourceState.SYNCING)
         if not (self._tokens or self._options.has_end):
-            _log.info("tap.full_copy", url=self._source.url, bucket=self._bucket.name)
+            _log.info("tap.full_copy", url=self._source.url, bucket=bucket.name)
         if self._options.dumps and self._tokens:
             note = self._source.note
             await self._source.apply(
-                self._bucket, lambda items, group: note(group, _STREAM, self._bucket, {}), 256
+                bucket, lambda items, group: note(group, _STREAM, bucket, {}), 256
             )
             self._tokens = {}
         while True:
             try:
                 messages = await self._upstream.step()
             except Unreachable as error:
-                if not self._is_whole_dump():
+                if not self._options.dumps or not self._marks.is_whole(
+                    ended_whole=self._upstream.session.ended_whole,
+                    eof_is_whole=self._options.eof_is_whole,
+                ):
                     raise self._unmarked_end(error) from error
-                for vbucket in self._left_out():
-                    seen = self._unmarked.get(vbucket) or SeenKeys(b"")
-                    await self._remove_others(vbucket, seen)
+                if self._unmarked and not self._marks.any:  # nothing said what it was of
+                    for vbucket in sorted(self._options.vbuckets or self._source.states(bucket)):
+                        seen = self._unmarked.get(vbucket) or SeenKeys(b"")
+                        await self._remove_others(vbucket, seen)
                 self._progress.finished()
                 return
             begin = 0
@@ -328,18 +333,6 @@ class _Following:
                 return
             if self._is_resumed and not self._seen:
                 self._follow()
-
-    def _is_whole_dump(self) -> bool:
-        """Whether the connection ended after a whole dump; see the module."""
-        return self._options.dumps and self._marks.is_whole(
-            ended_whole=self._upstream.session.ended_whole, eof_is_whole=self._options.eof_is_whole
-        )
-
-    def _left_out(self) -> Sequence[int]:
-        """The vbuckets of which a whole dump gave what there is without saying so."""
-        if self._marks.any or not self._unmarked:
-            return ()
-        return sorted(self._options.vbuckets or self._source.states(self._bucket))
 
     def _unmarked_end(self, error: Unreachable) -> LogweirError:
         """Why a connection ended: `error`, unless it was after items and no mark at all."""

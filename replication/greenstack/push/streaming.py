@@ -125,7 +125,13 @@ class Streaming:
     async def run(self) -> None:
         """From the first frame to the last."""
         try:
-            await self._run()
+            if self.asked.snapshot:
+                while await self._snapshot():
+                    pass
+            else:
+                await self._read_from(self.asked.start)
+                self.outgoing.position = self.asked.start
+            await self._follow()
         except PositionUnavailable as error:
             self.outgoing.close(Status.POSITION_GONE, str(error))
         except LogweirError as error:
@@ -138,15 +144,6 @@ class Streaming:
             self.outgoing.close(self._ending.status, self._ending.reason)
         self._conversation.stream_over(self.outgoing.name)
         self._link.flush()
-
-    async def _run(self) -> None:
-        if self.asked.snapshot:
-            while await self._snapshot():
-                pass
-        else:
-            await self._read_from(self.asked.start)
-            self.outgoing.position = self.asked.start
-        await self._follow()
 
     async def _read_from(self, position: VClock) -> None:
         if self._reader is not None:

@@ -244,7 +244,9 @@ class Conversation:
         self._may_read = self._may_write = False
         if link.user:
             self._login(link.user)
-        must_login = (service.must_login or self._is_closed_to_guests()) and not link.user
+        is_there = service.shared.log.schema.get(self.space or self.bucket.space_id) is not None
+        is_closed = is_there and not self.may(Privilege.READ)
+        must_login = (service.must_login or is_closed) and not link.user
         settings = service.settings
         if not must_login and not service.credentials.users():
             settings = replace(settings, credentials=None)
@@ -270,11 +272,6 @@ class Conversation:
         if self.space:
             return self.service.feeds.get(self.space)
         return BucketFeed(self.service.shared.log, self.bucket, self.service.changes)
-
-    def _is_closed_to_guests(self) -> bool:
-        name = self.space or self.bucket.space_id
-        is_there = self.service.shared.log.schema.get(name) is not None
-        return is_there and not self.may(Privilege.READ)
 
     # --- events -----------------------------------------------------------------------------------
 
