@@ -1,4 +1,5 @@
 cimport cython
+cimport logweir.wal.kernel as rows
 
 cdef unsigned int _HAS_KEY, _SAME_TIME, _NEXT_NUMBER
 cdef unsigned long long HIGHEST
@@ -31,16 +32,10 @@ cdef unsigned long long fixed(
 )
 cpdef tuple sound(const unsigned char[::1] source)
 
-@cython.locals(at=Py_ssize_t, width=Py_ssize_t)
+@cython.locals(to="unsigned char*", at=Py_ssize_t, width=Py_ssize_t)
 cpdef bytes tuple_head(
     unsigned long long partition, unsigned long long first, unsigned long long last,
     unsigned long long time, unsigned long long size)
-
-@cython.locals(first=cython.uint, width=Py_ssize_t)
-cdef Py_ssize_t put_uint(bytearray out, Py_ssize_t at, unsigned long long value) except -1
-
-cdef int put_big(
-    bytearray out, Py_ssize_t at, unsigned long long value, Py_ssize_t width) except -1
 
 @cython.locals(
     source="const unsigned char[::1]", end=Py_ssize_t, size=cython.ulonglong, start=Py_ssize_t)

@@ -15,6 +15,8 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+import logweir.wal.kernel as rows
+
 _new: Any = tuple.__new__
 
 _HAS_KEY = 1
@@ -285,15 +287,15 @@ def tuple_head(partition: int, first: int, last: int, time: int, size: int) -> b
     """What stands before the `size` bytes (less than 2^32) of a bundle in its tuple, in MsgPack:
     the header of an array of five, the four numbers (below 2^64), the header of the bundle."""
     out = bytearray(42)
-    out[0] = 0x95
-    at = put_uint(out, 1, partition)
-    at = put_uint(out, at, first)
-    at = put_uint(out, at, last)
-    at = put_uint(out, at, time)
+    to = out
+    to[0] = 0x95
+    at = rows.put_uint(to, 1, partition)
+    at = rows.put_uint(to, at, first)
+    at = rows.put_uint(to, at, last)
+    at = rows.put_uint(to, at, time)
     width = 1 if size < 0x100 else 2 if size < 0x10000 else 4
-    out[at] = 0xC4 if width == 1 else 0xC5 if width == 2 else 0xC6
-    put_big(out, at + 1, size, width)
-    return bytes(out[: at + 1 + width])
+    to[at] = 0xC4 if width == 1 else 0xC5 if width == 2 else 0xC6
+    return bytes(out[: rows.put_number(to, at + 1, size, width)])
 
 
 def stored(data: bytes) -> tuple[int, int, int, int]:
@@ -319,11 +321,8 @@ def fields(raw: bytes, end: int, out: Any) -> bool:
             width = 1 << (value - 0xCC) if 0xCC <= value <= 0xCF else 0
             if width == 0 or width > end - at:
                 return False
-            value = 0
-            while width > 0:
-                value = value << 8 | raw[at]
-                at += 1
-                width -= 1
+            value = rows.load(raw, at, width)
+            at += width
         if field < 3:
             out[field] = value
         field += 1
@@ -333,16 +332,13 @@ def fields(raw: bytes, end: int, out: Any) -> bool:
     width = 1 if value == 0xC4 else 2 if value == 0xC5 else 4
     if width > end - at - 1:
         return False
-    value = 0
-    while width > 0:
-        at += 1
-        value = value << 8 | raw[at]
-        width -= 1
-    if value > end - at - 1:
+    value = rows.load(raw, at + 1, width)
+    at += 1 + width
+    if value > end - at:
         return False
-    out[3] = at + 1
-    out[4] = at + 1 + value
-    return agrees(raw, at + 1, at + 1 + value, out[1], out[2])
+    out[3] = at
+    out[4] = at + value
+    return agrees(raw, at, at + value, out[1], out[2])
 
 
 def agrees(raw: bytes, at: int, end: int, first: int, last: int) -> bool:
@@ -463,29 +459,6 @@ def put_varint(out: bytearray, at: int, value: int) -> int:
         at += 1
     out[at] = value
     return at + 1
-
-
-def put_uint(out: bytearray, at: int, value: int) -> int:
-    """Write the shortest MsgPack of `value`; returns where it ends."""
-    if value < 0x80:
-        out[at] = value
-        return at + 1
-    first = 0xCC
-    width = 1
-    while width < 8 and value >> (8 * width):
-        first += 1
-        width *= 2
-    out[at] = first
-    put_big(out, at + 1, value, width)
-    return at + 1 + width
-
-
-def put_big(out: bytearray, at: int, value: int, width: int) -> None:
-    """Write `value` big-endian into `width` bytes."""
-    while width > 0:
-        width -= 1
-        out[at + width] = value & 0xFF
-        value >>= 8
 
 
 def walk(

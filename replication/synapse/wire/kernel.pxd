@@ -1,5 +1,6 @@
 # The types of kernel.py, for Cython. Nothing here is needed to run kernel.py as plain Python.
 cimport cython
+cimport logweir.wal.kernel as packed_rows
 
 ctypedef unsigned long long u64
 ctypedef const unsigned char* Source
@@ -24,9 +25,6 @@ cdef Py_ssize_t put_size(Target to, Py_ssize_t used, Py_ssize_t size) noexcept
 @cython.locals(byte=Py_ssize_t, code=Py_ssize_t, low=Py_ssize_t)
 cdef Py_ssize_t put_text(
     Source data, Py_ssize_t at, Py_ssize_t stop, Target to, Py_ssize_t used) noexcept
-
-@cython.locals(width=Py_ssize_t, i=Py_ssize_t)
-cdef Py_ssize_t put_uint(u64 value, Target to, Py_ssize_t used) noexcept
 
 @cython.locals(bits=u64, width=Py_ssize_t, i=Py_ssize_t)
 cdef Py_ssize_t put_negative(u64 value, Target to, Py_ssize_t used) noexcept

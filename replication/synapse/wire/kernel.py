@@ -16,6 +16,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
+import logweir.wal.kernel as packed_rows
+
 if TYPE_CHECKING:
     from array import array
 
@@ -176,18 +178,6 @@ def put_text(data: bytes, at: int, stop: int, to: bytearray, used: int) -> int:
     return used
 
 
-def put_uint(value: int, to: bytearray, used: int) -> int:
-    """An unsigned integer in the fewest bytes. Returns where it ends."""
-    if value < 0x80:
-        to[used] = value
-        return used + 1
-    width = 1 if value < 0x100 else 2 if value < 0x10000 else 4 if value >> 32 == 0 else 8
-    to[used] = 0xCC if width == 1 else 0xCD if width == 2 else 0xCE if width == 4 else 0xCF
-    for i in range(width):
-        to[used + 1 + i] = value >> (8 * (width - 1 - i)) & 0xFF
-    return used + 1 + width
-
-
 def put_negative(value: int, to: bytearray, used: int) -> int:
     """Minus `value`, which is not 0, in the fewest bytes. Returns where it ends."""
     bits = (ONES - value) + 1
@@ -230,7 +220,7 @@ def put_number(data: bytes, at: int, end: int, to: bytearray, used: int, found: 
         found[0] = at
         if first > start and value != 0:
             return put_negative(value, to, used)
-        return put_uint(value, to, used)
+        return packed_rows.put_uint(to, used, value)
     if data[at] == 0x2E:
         first = at + 1
         at = digits_end(data, first, end)
@@ -567,10 +557,7 @@ def units(
         stop = bounds[row + 1]
         if at < 0 or stop < at or stop > size or stop - at > room - used:
             raise IndexError("units: a row that is not in its buffer, or has no room")
-        while at < stop:
-            to[used] = raw[at]
-            used += 1
-            at += 1
+        used = packed_rows.copy(raw, at, stop, to, used)
         count += 1
         row_bounds[count] = used
         token = tokens[row]
@@ -619,15 +606,10 @@ def tuples(
             if at < 0 or stop < at or stop > size or stop - at > room - used - 20 - name_size:
                 raise IndexError("tuples: a row that is not in its buffer, or has no room")
             to[used] = 0x94
-            used += 1
-            for i in range(name_size):
-                to[used + i] = name[i]
-            used = put_uint(tokens[unit], to, used + name_size)
-            used = put_uint(place, to, used)
-            while at < stop:
-                to[used] = raw[at]
-                used += 1
-                at += 1
+            used = packed_rows.copy(name, 0, name_size, to, used + 1)
+            used = packed_rows.put_uint(to, used, tokens[unit])
+            used = packed_rows.put_uint(to, used, place)
+            used = packed_rows.copy(raw, at, stop, to, used)
             place += 1
             row += 1
             tuple_bounds[row] = used
