@@ -29,8 +29,6 @@ class ServerSession(BaseSession[list[bytes] | Malformed]):
         self._is_deaf = False
 
     def receive_data(self, data: bytes, now: float) -> Sequence[list[bytes] | Malformed]:
-        """See `Session`."""
-        del now
         if self.close_reason or self._is_deaf:
             return ()
         commands, problem = self._commands.feed(data)

@@ -16,8 +16,7 @@ GET, SET (EX, PX, NX, XX), DEL     needs read, and write; kept in memory (`cache
 
 Rights are those on the space that the address names (`space=`), or on all spaces. A message goes to
 those who are subscribed when it comes, in one order for all, and to who has a name and comes back
-soon (`missed`; not as in Redis): it is sent what it missed first. One that takes nothing is cut off
-at `limits.REDIS_SUBSCRIBER_BYTES` of messages; one whose right is taken at the next message.
+soon (`missed`; not as in Redis): it is sent what it missed first.
 
 Source: Redis 7.0, observed, answer by answer (`tests/interop/test_redis_commands.py`).
 """
@@ -52,7 +51,7 @@ from logweir.wal.writer import VERSION
 
 _log = get_logger("logweir.replication.redis")
 
-_DEFAULT_USER: Final = "default"
+_DEFAULT_USER: Final = b"default"
 _NO_AUTH: Final = "NOAUTH Authentication required."
 _WRONG: Final = "WRONGPASS invalid username-password pair or user is disabled."
 _SYNTAX: Final = "ERR syntax error"
@@ -175,10 +174,15 @@ class Conversation:
                 link.go_on_later(self._work)
                 break
             try:
-                rest = self._rest = self._rest or self._do(self._ahead.popleft())
-                if rest is None or next(rest, True):
+                rest = self._rest or self._do(self._ahead.popleft())
+                if isinstance(rest, bytes):
+                    session.put(rest)
+                    done += 1
+                elif next(rest, True):
                     self._rest = None
                     done += 1
+                else:
+                    self._rest = rest
             except _Refused as refused:
                 self._rest = None
                 session.put(resp.error(str(refused)))
@@ -191,7 +195,6 @@ class Conversation:
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
-        del reason
         self._ahead.clear()
         self._rest = None
         self._leave_all(self._untaken(self.link.cut_bytes))
@@ -228,11 +231,11 @@ class Conversation:
 
     # --- one command ------------------------------------------------------------------------------
 
-    def _do(self, command: list[bytes] | Malformed) -> Iterator[None] | None:
-        """Answer it; with what is returned, in steps. Raises `_Refused`, as the steps do."""
+    def _do(self, command: list[bytes] | Malformed) -> bytes | Iterator[None]:
+        """The answer, or what makes it in steps. Raises `_Refused`, as the steps do."""
         if isinstance(command, Malformed):
             self.session.refuse(command)
-            return None
+            return b""
         name, *words = command
         name = name.lower()
         if name in _CONTAINERS and words:
@@ -270,26 +273,20 @@ class Conversation:
 
     # --- who it is --------------------------------------------------------------------------------
 
-    def _ping(self, command: list[bytes]) -> None:
+    def _ping(self, command: list[bytes]) -> bytes:
         if self._channels and self.session.version == 2:
-            self.session.put(resp.vector([resp.bulk(b"pong"), resp.bulk(b"".join(command[1:]))]))
-        else:
-            self.session.put(resp.bulk(command[1]) if len(command) > 1 else b"+PONG\r\n")
+            return resp.vector([resp.bulk(b"pong"), resp.bulk(b"".join(command[1:]))])
+        return resp.bulk(command[1]) if len(command) > 1 else b"+PONG\r\n"
 
-    def _echo(self, command: list[bytes]) -> None:
-        self.session.put(resp.bulk(command[1]))
-
-    def _quit(self, command: list[bytes]) -> None:
-        del command
-        self.session.put(resp.OK)
+    def _quit(self, command: list[bytes]) -> bytes:
         self.session.end(Parting("the client has quit"))
+        return resp.OK
 
-    def _reset(self, command: list[bytes]) -> None:
-        del command
+    def _reset(self, command: list[bytes]) -> bytes:
         for channel in tuple(self._channels):
             self._forget(channel)
         self._begin()
-        self.session.put(resp.simple("RESET"))
+        return resp.simple("RESET")
 
     def _login(self, user: bytes, password: bytes) -> None:
         """Raises `_Refused`."""
@@ -305,14 +302,13 @@ class Conversation:
         self._rights = Rights(shared, name)
         self.link.know()
 
-    def _auth(self, command: list[bytes]) -> None:
+    def _auth(self, command: list[bytes]) -> bytes:
         if len(command) > 3:
             raise _Refused(_SYNTAX)
-        user = command[1] if len(command) == 3 else _DEFAULT_USER.encode()
-        self._login(user, command[-1])
-        self.session.put(resp.OK)
+        self._login(command[1] if len(command) == 3 else _DEFAULT_USER, command[-1])
+        return resp.OK
 
-    def _hello(self, command: list[bytes]) -> None:
+    def _hello(self, command: list[bytes]) -> bytes:
         version, words = self.session.version, deque(command[1:])
         if words:
             version = _whole(words.popleft(), "Protocol version")
@@ -340,31 +336,27 @@ class Conversation:
             ("role", resp.bulk(b"master")),
             ("modules", resp.vector(())),
         )
-        self.session.put(resp.mapping(told, version))
+        return resp.mapping(told, version)
 
-    def _select(self, command: list[bytes]) -> None:
+    def _select(self, command: list[bytes]) -> bytes:
         number = _whole(command[1])
         if not 0 <= number < REDIS_DATABASES:
             raise _Refused("ERR DB index is out of range")
         self._database = number
-        self.session.put(resp.OK)
+        return resp.OK
 
-    def _client_id(self, command: list[bytes]) -> None:
-        del command
-        self.session.put(resp.integer(self._number))
+    def _client_id(self, command: list[bytes]) -> bytes:
+        return resp.integer(self._number)
 
-    def _client_name(self, command: list[bytes]) -> None:
-        del command
-        nil = resp.NIL[self.session.version]
-        self.session.put(resp.bulk(self._name) if self._name else nil)
+    def _client_name(self, command: list[bytes]) -> bytes:
+        return self._value(self._name or None)
 
-    def _client_rename(self, command: list[bytes]) -> None:
+    def _client_rename(self, command: list[bytes]) -> bytes:
         self._name = _client_name(command[2])
-        self.session.put(resp.OK)
+        return resp.OK
 
-    def _client_info(self, command: list[bytes]) -> None:
-        del command
-        self.session.put(resp.OK)
+    def _value(self, data: bytes | None) -> bytes:
+        return resp.NIL[self.session.version] if data is None else resp.bulk(data)
 
     # --- channels ---------------------------------------------------------------------------------
 
@@ -396,13 +388,14 @@ class Conversation:
             yield
         place.sent = None
 
-    def _unsubscribe(self, command: list[bytes]) -> None:
+    def _unsubscribe(self, command: list[bytes]) -> bytes:
         channels = command[1:] or list(self._channels)
         for channel in channels:
             self._forget(channel)
             self._tell(b"unsubscribe", resp.bulk(channel))
         if not channels:
-            self._tell(b"unsubscribe", resp.NIL[self.session.version])
+            self._tell(b"unsubscribe", self._value(None))
+        return b""
 
     def _tell(self, what: bytes, channel: bytes) -> None:
         parts = (resp.bulk(what), channel, resp.integer(len(self._channels)))
@@ -449,35 +442,31 @@ class Conversation:
                 found.setdefault(place.channel, number - 1)
         return found
 
-    def _publish(self, command: list[bytes]) -> None:
+    def _publish(self, command: list[bytes]) -> bytes:
         self._need_channel(Privilege.WRITE, command[1])
         number = self.service.publish(command[1], command[2], self._reached, self.link.time())
-        self.session.put(resp.integer(number))
+        return resp.integer(number)
 
-    def _pubsub_channels(self, command: list[bytes]) -> None:
+    def _pubsub_channels(self, command: list[bytes]) -> bytes:
         self._need(Privilege.READ)
         pattern = command[2] if len(command) > 2 else b"*"
         found = [one for one in self.service.channels if fnmatchcase(one, pattern)]
-        self.session.put(resp.vector([resp.bulk(one) for one in found]))
+        return resp.vector([resp.bulk(one) for one in found])
 
-    def _pubsub_numbers(self, command: list[bytes]) -> None:
+    def _pubsub_numbers(self, command: list[bytes]) -> bytes:
         self._need(Privilege.READ)
-        channels = self.service.channels
-        found = [
-            part
-            for one in command[2:]
-            for part in (resp.bulk(one), resp.integer(len(channels.get(one, ()))))
-        ]
-        self.session.put(resp.vector(found))
+        found: list[bytes] = []
+        for one in command[2:]:
+            found += (resp.bulk(one), resp.integer(len(self.service.channels.get(one, ()))))
+        return resp.vector(found)
 
     # --- values -----------------------------------------------------------------------------------
 
-    def _get(self, command: list[bytes]) -> None:
+    def _get(self, command: list[bytes]) -> bytes:
         self._need(Privilege.READ)
-        value = self.service.cache.get((self._database, command[1]), self.link.time())
-        self.session.put(resp.NIL[self.session.version] if value is None else resp.bulk(value))
+        return self._value(self.service.cache.get((self._database, command[1]), self.link.time()))
 
-    def _set(self, command: list[bytes]) -> None:
+    def _set(self, command: list[bytes]) -> bytes:
         self._need(Privilege.WRITE)
         key, now = (self._database, command[1]), self.link.time()
         ends_at, condition = float("inf"), b""
@@ -495,19 +484,18 @@ class Conversation:
                 raise _Refused(_SYNTAX)
         cache = self.service.cache
         if condition and (cache.get(key, now) is None) is (condition == b"xx"):
-            self.session.put(resp.NIL[self.session.version])
-            return
+            return self._value(None)
         cache.put(key, command[2], ends_at)
-        self.session.put(resp.OK)
+        return resp.OK
 
-    def _del(self, command: list[bytes]) -> None:
+    def _del(self, command: list[bytes]) -> bytes:
         self._need(Privilege.WRITE)
         cache, now, number = self.service.cache, self.link.time(), 0
         for name in command[1:]:
             key = (self._database, name)
             number += cache.get(key, now) is not None
             cache.remove(key)
-        self.session.put(resp.integer(number))
+        return resp.integer(number)
 
 
 def _message(channel: bytes, message: bytes, version: int) -> bytes:
@@ -542,11 +530,10 @@ def _unknown(command: list[bytes]) -> _Refused:
 
 _CONTAINERS: Final = (b"client", b"pubsub")
 _ANY: Final = 2**31
-_COMMANDS: Final[
-    dict[bytes, tuple[int, int, Callable[[Conversation, list[bytes]], Iterator[None] | None], bool]]
-] = {
+_Act = Callable[[Conversation, list[bytes]], bytes | Iterator[None]]
+_COMMANDS: Final[dict[bytes, tuple[int, int, _Act, bool]]] = {
     b"ping": (0, 1, Conversation._ping, True),
-    b"echo": (1, 1, Conversation._echo, False),
+    b"echo": (1, 1, lambda client, command: resp.bulk(command[1]), False),
     b"quit": (0, _ANY, Conversation._quit, True),
     b"reset": (0, 0, Conversation._reset, True),
     b"auth": (1, _ANY, Conversation._auth, False),
@@ -555,7 +542,7 @@ _COMMANDS: Final[
     b"client|id": (1, 1, Conversation._client_id, False),
     b"client|getname": (1, 1, Conversation._client_name, False),
     b"client|setname": (2, 2, Conversation._client_rename, False),
-    b"client|setinfo": (3, 3, Conversation._client_info, False),
+    b"client|setinfo": (3, 3, lambda client, command: resp.OK, False),
     b"subscribe": (1, _ANY, Conversation._subscribe, True),
     b"unsubscribe": (0, _ANY, Conversation._unsubscribe, True),
     b"publish": (2, 2, Conversation._publish, False),

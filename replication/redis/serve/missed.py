@@ -1,15 +1,8 @@
 """Messages for subscribers with a name that are away for a while.
 
-Who has a name (CLIENT SETNAME, HELLO … SETNAME) and loses its connection keeps its place on each of
-its channels: the last message that it was sent. When it subscribes again under that name, as the
-same user, it is sent what came behind its place, as it takes it. Messages are kept for so many
-seconds and bytes of a listener, the oldest make way first, and a place as long as its messages
-could be there; what somebody has missed for good is told in the log and counted. UNSUBSCRIBE and
-RESET give a place up. Several connections of one name have one place: it is away when the last of
-them is.
-
-Only on channels on which somebody has a place anything is kept, and in memory alone: a restart
-forgets it, as all that Redis knows of messages.
+docs/synapse.md ("Subscribers with a name") says what they are sent. A *place* on a channel is the
+last message that somebody was sent; it is kept as long as its messages could be there. Only on
+channels on which somebody has a place anything is kept.
 """
 
 from __future__ import annotations

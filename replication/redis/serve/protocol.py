@@ -23,18 +23,15 @@ class RedisProtocol(WireProtocol):
 
     @classmethod
     def check_listener(cls, url: Url) -> None:
-        """See `WireProtocol`."""
         _read_options(url)
 
     @classmethod
     def check_upstream(cls, url: Url, *, once: bool) -> NoReturn:
         """See `WireProtocol`: there are no upstreams."""
-        del once
         hint = "the streams of a homeserver are followed as synapse+redis://host:port/server_name"
         raise ConfigError(f"address {url}", "messages on channels cannot be followed", hint=hint)
 
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
-        """See `WireProtocol`."""
         choice, seconds = _read_options(url)
         made = RedisService(
             self.shared, space=url.option("space"), choice=choice, resend_seconds=seconds
@@ -42,7 +39,6 @@ class RedisProtocol(WireProtocol):
         return [(url, made)]
 
     def source(self, url: Url) -> Source:
-        """See `WireProtocol`."""
         self.check_upstream(url, once=self.around.once)
 
 
