@@ -65,12 +65,7 @@ def follow(
     `ChainGap`, `PositionUnavailable` if the log after `after` is gone, and of a server
     `Unreachable` and `SourceStopped`: to go on, ask again after the last row that was given.
     """
-    url, start = _asked(where, after)
-    if url is None:
-        pieces = _of_folder(Path(where), start, once, stop)
-    else:
-        pieces = _of_server(url, start, once, stop)
-    for columns in pieces:
+    for columns in following(where, after, once=once, stop=stop):
         for transaction in _transactions(columns):
             yield transaction
             if stop is not None and stop.is_set():
@@ -85,9 +80,8 @@ def following(
     stop: threading.Event | None = None,
     begun: Begun | None = None,
 ) -> Generator[RowColumns, None, None]:
-    """As `follow`, as columns of whole transactions; what a folder gives is settled (see
-    `logweir.wal.settled`). `begun`: called once, before the first; what it raises is raised
-    here."""
+    """As `follow`, as columns of whole transactions. `begun`: called once, before the first; what
+    it raises is raised here, and what a folder gives is settled (see `logweir.wal.settled`)."""
     url, start = _asked(where, after)
     if url is not None:
         return _of_server(url, start, once, stop, begun)
@@ -111,7 +105,7 @@ async def follow_async(
     follower = await asyncio.to_thread(_follower, Path(where), start)
     try:
         while True:
-            ready = _ready(follower)
+            ready = (one for block in follower.poll() for one in block.transactions())
             while piece := await asyncio.to_thread(list, islice(ready, _PIECE)):
                 for transaction in piece:
                     yield transaction
@@ -158,11 +152,6 @@ def _follower(folder: Path, after: VClock | None, *, settles: bool = False) -> F
 
     settled = judge if settles and may_wait(folder, OS) else None
     return Follower(folder, after, settled=settled, lease=Lease(folder))
-
-
-def _ready(follower: Follower) -> Iterator[Transaction]:
-    for block in follower.poll():
-        yield from block.transactions()
 
 
 def _of_folder(

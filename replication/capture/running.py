@@ -1,18 +1,8 @@
 """A function called once for each transaction of a folder or server: `logweir capture`.
 
-==============  ==================================================================================
-kept in         guarantee
-==============  ==================================================================================
-a store         exactly once, of what the function does with the transaction of that store: its
-                changes and the position are one transaction of the log. What it does elsewhere
-                it may do again after a crash
-a token file    at least once: the token is durable after the function returned. A crash between
-                the two gives it the same transaction again, once more and in order
-==============  ==================================================================================
-
-Nothing is skipped: a function that raises ends it with `CallbackFailed`, and the next start begins
-with that transaction. The position in the store is a tuple of `logweir_position` with the source
-``capture`` and the name of the capture for a stream.
+docs/capture.md says what is guaranteed where the place is kept in a store (`StoreKept`), and where
+in a file (`TokenFile`). Nothing is skipped: a function that raises ends it with `CallbackFailed`,
+and the next start begins with that transaction.
 """
 
 from __future__ import annotations

@@ -16,21 +16,7 @@ Bytes of a message or an item are text if they are UTF-8, else binary. A bundle 
 read is one message without key whose content is the bundle. A topic is a log: what retention or
 compaction removes from it is not told.
 
-The *envelope* says the same of an entry of any kind, as a map:
-
-========  ========================================================================================
-kind      as above
-name      of the space here: topic, bucket, `synapse_<stream>`, or any
-position  as its source counts: tank `partition, number`; synapse `instance, token, place`;
-          memcached `vbucket, cas`; tarantool `replica, lsn` of the row, nil if only a state is
-          known
-time      Unix seconds with a fraction: of a message its producer's, else of the row; nil if only
-          a state is known
-op        `insert`, `replace`, `update`, `upsert`, `delete`
-key       of a message or an item its own, nil if it has none; of a row of synapse nil; else an
-          array
-value     content of a message, value of an item, row of synapse; else the tuple; nil if it is gone
-========  ========================================================================================
+The *envelope* says the same of an entry of any kind, as a map: docs/hub.md has its keys.
 """
 
 from __future__ import annotations

@@ -133,7 +133,6 @@ class SpaceFeed(Feed):
 
     def puts(self, window: Window) -> Puts | None:
         """None: they are not known as tuples of items."""
-        del window
         return None
 
     def _changes(self, window: Window) -> Iterator[SpaceChange]:
@@ -188,7 +187,6 @@ class SpaceFeed(Feed):
         self, vbuckets: Sequence[int], clock: Callable[[], float], prefix: bytes = b""
     ) -> SpaceBackfill:
         """What is there, in chunks, of all keys. `clock` is not needed."""
-        del clock, prefix
         return SpaceBackfill(self._log, self, 0 in vbuckets)
 
 
