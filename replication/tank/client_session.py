@@ -89,7 +89,6 @@ class ClientSession(BaseSession[Answered]):
         return request
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Answered]:
-        del now
         if self.close_reason:
             return ()
         frames, problem = self._frames.feed(data)

@@ -150,8 +150,8 @@ class ServerSession(BaseSession[Request]):
         self._tickets = 0
         self._turn = 0
         self.places: dict[tuple[str, int], int] = {}
-        self.given: Sequence[str] = ()  # topics of bundles in the last answer that was asked for
         """The number that was asked for last, of each partition that was fetched from."""
+        self.given: Sequence[str] = ()  # topics of bundles in the last answer that was asked for
         self.spoke = False
 
     # --- the contract of sessions -----------------------------------------------------------------
@@ -378,11 +378,7 @@ class ServerSession(BaseSession[Request]):
             outcome = self._fetch_part(part, left_bytes)
             if isinstance(outcome, Extent):
                 since.append((part, outcome.last, outcome.written_bytes))
-                found[index] = _Fetched(
-                    FetchedPart(
-                        part.topic, part.partition, FetchStatus.FINE, outcome.first, outcome.last
-                    )
-                )
+                found[index] = _nothing(part, outcome)
             else:
                 left_bytes = max(0, left_bytes - outcome.chunk.size_bytes)
                 found[index] = outcome
@@ -401,7 +397,7 @@ class ServerSession(BaseSession[Request]):
         topic, partition = part.topic, part.partition
         extent = self._extent(part)
         if extent is None:
-            return _Fetched(self._lost(part))
+            return self._lost(part)
         start = part.start or extent.first
         self.places[topic, partition] = min(start, extent.last + 1)
         if start in (0, FROM_END, extent.last + 1):
@@ -410,12 +406,11 @@ class ServerSession(BaseSession[Request]):
             failure = FetchStatus.BOUNDARY
             return _Fetched(FetchedPart(topic, partition, failure, 0, extent.last, extent.first))
         if not left_bytes:
-            part_now = FetchedPart(topic, partition, FetchStatus.FINE, extent.first, extent.last)
-            return _Fetched(part_now)
+            return _nothing(part, extent)
         limit_bytes = min(part.size_bytes, TANK_FETCH_BYTES, left_bytes)
         chunk = self._topics.read(topic, partition, start, limit_bytes)
         if chunk is None:
-            return _Fetched(FetchedPart(topic, partition, FetchStatus.UNREADABLE))
+            return self._lost(part)
         status = FetchStatus.SPARSE if chunk.sparse else FetchStatus.FINE
         return _Fetched(FetchedPart(topic, partition, status, chunk.base, extent.last), chunk)
 
@@ -457,15 +452,12 @@ class ServerSession(BaseSession[Request]):
         left_bytes = TANK_ANSWER_BYTES
         for part, before, _ in waiting.since:
             extent = self._extent(part)
-            if extent is None:
-                found[part] = _Fetched(self._lost(part))
-                continue
             topic, partition = part.topic, part.partition
             chunk: Chunk | None = _NOTHING
-            if extent.last > before and left_bytes:
+            if extent is not None and extent.last > before and left_bytes:
                 chunk = self._topics.read(topic, partition, before + 1, left_bytes)
-            if chunk is None:
-                found[part] = _Fetched(self._lost(part))
+            if extent is None or chunk is None:
+                found[part] = self._lost(part)
                 continue
             left_bytes = max(0, left_bytes - chunk.size_bytes)
             fine = FetchedPart(topic, partition, FetchStatus.FINE, chunk.base, extent.last)
@@ -473,14 +465,20 @@ class ServerSession(BaseSession[Request]):
         asked = [part for _, group in waiting.request.topics for part in group]
         self._answer_fetch(waiting.request, [found[part] for part in asked])
 
-    def _lost(self, part: FetchPart) -> FetchedPart:
+    def _lost(self, part: FetchPart) -> _Fetched:
         """The outcome for a partition that is not there, or cannot be read."""
         count = self._topics.partitions(part.topic)
         if count is None:
-            return FetchedPart(part.topic, None, None)
-        if part.partition >= count:
-            return FetchedPart(part.topic, part.partition, FetchStatus.UNKNOWN_PARTITION)
-        return FetchedPart(part.topic, part.partition, FetchStatus.UNREADABLE)
+            return _Fetched(FetchedPart(part.topic, None, None))
+        is_known = part.partition < count
+        why = FetchStatus.UNREADABLE if is_known else FetchStatus.UNKNOWN_PARTITION
+        return _Fetched(FetchedPart(part.topic, part.partition, why))
+
+
+def _nothing(part: FetchPart, extent: Extent) -> _Fetched:
+    """A partition of which nothing is given now."""
+    fine = FetchStatus.FINE
+    return _Fetched(FetchedPart(part.topic, part.partition, fine, extent.first, extent.last))
 
 
 def _one_per_unknown_topic(request: Fetch, parts: Sequence[_Fetched]) -> list[_Fetched]:

@@ -152,7 +152,7 @@ def test_a_client_that_leaves_while_its_topic_is_made_leaves_nothing_behind() ->
             writer.write(b"".join(map(encode_request, wanted)))
             await until(lambda: topics.asked == 1)
             (conversation,) = service._conversations.values()
-            link = conversation._link
+            link = conversation.link
             assert len(service.waiters) == 1
             async with Client(url) as other:
                 assert len(await other.partitions("t")) == 2
@@ -461,8 +461,8 @@ def test_client_that_asks_and_does_not_read_costs_one_answer() -> None:
             request = Fetch(1, (("t", (FetchPart("t", 0, 1, 1 << 26),)),))
             writer.write(encode_request(request) * 20)
             (conversation,) = service._conversations.values()
-            await until(lambda: not conversation._link.writable)
-            assert conversation._link.unsent_bytes < 3 * OUTPUT_HIGH_BYTES
+            await until(lambda: not conversation.link.writable)
+            assert conversation.link.unsent_bytes < 3 * OUTPUT_HIGH_BYTES
             for _ in range(20):
                 answer = await frame(reader)
                 assert isinstance(answer, FetchAnswer)

@@ -37,7 +37,7 @@ def test_time_of_an_answer_ends_when_the_client_has_taken_it() -> None:
             reader, writer = await raw(url)
             writer.write(request)
             (conversation,) = service._conversations.values()
-            await until(lambda: not conversation._link.writable)
+            await until(lambda: not conversation.link.writable)
             assert not latencies(service)
             assert isinstance(await frame(reader), FetchAnswer)
             await until(lambda: bool(latencies(service)))
@@ -49,9 +49,9 @@ def test_time_of_an_answer_ends_when_the_client_has_taken_it() -> None:
                 await client.bundle_at("t", 0, 1)
             await until(lambda: latencies(service)['count n="t"'] == 3)
             writer.write(request)
-            await until(lambda: not conversation._link.writable)
+            await until(lambda: not conversation.link.writable)
             writer.transport.abort()
-            await conversation._link.gone
+            await conversation.link.gone
             assert conversation._sending._timer is None
             assert latencies(service)['count n="t"'] == 3
 

@@ -73,9 +73,7 @@ class Client(Reconnecting[Connection]):
 
     async def topics(self) -> Sequence[tuple[str, bool, int]]:
         """(name, enabled, number of partitions) of every topic."""
-        answer = (await (await self.connection()).ask(Topics(0))).answer
-        assert isinstance(answer, TopicsAnswer)
-        return answer.topics
+        return (await (await self.connection()).answer(Topics(0), TopicsAnswer)).topics
 
     async def partitions(self, topic: str) -> Sequence[PartitionState]:
         """First and last number of each partition, 0 and 0 if never written.
@@ -93,23 +91,20 @@ class Client(Reconnecting[Connection]):
         """Make a topic. `config`: see `logweir.replication.topic.config`. Raises `PeerRefused`."""
         lines = "".join(f"{key}={value}\n" for key, value in (config or {}).items())
         request = Create(0, topic, partitions, lines.encode())
-        answer = (await (await self.connection()).ask(request)).answer
-        assert isinstance(answer, CreateAnswer)
+        answer = await (await self.connection()).answer(request, CreateAnswer)
         if answer.error is not CreateError.CREATED:
             raise refused(f"topic {topic!r}", answer.error)
 
     async def reload(self, topic: str, partition: int = 0) -> None:
         """Let the broker apply a changed configuration. Raises `PeerRefused`."""
-        answer = (await (await self.connection()).ask(Reload(0, topic, partition))).answer
-        assert isinstance(answer, ReloadAnswer)
+        request = Reload(0, topic, partition)
+        answer = await (await self.connection()).answer(request, ReloadAnswer)
         if answer.error is not ReloadError.DONE:
             raise refused(f"configuration of {topic}/{partition}", answer.error)
 
     async def status(self) -> StatusAnswer:
         """How the broker is."""
-        answer = (await (await self.connection()).ask(Status(0))).answer
-        assert isinstance(answer, StatusAnswer)
-        return answer
+        return await (await self.connection()).answer(Status(0), StatusAnswer)
 
     # --- messages ---------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from logweir.errors import PeerRefused
 from logweir.limits import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS, CONNECT_SECONDS
@@ -28,9 +29,9 @@ from logweir.replication.tank.wire.messages import (
 from logweir.replication.topic.bundle import Message
 from logweir.replication.urls import Url
 
+A = TypeVar("A")
 DISCOVER_SECONDS = 30.0
 """How often who reads looks for topics and partitions that are new."""
-
 
 ANSWER_SECONDS = 32.0
 """How long an answer may take that waits for nothing. Source: Tank's own client, publish."""
@@ -85,19 +86,25 @@ class Connection(Asking[ClientSession, Answered]):
         link.flush()
         return await self._in_time(waiting, timeout_seconds)
 
+    async def answer(
+        self, request: Question, kind: type[A], *, timeout_seconds: float = ANSWER_SECONDS
+    ) -> A:
+        """The same without its request. `kind`: of the answer."""
+        answer = (await self.ask(request, timeout_seconds=timeout_seconds)).answer
+        assert isinstance(answer, kind)
+        return answer
+
     async def fetch(self, request: Fetch) -> FetchAnswer:
         """A fetch, waiting as long as it asks for and a while longer."""
         wait_seconds = request.max_wait_ms / 1000 + ANSWER_SECONDS
-        answer = (await self.ask(request, timeout_seconds=wait_seconds)).answer
-        assert isinstance(answer, FetchAnswer)
-        return answer
+        return await self.answer(request, FetchAnswer, timeout_seconds=wait_seconds)
 
     async def fetch_first(self, fetches: Sequence[Fetch], wait_ms: int) -> list[FetchedPart]:
         """What comes for any of `fetches`, waited for together, `wait_ms` at most."""
         if len(fetches) == 1:
             return list((await self.fetch(replace(fetches[0], max_wait_ms=wait_ms))).parts)
         answers = await asyncio.gather(*(self.fetch(each) for each in fetches))
-        parts = [part for answer in answers for part in answer.parts]
+        parts = [part for each in answers for part in each.parts]
         if not wait_ms or any(part.status not in _NOTHING or part.chunk for part in parts):
             return parts
         waiting = [
@@ -141,9 +148,7 @@ class Connection(Asking[ClientSession, Answered]):
 
     async def partitions(self, topic: str) -> PartitionsAnswer:
         """What the partitions of a topic hold; none: the topic is unknown."""
-        answer = (await self.ask(Partitions(0, topic))).answer
-        assert isinstance(answer, PartitionsAnswer)
-        return answer
+        return await self.answer(Partitions(0, topic), PartitionsAnswer)
 
 
 def now_ms() -> int:

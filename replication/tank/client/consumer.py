@@ -293,7 +293,6 @@ class Consumer:
 
     def _commit_key(self, partition: int) -> bytes | None:
         """What shows that a partition is this consumer's to commit."""
-        del partition
         return None
 
     async def committed(self) -> Mapping[int, int]:

@@ -2,9 +2,8 @@
 
 A task of its own says every `BEAT_SECONDS` that it is alive and asks who has what
 (`logweir.replication.topic.groups`); a partition is taken up, or given up, when the caller asks for
-the next message, so nobody else is given messages of a partition while what was given of it here is
-worked on. Here a lease ends earlier than at the broker, which counts from when the beat arrived:
-who could not say in time that it is alive gives out nothing more, whatever has been fetched.
+the next message. Here a lease ends earlier than at the broker, which counts from when the beat
+arrived.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Publishing to a Tank broker in batches: messages gathered into bundles, one per partition.
 
-A broker does not tell the numbers that it assigned, and a publish whose connection broke may or
-may not have happened: the caller gets `Unreachable` then and decides. With `repeat_seconds` bundles
-have numbers from here, and what is in doubt is published again; see `tank.client.repeating`.
+With `repeat_seconds` bundles have numbers from here, and what is in doubt is published again; see
+`tank.client.repeating`.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ import asyncio
 import zlib
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, Self, TypedDict, Unpack
 
 from logweir.errors import ConfigError, LogweirError
 from logweir.replication.tank.client.connection import now_ms, refused
 from logweir.replication.tank.client.repeating import Numbered, Wanted
-from logweir.replication.tank.wire.messages import PublishPart, PublishResult
-from logweir.replication.topic.bundle import Message, encode_bundle
+from logweir.replication.tank.wire.messages import PublishResult
+from logweir.replication.topic.bundle import Message
 
 if TYPE_CHECKING:
     from logweir.replication.tank.client import Client
@@ -45,10 +44,19 @@ class ProducerOptions(TypedDict, total=False):
     repeat_seconds: float
 
 
+class SendOptions(TypedDict, total=False):
+    """See `Producer.send`."""
+
+    key: bytes | None
+    partition: int | None
+    time_ms: int | None
+
+
 @dataclass(slots=True)
-class _Batch:
-    messages: list[Message]
-    futures: list[asyncio.Future[None]]
+class _Batch(Wanted):
+    """With who waits for what becomes of each message."""
+
+    futures: list[asyncio.Future[None]] = field(default_factory=list)
     size_bytes: int = 0
 
 
@@ -85,7 +93,7 @@ class Producer:
         self._compress = _COMPRESS[compression]
         self._numbered = Numbered(client, repeat_seconds) if repeat_seconds else None
         self._open: dict[tuple[str, int], _Batch] = {}
-        self._ready: deque[tuple[str, int, _Batch]] = deque()
+        self._ready: deque[_Batch] = deque()
         self._waiting_bytes = 0
         self._in_flight: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -116,7 +124,7 @@ class Producer:
         """
         await self._room.wait()
         place = (topic, await self._choose(topic, key) if partition is None else partition)
-        batch = self._open.setdefault(place, _Batch([], []))
+        batch = self._open.setdefault(place, _Batch(*place, [], self._compress))
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         batch.messages.append(Message(0, now_ms() if time_ms is None else time_ms, key, content))
         batch.futures.append(future)
@@ -134,16 +142,10 @@ class Producer:
         return future
 
     async def send_and_wait(
-        self,
-        topic: str,
-        content: bytes,
-        *,
-        key: bytes | None = None,
-        partition: int | None = None,
-        time_ms: int | None = None,
+        self, topic: str, content: bytes, **options: Unpack[SendOptions]
     ) -> None:
         """Add one message and wait until the broker has stored it."""
-        await (await self.send(topic, content, key=key, partition=partition, time_ms=time_ms))
+        await (await self.send(topic, content, **options))
 
     async def flush(self) -> None:
         """Publish everything and wait for the outcome of all; failures are in the futures."""
@@ -168,9 +170,8 @@ class Producer:
         self._pump()
 
     def _close_batch(self, place: tuple[str, int]) -> None:
-        topic, partition = place
-        self._ready.append((topic, partition, self._open.pop(place)))
-        self._turns[topic] = self._turns.get(topic, 0) + 1
+        self._ready.append(self._open.pop(place))
+        self._turns[place[0]] = self._turns.get(place[0], 0) + 1
 
     def _pump(self) -> None:
         while self._ready and len(self._in_flight) < (1 if self._numbered else IN_FLIGHT):
@@ -179,15 +180,16 @@ class Producer:
             self._in_flight.add(task)
             task.add_done_callback(self._landed)
 
-    def _next_batches(self) -> list[tuple[str, int, _Batch]]:
+    def _next_batches(self) -> list[_Batch]:
         """Those of the next request: where they have numbers from here, one of each partition."""
         if self._numbered is None:
             return [self._ready.popleft() for _ in range(min(len(self._ready), _MOST))]
-        taken: dict[tuple[str, int], tuple[str, int, _Batch]] = {}
-        later = deque[tuple[str, int, _Batch]]()
+        taken: dict[tuple[str, int], _Batch] = {}
+        later = deque[_Batch]()
         for ready in self._ready:
-            if len(taken) < _MOST and ready[:2] not in taken:
-                taken[ready[:2]] = ready
+            place = (ready.topic, ready.partition)
+            if len(taken) < _MOST and place not in taken:
+                taken[place] = ready
             else:
                 later.append(ready)
         self._ready = later
@@ -199,17 +201,20 @@ class Producer:
             task.result()
         self._pump()
 
-    async def _publish(self, batches: Sequence[tuple[str, int, _Batch]]) -> None:
+    async def _publish(self, batches: Sequence[_Batch]) -> None:
         outcomes: Sequence[PublishResult | LogweirError]
         try:
-            outcomes = await self._outcomes(batches)
+            if self._numbered is not None:
+                outcomes = await self._numbered.publish(batches)
+            else:
+                outcomes = await self._client.publish([batch.part() for batch in batches])
         except LogweirError as error:
             outcomes = [error] * len(batches)
-        for (topic, partition, batch), outcome in zip(batches, outcomes, strict=True):
+        for batch, outcome in zip(batches, outcomes, strict=True):
             self._waiting_bytes -= batch.size_bytes
             problem = outcome if isinstance(outcome, LogweirError) else None
             if isinstance(outcome, PublishResult) and outcome is not PublishResult.STORED:
-                problem = refused(f"publish to {topic}/{partition}", outcome)
+                problem = refused(f"publish to {batch.topic}/{batch.partition}", outcome)
             for future in batch.futures:
                 if future.done():
                     continue
@@ -220,22 +225,3 @@ class Producer:
                     future.exception()  # who does not look at it has chosen not to
         if self._waiting_bytes <= self._buffer_bytes:
             self._room.set()
-
-    async def _outcomes(
-        self, batches: Sequence[tuple[str, int, _Batch]]
-    ) -> Sequence[PublishResult | LogweirError]:
-        if self._numbered is not None:
-            return await self._numbered.publish(
-                [
-                    Wanted(topic, partition, batch.messages, self._compress)
-                    for topic, partition, batch in batches
-                ]
-            )
-        return await self._client.publish(
-            [
-                PublishPart(
-                    topic, partition, encode_bundle(batch.messages, compress=self._compress)
-                )
-                for topic, partition, batch in batches
-            ]
-        )

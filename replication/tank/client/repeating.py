@@ -1,13 +1,8 @@
 """Publishing so that what is in doubt can be sent again.
 
-A broker does not tell the numbers that it gives, so after a connection broke nobody knows whether a
-bundle was stored. Here each bundle goes out with the number that its first message is to have. The
-broker refuses numbers that are taken, so a bundle sent again under the same one is never stored
-twice, also where the first attempt is still on its way. Is a number refused that may have been
-taken by the bundle itself, the messages there are compared with it; if they are others, somebody
-else published, and the bundle gets the next free numbers.
-
-Bundles of one partition go one after the other: a number is known when the bundle before is stored.
+Each bundle goes out with the number that its first message is to have: docs/tank.md ("The Python
+client") says what comes of that. A bundle sent again under the same number is never stored twice,
+also where the first attempt is still on its way.
 
 Source: Tank 4.0, observed: a first number has to be above the last one, else result 10.
 """
@@ -36,7 +31,7 @@ class Wanted:
 
     topic: str
     partition: int
-    messages: Sequence[Message]
+    messages: list[Message]
     compress: bool | None = None
     first: int = 0
     is_in_doubt: bool = False

@@ -27,7 +27,7 @@ from logweir.limits import CONNECT_SECONDS
 from logweir.replication.tank import client as aio
 from logweir.replication.tank.client import ConsumerOptions, Record
 from logweir.replication.tank.client.producer import Producer as AsyncProducer
-from logweir.replication.tank.client.producer import ProducerOptions
+from logweir.replication.tank.client.producer import ProducerOptions, SendOptions
 from logweir.replication.urls import Url
 
 P = ParamSpec("P")
@@ -167,15 +167,7 @@ class Producer(_Blocking[AsyncProducer]):
     def __exit__(self, *_: object) -> None:
         self.flush()
 
-    def send(
-        self,
-        topic: str,
-        content: bytes,
-        *,
-        key: bytes | None = None,
-        partition: int | None = None,
-        time_ms: int | None = None,
-    ) -> Future[None]:
+    def send(self, topic: str, content: bytes, **options: Unpack[SendOptions]) -> Future[None]:
         """Add one message; waits only while the buffer is full. The future tells its outcome."""
         outcome: Future[None] = Future()
 
@@ -187,10 +179,7 @@ class Producer(_Blocking[AsyncProducer]):
                 outcome.set_exception(error)
 
         async def work() -> None:
-            sent = await self._of.send(
-                topic, content, key=key, partition=partition, time_ms=time_ms
-            )
-            sent.add_done_callback(landed)
+            (await self._of.send(topic, content, **options)).add_done_callback(landed)
 
         self._loop.run(work())
         return outcome

@@ -39,6 +39,7 @@ from typing import BinaryIO, Final
 
 from logweir.errors import CorruptFile, DecodeError, LimitExceeded
 from logweir.limits import TANK_FRAME_BYTES, TANK_PARTITIONS
+from logweir.replication.tank.follow.cursor import ReceivedBundle
 from logweir.replication.topic.bundle import check_bundle, numbers_of, read_varint
 
 _IMMUTABLE: Final = re.compile(r"(\d{1,20})-(\d{1,20})(?:_\d+)?\.ilog")
@@ -48,13 +49,9 @@ _LENGTH_BYTES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class StoredBundle:
-    """One sound bundle. `time_ms`: of its first message; `offset`: of its length in `path`."""
+class StoredBundle(ReceivedBundle):
+    """One sound bundle. `offset`: of its length in `path`."""
 
-    first: int
-    last: int
-    time_ms: int
-    data: bytes
     path: Path
     offset: int
 
@@ -97,7 +94,7 @@ class PartitionFolder:
         for segment in self.segments:
             for bundle in _bundles(segment, report):
                 if bundle.first <= last:
-                    report(_problem("unsound", bundle, f"its numbers begin below {last + 1}"))
+                    report(_unsound(bundle, f"its numbers begin below {last + 1}"))
                     continue
                 last = bundle.last
                 yield bundle
@@ -115,10 +112,9 @@ class TopicFolder:
     problem: str = ""
 
 
-def _problem(kind: str, bundle: StoredBundle, message: str) -> FolderProblem:
-    return FolderProblem(
-        kind, bundle.path, bundle.offset, len(bundle.data), bundle.first, bundle.last, message
-    )
+def _unsound(bundle: StoredBundle, message: str) -> FolderProblem:
+    where = (bundle.path, bundle.offset, len(bundle.data))
+    return FolderProblem("unsound", *where, bundle.first, bundle.last, message)
 
 
 def _read_length(file: BinaryIO, offset: int) -> tuple[int, int] | None:
@@ -138,6 +134,10 @@ def _bundles(segment: _Segment, report: Callable[[FolderProblem], None]) -> Iter
     end = path.stat().st_size
     offset = 0
     number = segment.first
+
+    def lost(kind: str, message: str) -> None:
+        report(FolderProblem(kind, path, offset, end - offset, number, segment.last, message))
+
     with path.open("rb") as file:
         while offset < end:
             try:
@@ -145,41 +145,32 @@ def _bundles(segment: _Segment, report: Callable[[FolderProblem], None]) -> Iter
                 size, head_bytes = found or (0, 0)
                 if found is None or offset + head_bytes + size > end:
                     kind = "torn" if segment.last is None else "lost"
-                    message = "the last bundle runs past the end of the file"
-                    report(
-                        FolderProblem(
-                            kind, path, offset, end - offset, number, segment.last, message
-                        )
-                    )
+                    lost(kind, "the last bundle runs past the end of the file")
                     return
                 if size > TANK_FRAME_BYTES:
                     raise LimitExceeded("TANK_FRAME_BYTES", TANK_FRAME_BYTES, size)
                 file.seek(offset + head_bytes)
                 data = file.read(size)
             except (DecodeError, LimitExceeded) as error:
-                message = f"the numbers from here on cannot be told: {error}"
-                report(
-                    FolderProblem("lost", path, offset, end - offset, number, segment.last, message)
-                )
+                lost("lost", f"the numbers from here on cannot be told: {error}")
                 return
             first, last, is_certain = numbers_of(data, number)
-            bundle = StoredBundle(first, last, 0, data, path, offset)
+            bundle = StoredBundle(first, last, data, path, offset)
             offset += head_bytes + size
             if first < number:
-                report(_problem("unsound", bundle, f"its numbers begin below {number}"))
+                report(_unsound(bundle, f"its numbers begin below {number}"))
                 continue
             number = last + 1
             try:
-                _, time_ms = check_bundle(data)
+                check_bundle(data)
             except (DecodeError, LimitExceeded) as error:
                 guess = "" if is_certain else "; how many numbers it takes is not certain"
                 if first <= last:
-                    report(_problem("unsound", bundle, f"{error}{guess}"))
+                    report(_unsound(bundle, f"{error}{guess}"))
                 continue
-            yield StoredBundle(first, last, time_ms, data, path, bundle.offset)
+            yield bundle
     if segment.last is not None and number != segment.last + 1:
-        message = f"it ends with number {number - 1}, its name says {segment.last}"
-        report(FolderProblem("short", path, offset, 0, number, segment.last, message))
+        lost("short", f"it ends with number {number - 1}, its name says {segment.last}")
 
 
 def _effective_names(folder: Path) -> dict[str, Path]:
@@ -234,14 +225,10 @@ def _topic(folder: Path) -> TopicFolder | None:
             path=str(folder),
             hint="partitions are numbered from 0 without holes; restore or renumber them",
         )
+    paths = [folder / str(number) for number in numbers]
     partitions = tuple(
-        PartitionFolder(
-            number,
-            folder / str(number),
-            _config(folder / str(number)),
-            _segments(folder / str(number)),
-        )
-        for number in numbers
+        PartitionFolder(number, path, _config(path), _segments(path))
+        for number, path in enumerate(paths)
     )
     return TopicFolder(folder.name, folder, _config(folder), partitions)
 

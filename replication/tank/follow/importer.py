@@ -123,7 +123,7 @@ def _import_partition(
     for bundle in folder.bundles(report):
         if bundle.last < wanted:
             continue
-        bundles.append(ReceivedBundle(bundle.first, bundle.last, bundle.data))
+        bundles.append(bundle)
         result.bundles += 1
         result.first = result.first or bundle.first
         result.last = last = bundle.last

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError, SourceStopped
 from logweir.limits import TANK_BUNDLE_BYTES, TRANSACTION_BYTES
@@ -120,20 +121,14 @@ class Intake:
         `limits.TRANSACTION_BYTES`. Raises `SourceStopped` if numbers are taken that did not
         come from there.
         """
-        jobs = [self._job(together, size) for together, size in _portions(batches)]
-        if not jobs:
-            return 0
+        jobs = [Job(partial(self._apply_all, one), size) for one, size in _portions(batches)]
         run_jobs(self._log, jobs)
         return sum(job.result for job in jobs)
 
-    def _job(self, batches: Sequence[Batch], size: int) -> Job:
-        """What stores `batches` as one transaction; its result is the number of messages."""
+    def _apply_all(self, batches: Sequence[Batch], group: Group) -> int:
+        """Store `batches`. Returns the number of messages."""
         now_ms = self._now_ms()
-
-        def apply(group: Group) -> int:
-            return sum(self._apply(group, batch, now_ms) for batch in batches)
-
-        return Job(apply, size)
+        return sum(self._apply(group, batch, now_ms) for batch in batches)
 
     def _now_ms(self) -> int:
         return int(self._log.inner.now() * 1000)
@@ -150,9 +145,9 @@ class Intake:
             )
         read_to = batch.wanted - 1
         count = 0
+        where = (self._source, batch.topic, instance)
         for first, end, reason in batch.gaps:
-            gap = Gap(self._source, batch.topic, instance, first, end, reason, now_ms)
-            put_gap(group, gap)
+            put_gap(group, Gap(*where, first, end, reason, now_ms))
         for bundle in batch.bundles:
             try:
                 stored, last = self._take(group, topic, bundle, batch.partition, read_to, last)
@@ -160,13 +155,9 @@ class Intake:
             except (DecodeError, LimitExceeded) as error:
                 reason = f"a bundle that no client can read: {error}"
                 first = max(bundle.first, read_to + 1)
-                put_gap(
-                    group,
-                    Gap(self._source, batch.topic, instance, first, bundle.last, reason, now_ms),
-                )
+                put_gap(group, Gap(*where, first, bundle.last, reason, now_ms))
             read_to = max(read_to, bundle.last)
-        tokens = {"next": batch.next_number}
-        put_position(group, self._source, batch.topic, instance, tokens, now_ms)
+        put_position(group, *where, {"next": batch.next_number}, now_ms)
         return count
 
     def _take(

@@ -10,14 +10,9 @@ what they are there.
 * It does not have yet what we have: it lost data, or is another broker. The source stops and says
   so; nothing here is rewound.
 * It has numbers that it does not give (see `logweir.replication.tank.follow.cursor`), or bundles
-that no
-  client can read: they are noted as a gap, and reading goes on after them.
-* Topics without a name in the address: all there are, looked for again every `DISCOVER_SECONDS`,
-  as are new partitions. The address may choose: `topics=a,b-*` follows only these, `skip=c,d/3` all
-  but topic c and partition 3 of d; both take patterns as a shell does. With `name=x` a topic t is
-  x_t here, for a second broker in one store.
-* `start=end` or `start=TIME` says where what there is begins when nothing was read of any of it
-  yet; topics and partitions that come later are read whole, as without it.
+  that no client can read: they are noted as a gap, and reading goes on after them.
+* Topics without a name in the address: all there are that it chooses (docs/tank.md), looked for
+  again every `DISCOVER_SECONDS`, as are new partitions.
 * A partition that cannot be followed any more (it ends before our place, what it sends is no chunk,
   its name is taken here by something else) is left at its place, and told; the others go on.
 
@@ -215,11 +210,9 @@ class TankSource(UrlSource):
     async def _names(self, connection: Connection) -> Sequence[str]:
         if self._options.topic:
             return [self._options.topic]
-        answer = (await connection.ask(Topics(0))).answer
-        assert isinstance(answer, TopicsAnswer)
         return [
             name
-            for name, enabled, _ in answer.topics
+            for name, enabled, _ in (await connection.answer(Topics(0), TopicsAnswer)).topics
             if enabled and any(fnmatchcase(name, one) for one in self._options.only)
             if not self._skips(name)
         ]

@@ -102,7 +102,7 @@ class TankService(Service):
             shown = [f"{topic}/{part}: {number - 1}" for (topic, part), number in places]
             text = ", ".join((*shown[:_SHOWN_PLACES], "…")[: len(shown)])
             if places:
-                peer = conversation.peer
+                peer = conversation.link.peer
                 found.append(Reading("tank", peer, peer, text, lag, "messages"))
         return found
 
@@ -144,23 +144,15 @@ class _Conversation:
 
     def __init__(self, service: TankService, link: Link) -> None:
         self._service = service
-        self._link = link
+        self.link = link
         self._topics = service.shown(link)
-        self._session = ServerSession(self._topics, service.waiters, link.time())
+        self.session = ServerSession(self._topics, service.waiters, link.time())
         self._sending = Sending(link, service.metrics.latencies)
         self._line: deque[Request | Waiting] = deque()
         self._noted: set[Waiting] = set()
         self._prepared: Request | None = None  # for which its topics were made ready
         self._pumping = False
         self._unanswered = Unanswered(link, service.topics.unstored_bytes)
-
-    @property
-    def session(self) -> ServerSession:
-        return self._session
-
-    @property
-    def peer(self) -> str:
-        return self._link.peer
 
     def handle(self, events: Sequence[Request]) -> None:
         self._line.extend(events)
@@ -173,15 +165,15 @@ class _Conversation:
             self._noted.add(waiting)
             self._line.append(waiting)
         if not self._pumping:
-            with self._link.guarded():  # else those who wait beside it would not be told
+            with self.link.guarded():  # else those who wait beside it would not be told
                 self._serve()
-                self._link.flush()
+                self.link.flush()
 
     def closed(self, reason: str) -> None:
         self._line.clear()
         self._sending.end()
-        self._session.end(reason)
-        self._service.forget(self._session)
+        self.session.end(reason)
+        self._service.forget(self.session)
 
     def _serve(self) -> None:
         """Take what is in line while the client takes its answers; else go on when it does."""
@@ -191,9 +183,9 @@ class _Conversation:
             if isinstance(item, Publish):
                 self._publish()
                 continue
-            if not self._link.writable:
-                if self._link.is_open:
-                    self._later(self._link.drained())
+            if not self.link.writable:
+                if self.link.is_open:
+                    self._later(self.link.drained())
                 return
             if self._prepare(item):
                 return
@@ -203,7 +195,7 @@ class _Conversation:
             if self._pumping:
                 return
             if line:
-                self._link.flush()
+                self.link.flush()
 
     def _prepare(self, item: Request | Waiting) -> bool:
         """Whether `item` has to wait for its topics; asked once for each."""
@@ -218,7 +210,7 @@ class _Conversation:
 
     def _later(self, awaited: Awaitable[object]) -> None:
         self._pumping = True
-        self._link.spawn(self._serve_later(awaited))
+        self.link.spawn(self._serve_later(awaited))
 
     async def _serve_later(self, awaited: Awaitable[object]) -> None:
         try:
@@ -226,11 +218,11 @@ class _Conversation:
         finally:
             self._pumping = False
         self._serve()
-        self._link.flush()
+        self.link.flush()
 
     def _take(self, item: Request | Waiting) -> None:
-        session = self._session
-        began = self._link.time()
+        session = self.session
+        began = self.link.time()
         match item:
             case Waiting():
                 self._noted.discard(item)
@@ -252,7 +244,7 @@ class _Conversation:
         while line and isinstance(first := line[0], Publish):
             requests.append(first)
             line.popleft()
-        session = self._session
+        session = self.session
         appends = session.publish(requests)
         if not appends:
             return
@@ -262,10 +254,10 @@ class _Conversation:
         def done(results: list[PublishResult]) -> None:
             session.stored(appends, results)
             self._unanswered.add(-size)
-            self._service.published(self._link, results)
+            self._service.published(self.link, results)
 
         self._service.topics.append(appends, done)
 
     async def _create(self, request: Create) -> None:
         """Make a topic; what its client asks for next waits for it."""
-        self._session.created(request, await self._topics.create_from(request))
+        self.session.created(request, await self._topics.create_from(request))

@@ -30,17 +30,13 @@ class TankProtocol(WireProtocol):
 
     @classmethod
     def check_listener(cls, url: Url) -> None:
-        """See `WireProtocol`."""
         Choice.of(url, "topics")
 
     @classmethod
     def check_upstream(cls, url: Url, *, once: bool) -> None:
-        """See `WireProtocol`."""
-        del once
         read_options(url)
 
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
-        """See `WireProtocol`."""
         choice = Choice.of(url, "topics")
         shared = self.shared
         if self.topics is None:
@@ -56,7 +52,6 @@ class TankProtocol(WireProtocol):
         return [(url, made)]
 
     def source(self, url: Url) -> Source:
-        """See `WireProtocol`."""
         return TankSource(url, self.shared.log, names=self.around.names)
 
     def status(self) -> dict[str, list[Any]]:
@@ -68,7 +63,6 @@ class TankProtocol(WireProtocol):
         return [one for service in self.made for one in service.readings()]
 
     async def close(self) -> None:
-        """See `WireProtocol`."""
         if self.topics is not None:
             await self.topics.close()
 

@@ -1,21 +1,8 @@
 """The topics of a store as one client may see them.
 
-=========================  =====================================================================
-asked for                  needs
-=========================  =====================================================================
-to know of a topic         read or write on its space; without, it is unknown
-fetch                      read; with write alone the partition is unreadable
-publish                    write; with read alone the topic is read-only
-create a topic             create on all spaces, or on everything; whoever made it owns it, but
-                           what guest makes belongs to admin
-`consumer:GROUP/TOPIC`,    read on the topic; to set a place, or be a member of a group, write on
-`group:GROUP/TOPIC`        `logweir_consumer`
-view `space:NAME`          read on that space
-view `log`                 read on everything
-=========================  =====================================================================
-
-What the listener's choice does not take is unknown, and cannot be made. Tank has no word for "not
-allowed": what is refused gets the outcome that clients know.
+docs/users.md says which rights are needed for what. What the listener's choice does not take is
+unknown, and cannot be made. Tank has no word for "not allowed": what is refused gets the outcome
+that clients know; with write alone a partition is unreadable, with read alone a topic is read-only.
 """
 
 from __future__ import annotations
@@ -109,5 +96,4 @@ class ShownTopics:
 
     def create_from(self, request: Create, owner: int | None = None) -> Awaitable[CreateError]:
         """See `ClientTopics`. `owner`: not asked for; it is the client's user."""
-        del owner
         return self._topics.create_from(request, self._rights.owner_id)

@@ -1,7 +1,6 @@
 """Addresses of Tank brokers: ``tank://host:port[/topic[/partition]]``.
 
-Options of an upstream are in `tank.follow.source`; `topics` of a listener narrows what is shown,
-see `logweir.replication.service.rights`.
+What the options mean is in docs/tank.md.
 """
 
 from __future__ import annotations
