@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from support.loops import until
 
@@ -28,6 +29,11 @@ from logweir.replication.urls import Url
 def ordinary(*contents: bytes) -> bytes:
     """An ordinary bundle."""
     return encode_bundle([Message(0, 5, None, each) for each in contents])
+
+
+def other(number: int, content: bytes = b"y") -> tuple[int, int, int, int, bytes]:
+    """A bundle of one message in partition 0 as another client writes it."""
+    return 0, number, number, 0, ordinary(content)
 
 
 FOLDER = DATA / "data"
@@ -83,6 +89,16 @@ def contents(log: logweir.Log, topic: str, partition: int = 0) -> list[int]:
 
 
 @asynccontextmanager
+async def opened(log: logweir.Log, **options: Any) -> AsyncIterator[StoredTopics]:
+    """A store's topics. `options`: see `StoredTopics`."""
+    topics = StoredTopics(log, **options)
+    try:
+        yield topics
+    finally:
+        await topics.close()
+
+
+@asynccontextmanager
 async def served(
     log: logweir.Log,
     *,
@@ -91,12 +107,9 @@ async def served(
     leases: Leases | None = None,
 ) -> AsyncIterator[Url]:
     """A store's topics on a free port."""
-    topics = StoredTopics(log, read_only=read_only, upkeep_seconds=upkeep_seconds, leases=leases)
-    try:
-        async with listening(topics) as url:
-            yield url
-    finally:
-        await topics.close()
+    options = {"read_only": read_only, "upkeep_seconds": upkeep_seconds, "leases": leases}
+    async with opened(log, **options) as topics, listening(topics) as url:
+        yield url
 
 
 def decode_chunk(chunk: bytes, base: int) -> list[Message]:

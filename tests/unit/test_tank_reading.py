@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.loops import run
-from support.tankserving import contents, ordinary, served, somebody_waits
+from support.tankserving import contents, opened, ordinary, other, served, somebody_waits
 
 import logweir
 from logweir.limits import LOG_BURST_LINES
@@ -138,11 +138,6 @@ async def publishing(topics: StoredTopics, number: int = 1) -> None:
     assert await published(topics, number) == [PublishResult.STORED] * number
 
 
-def other(number: int) -> tuple[int, int, int, int, bytes]:
-    """A bundle of one message as another client writes it."""
-    return 0, number, number, 0, ordinary(b"y")
-
-
 def insert_by_transaction(log: logweir.Log, number: int) -> None:
     """One of `other`: a transaction lets the next group be made before it is durable."""
     with log.transaction() as tx:
@@ -213,15 +208,12 @@ def test_a_place_that_its_space_refuses_fails_no_other(
     refuse_places(log)
 
     async def test() -> None:
-        topics = StoredTopics(log)
-        try:
+        async with opened(log) as topics:
             asked = published(topics, 1), published(topics, 1, "consumer:g/t", 3)
             await publishing(topics)
             assert [await one for one in asked] == [[PublishResult.STORED], [PublishResult.FAILED]]
             assert contents(log, "t") == [1, 2]
             assert "publish.refused" in caplog.text
-        finally:
-            await topics.close()
 
     run(test)
 
@@ -233,14 +225,11 @@ def test_refused_bundles_are_told_sparingly(
     refuse_places(log)
 
     async def test() -> None:
-        topics = StoredTopics(log)
-        try:
+        async with opened(log) as topics:
             number = 3 * LOG_BURST_LINES
             asked = published(topics, number, "consumer:g/t", 3)
             assert await asked == [PublishResult.FAILED] * number
             assert caplog.text.count("publish.refused") == LOG_BURST_LINES
-        finally:
-            await topics.close()
 
     run(test)
 
@@ -316,8 +305,7 @@ def test_a_full_disk_is_told_sparingly(tmp_path: Path, caplog: pytest.LogCapture
     async def test() -> None:
         with logweir.open(tmp_path / "s", filesystem=disk) as log:
             create_topic(log, "t", 1, now_seconds=log.inner.now())
-            topics = StoredTopics(log)
-            try:
+            async with opened(log) as topics:
                 await publishing(topics)
                 disk.fault = Fault(1, {"write"}, errno.ENOSPC, part=0.5, lasts=True)
                 for _ in range(2 * LOG_BURST_LINES):
@@ -326,7 +314,5 @@ def test_a_full_disk_is_told_sparingly(tmp_path: Path, caplog: pytest.LogCapture
                 assert 0 < len(caplog.records) < 2 * LOG_BURST_LINES
                 await publishing(topics)
                 assert contents(log, "t") == [1, 2]
-            finally:
-                await topics.close()
 
     run(test)

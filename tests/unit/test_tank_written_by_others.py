@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.loops import run
-from support.tankserving import contents, ordinary, served, somebody_waits
+from support.tankserving import contents, opened, ordinary, other, served, somebody_waits
 
 import logweir
 from logweir.replication.tank.client import Client
@@ -33,11 +33,6 @@ def log(tmp_path: Path) -> Iterator[logweir.Log]:
     with logweir.open(tmp_path / "store", durability="write") as opened:
         create_topic(opened, "t", 2, now_seconds=opened.inner.now())
         yield opened
-
-
-def other(number: int, content: bytes = b"y") -> tuple[int, int, int, int, bytes]:
-    """A bundle of one message in partition 0 as another client writes it."""
-    return 0, number, number, 0, ordinary(content)
 
 
 def never_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,18 +114,15 @@ def test_who_waits_hears_of_it_though_another_partition_was_looked_up_since(
     never_by_itself(monkeypatch)
 
     async def test() -> None:
-        topics = stored_topics.StoredTopics(log)
-        told: set[tuple[str, int]] = set()
-        topics.on_published(told.update)
-        try:
+        async with opened(log) as topics:
+            told: set[tuple[str, int]] = set()
+            topics.on_published(told.update)
             assert topics.extent("t", 0) == Extent(0, 0, 0)
             log.insert("t", other(1))  # within this turn nothing is looked for
             assert topics.extent("t", 1) == Extent(0, 0, 0)
             await asyncio.sleep(0)
             assert ("t", 0) in told
             assert topics.extent("t", 0).last == 1  # type: ignore[union-attr]
-        finally:
-            await topics.close()
 
     run(test)
 
