@@ -1,24 +1,9 @@
 """Configuration of topics: `key = value` lines, `#` comments, keys in any case.
 
-=============================  ========  ==========================================================
-key                            default   meaning
-=============================  ========  ==========================================================
-log.retention.bytes            0         most bytes of bundles that a partition keeps; 0 or >= 128
-log.retention.secs             0         how old a bundle may get, by the time of its messages
-retention.messages.count       0         most messages that a partition keeps (no broker has it)
-retention.segments.count       0         most full segments that a partition keeps; 0 or >= 2
-log.segment.bytes              1 GiB     a segment is full when it has more than this; >= 64
-log.cleanup.policy             delete    `delete`, or `cleanup`: compact by key
-log.cleaner.min.cleanable.ratio  0.5     share of bytes not yet compacted that starts a compaction
-logweir.retention.time         message   `message`: age by the producer's clock, `arrival`: by ours
-logweir.content                json      of a view: `json` or `msgpack` (no broker has it)
-=============================  ========  ==========================================================
-
-0 stands for no limit. A bundle is a tuple of a space here, there are no segment files: bytes, age
-and messages are limited bundle by bundle, and segments are counted where a broker would have begun
-new files. These keys of a Tank broker are taken and checked, and change nothing:
-`log.index.interval.bytes`, `log.index.size.max.bytes`, `log.roll.secs`, `log.roll.jitter.secs`,
-`flush.messages`, `flush.secs`. Keys that are not known are kept and ignored, as a broker does.
+The keys and what they mean are in docs/tank.md, what each takes in `_KEYS`; those without a setting
+are a Tank broker's, and change nothing here. A bundle is a tuple of a space here, there are no
+segment files: segments are counted where a broker would have begun new ones. Keys that are not
+known are kept and ignored, as a broker does.
 
 Durations are a number and a unit (`s sec min h d w mon y` and long forms), sizes a number and one
 of `b k m g t` (of 1024), both as sums with `+` or `,`; a number alone is seconds or bytes. A month

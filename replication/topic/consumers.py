@@ -49,9 +49,8 @@ class ConsumerPlaces:
         places: dict[tuple[str, int], dict[str, int]] = {}
         if self._log.schema.get(CONSUMER_SPACE) is not None:
             for group, topic, partition, number, _ in self._log.select(CONSUMER_SPACE):
-                places.setdefault((str(topic), int(str(partition))), {})[str(group)] = int(
-                    str(number)
-                )
+                place = (str(topic), int(str(partition)))
+                places.setdefault(place, {})[str(group)] = int(str(number))
         return places
 
     def place(self, topic: str, partition: int) -> Extent:

@@ -1,15 +1,12 @@
 """Groups of consumers that share the partitions of a topic, kept under names ``group:GROUP/TOPIC``.
 
-A member publishes a *beat* to that name: one message whose key is the member, an id that it makes
-anew each time that it joins, and whose content is a JSON object: `lease_ms`, for how long it counts
-as alive after that; `holds`, the partitions that it reads, or is about to; or `leave`. A fetch of
-the name gives one message, whose number is the group's generation and whose content says who has
-what. A Tank broker knows no such topic, and says so.
+docs/tank.md says what a group is to its members, and how they speak: a member publishes a *beat*
+(`Beat`) to that name, under an id that it makes anew each time that it joins; a fetch of the name
+gives one message, whose number is the group's generation and whose content says who has what.
 
 A partition has one owner at most, and gets another one only when that one left, was declared dead
 because a beat of another member came after the end of its lease, or has told that it does not hold
-what it is to give up. Who gets a partition gets it with a generation, which a commit of its place
-has to name (`fits`): what a member sends that was declared dead meanwhile is refused.
+what it is to give up. Who gets a partition gets it with a generation, which a commit has to name.
 
 Owners stand in the space `logweir_group`, and change in the transaction of the beat that changes
 them; leases are known to the server alone. One that was started anew gives every member its lease

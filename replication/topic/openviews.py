@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Iterable
 
 from logweir.replication.topic.spaces import view_config
@@ -54,11 +53,8 @@ class OpenViews:
             task = self._opening[name] = asyncio.get_running_loop().create_task(
                 asyncio.to_thread(view.open)
             )
-            task.add_done_callback(functools.partial(self._opened, name))
+            task.add_done_callback(lambda task: self._opening.pop(name))
         return task
-
-    def _opened(self, name: str, task: asyncio.Task[None]) -> None:
-        del self._opening[name], task
 
     def grow(self) -> list[str]:
         """Take in what was committed. Returns the names of the views that have more now."""

@@ -120,11 +120,11 @@ class StoredTopics:
     ) -> None:
         self._log = log
         self._sparing = SparingLog(_log)
-        self._read_only = read_only
+        self.read_only = read_only
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         is_unsynced = log.durability == "write"
-        self._unstored_bytes = TANK_UNSTORED_HERE_BYTES if is_unsynced else TANK_UNSTORED_BYTES
+        self.unstored_bytes = TANK_UNSTORED_HERE_BYTES if is_unsynced else TANK_UNSTORED_BYTES
         self._start_time = int(log.inner.now())
         began = time.perf_counter()
         self._topics: Mapping[str, TopicDef] = topics_of(log)
@@ -177,15 +177,8 @@ class StoredTopics:
                     group: max(0, extent.last + 1 - number)
                     for group, number in places.get((name, partition), {}).items()
                 }
-                out.append(
-                    {
-                        "topic": name,
-                        "partition": partition,
-                        "first": extent.first,
-                        "last": extent.last,
-                        "consumer_lag": lag,
-                    }
-                )
+                row = {"topic": name, "partition": partition, "first": extent.first}
+                out.append(row | {"last": extent.last, "consumer_lag": lag})
         return out
 
     def figures(self) -> Iterable[TopicFigures]:
@@ -205,14 +198,6 @@ class StoredTopics:
         self._listeners.append(callback)
 
     # --- what sessions ask ------------------------------------------------------------------------
-
-    @property
-    def read_only(self) -> bool:
-        return self._read_only
-
-    @property
-    def unstored_bytes(self) -> int:
-        return self._unstored_bytes
 
     def partitions(self, topic: str) -> int | None:
         found = self._topics.get(topic)
@@ -235,8 +220,7 @@ class StoredTopics:
         return topic in self._topics or topic.startswith(KEPT_PREFIXES)
 
     def creatable(self, topic: str) -> bool:
-        del topic
-        return not self._read_only
+        return not self.read_only
 
     def is_topic(self, name: str) -> bool:
         return name in self._topics
@@ -263,7 +247,6 @@ class StoredTopics:
         return len(self._tails), self._opening_ms, self._start_time
 
     def reload(self, topic: str, partition: int) -> ReloadError:
-        del partition
         self._topics = topics_of(self._log)
         found = self._topics.get(topic)
         if found is None:
@@ -281,9 +264,7 @@ class StoredTopics:
                 return None if view is None else view.extent()
             tail = self._tail(topic, partition)
         except LogweirError as error:
-            self._sparing.warning(
-                "topic.unreadable", topic=topic, partition=partition, error=str(error)
-            )
+            self._tell_unreadable(topic, partition, error)
             return None
         return Extent(tail.first, tail.last, tail.written_bytes)
 
@@ -294,10 +275,12 @@ class StoredTopics:
                 self._counts.setdefault(topic, [0, 0, 0])[2] += chunk.size_bytes
             return chunk
         except LogweirError as error:
-            self._sparing.warning(
-                "topic.unreadable", topic=topic, partition=partition, error=str(error)
-            )
+            self._tell_unreadable(topic, partition, error)
             return None
+
+    def _tell_unreadable(self, topic: str, partition: int, error: LogweirError) -> None:
+        told = {"topic": topic, "partition": partition, "error": str(error)}
+        self._sparing.warning("topic.unreadable", **told)
 
     def _chunk(self, topic: str, partition: int, start: int, limit_bytes: int) -> Chunk:
         if topic.startswith(KEPT_PREFIXES):

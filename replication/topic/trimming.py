@@ -174,7 +174,7 @@ def compact(log: Log, topic: TopicDef, partition: int) -> int:
         if change is not None:
             dropped += len(current.messages) - len(current.kept)
             step.append(change)
-            size += 64 if change.new is None else len(change.new.data)
+            size += 64 if change[1] is None else len(change[1].data)
             if size >= GROUP_BYTES:
                 _apply(log, topic, partition, step)
                 step, size = [], 0
@@ -197,12 +197,8 @@ class _Loaded:
         return bool(self.messages) and (not self.kept or self.kept[-1] != self.messages[-1])
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """What the bundle that begins with `first` becomes; None: nothing."""
-
-    first: int
-    new: StoredBundle | None
+_Change = tuple[int, StoredBundle | None]
+"""What the bundle that begins with that number becomes; None: nothing."""
 
 
 def _messages(stored: StoredBundle) -> Sequence[Message]:
@@ -230,15 +226,13 @@ def _change(loaded: _Loaded, *, must_tell: bool) -> _Change | None:
     stored = loaded.stored
     if len(loaded.kept) < len(loaded.messages):
         if not loaded.kept:
-            return _Change(stored.first, None)
+            return stored.first, None
         first, last = loaded.kept[0], loaded.kept[-1]
         data = encode_bundle(loaded.kept, sparse=True)
         made = StoredBundle(stored.partition, first.number, last.number, first.time_ms, data)
-        return _Change(stored.first, made)
+        return stored.first, made
     if must_tell and loaded.messages and not read_head(stored.data).sparse:
-        data = bytes(make_sparse(stored.data, stored.first))
-        made = StoredBundle(stored.partition, stored.first, stored.last, stored.time_ms, data)
-        return _Change(stored.first, made)
+        return stored.first, replace(stored, data=bytes(make_sparse(stored.data, stored.first)))
     return None
 
 
@@ -246,10 +240,9 @@ def _apply(log: Log, topic: TopicDef, partition: int, step: Sequence[_Change]) -
     if not step:
         return
     with log.transaction() as tx:
-        for change in step:
-            new = change.new
-            if new is None or new.first != change.first:
-                tx.delete(topic.name, (partition, change.first))
+        for first, new in step:
+            if new is None or new.first != first:
+                tx.delete(topic.name, (partition, first))
             if new is not None:
                 row = [partition, new.first, new.last, new.time_ms, new.data]
                 tx.execute(Request(RowType.REPLACE, topic.space_id, tuple=pack(row)))

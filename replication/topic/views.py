@@ -1,13 +1,8 @@
 """Any space as a topic: `space:NAME`, and `log` for the whole log. Synchronous.
 
-A view has one partition, 0, and takes no bundles. Each row of the log that changes the space, and
-does not wait for its CONFIRM any more, is a
-message: its number is the log's signature after the row (the sum of the vclock), its time that of
-the row, its key the primary key in MsgPack (none if it has more than 255 bytes), its content the
-row: as JSON, a line of `logweir cat`, or with `logweir.content=msgpack` as the row's header map and
-body map as they stand in the log. Bundles are made when they are asked for, always sparse, never
-compressed, of at most `BUNDLE_MESSAGES` messages. The first number is that of the oldest row the
-log still holds; rows that only a snapshot holds are not in a view.
+A view takes no bundles. What is a message of it says docs/tank.md; its time is that of the row, and
+it has no key where that has more than 255 bytes. Bundles are made when they are asked for, always
+sparse, never compressed, of at most `BUNDLE_MESSAGES` messages.
 
 The log is scanned once when a view is first used (`View.open`, which may take long and can run in
 another thread), then row by row as it grows. On the way places are noted: from the one before a
@@ -28,7 +23,6 @@ from logweir.replication.topic.partition import Chunk, ChunkMaker, Extent
 from logweir.store import Log
 from logweir.store.commit.applying import APPLIED
 from logweir.store.engine.engine import key_of
-from logweir.wal.directory import scan_directory
 from logweir.wal.follow import Follower
 from logweir.wal.reader import Block
 from logweir.wal.render import row_line
@@ -86,7 +80,7 @@ class View:
         self._places.clear()
         self._first = self._last = 0
         try:
-            self._follower = self._follow(_oldest(self._log))
+            self._follower = self._follow(self._log.oldest_position)
             self.grow()
         except LogweirError as error:
             self._error = error
@@ -140,15 +134,11 @@ class View:
                 data = encode_bundle(messages, sparse=True)
                 if not made.add(messages[0].number, data) or made.size_bytes >= limit_bytes:
                     break
-        except PositionUnavailable:
-            self._shortened()
+        except PositionUnavailable:  # the log lost its oldest rows: it is to be looked at anew
+            self.is_ready = False
+            if self._follower is not None:
+                self._follower.close()
         return made.chunk()
-
-    def _shortened(self) -> None:
-        """The log lost its oldest rows: it is to be looked at anew."""
-        self.is_ready = False
-        if self._follower is not None:
-            self._follower.close()
 
     def _follow(self, after: VClock) -> Follower:
         log = self._log
@@ -245,9 +235,3 @@ class View:
                 except (LogweirError, IndexError):
                     key = None
         return key if key is not None and len(key) <= _KEY_BYTES else None
-
-
-def _oldest(log: Log) -> VClock:
-    """The position before the oldest row of the log's files."""
-    files = scan_directory(log.path, log.inner.filesystem).xlogs
-    return files[0].vclock if files else log.vclock
