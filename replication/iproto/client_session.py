@@ -23,10 +23,11 @@ long as it sends something it may take as long as it likes. Source: Tarantool 2.
 from __future__ import annotations
 
 import uuid
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, TypeVar
 
 from logweir.errors import LocalProtocolError, RemoteProtocolError, RequestError
 from logweir.limits import CONNECT_SECONDS, IPROTO_FRAME_BYTES
@@ -139,40 +140,70 @@ class _State(Enum):
 
 
 _ROW_STATES: Final = (_State.INITIAL, _State.FINAL, _State.FOLLOWING)
+E = TypeVar("E")
 
 
-class ClientSession(BaseSession[Event]):
-    """One connection to a master. `now`: the clock at the start, in seconds."""
+class FromServer(BaseSession[Greeting | E]):
+    """What a server sends: its greeting, then frames. `now`: the clock at the start, in seconds."""
+
+    peer = "the server"
+
+    def __init__(self, now: float) -> None:
+        super().__init__()
+        self._input = InputBuffer("IPROTO_FRAME_BYTES", IPROTO_FRAME_BYTES + 9)
+        self._splitter = Splitter()
+        self._greeting: Greeting | None = None
+        self._heard = now
+
+    def receive_data(self, data: bytes, now: float) -> Sequence[Greeting | E]:
+        if self.close_reason:
+            return ()
+        self._heard = now
+        events: list[Greeting | E] = []
+        whole = self._input.join(data)
+        try:
+            if whole and self._greeting is None:
+                whole = self._take_greeting(whole, events)
+            if whole:
+                spans, rest_at, needed = self._splitter.split(whole)
+                self._take_frames(whole, spans, events)
+                self._input.keep(whole[rest_at:], needed)
+        except BrokenStream as error:
+            self.close_reason = f"malformed {self.unit}: {error.cause.message}"
+        except RemoteProtocolError as error:
+            self.close_reason = str(error)
+        return events
+
+    def _take_greeting(self, data: bytes, events: list[Greeting | E]) -> bytes:
+        """What stands behind it."""
+        if len(data) < GREETING_BYTES:
+            if not b"Tarantool ".startswith(data[:10]):
+                decode_greeting(data)
+            self._input.keep(data, GREETING_BYTES)
+            return b""
+        self._greeting = decode_greeting(data[:GREETING_BYTES])
+        events.append(self._greeting)
+        return data[GREETING_BYTES:]
+
+    @abstractmethod
+    def _take_frames(
+        self, data: bytes, spans: Sequence[tuple[int, int]], events: list[Greeting | E]
+    ) -> None:
+        """The events that whole frames are. Raises `RemoteProtocolError`."""
+
+
+class ClientSession(FromServer[Event]):
+    """One connection to a master."""
 
     peer = "the master"
 
     def __init__(self, now: float, stall_seconds: float = STALL_SECONDS) -> None:
-        super().__init__()
+        super().__init__(now)
         self._stall_seconds = stall_seconds
-        self._input = InputBuffer("IPROTO_FRAME_BYTES", IPROTO_FRAME_BYTES + 9)
-        self._splitter = Splitter()
         self._state = _State.GREETING
-        self._salt = b""
         self._with_final = False
-        self._heard = now
 
     # --- in ---------------------------------------------------------------------------------------
-
-    def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
-        """See `Session`."""
-        if self.close_reason:
-            return ()
-        self._heard = now
-        events: list[Event] = []
-        whole = self._input.join(data)
-        try:
-            if whole and self._state == _State.GREETING:
-                whole = self._take_greeting(whole, events)
-            if whole:
-                self._read(whole, events)
-        except RemoteProtocolError as error:
-            self.close_reason = str(error)
-        return events
 
     def next_deadline(self) -> float | None:
         """See `Session`: when a silent master is given up."""
@@ -185,7 +216,6 @@ class ClientSession(BaseSession[Event]):
         return None
 
     def deadline_passed(self, now: float) -> Sequence[Event]:
-        """See `Session`."""
         deadline = self.next_deadline()
         if deadline is not None and now >= deadline and not self.close_reason:
             silence = now - self._heard
@@ -193,22 +223,14 @@ class ClientSession(BaseSession[Event]):
         return ()
 
     def _take_greeting(self, data: bytes, events: list[Event]) -> bytes:
-        if len(data) < GREETING_BYTES:
-            if not b"Tarantool ".startswith(data[:10]):
-                decode_greeting(data)
-            self._input.keep(data, GREETING_BYTES)
-            return b""
-        greeting = decode_greeting(data[:GREETING_BYTES])
-        self._salt = greeting.salt
-        self._state = _State.READY
-        events.append(greeting)
-        return data[GREETING_BYTES:]
+        rest = super()._take_greeting(data, events)
+        if events:
+            self._state = _State.READY
+        return rest
 
-    def _read(self, data: bytes, events: list[Event]) -> None:
-        try:
-            spans, rest_at, needed = self._splitter.split(data)
-        except BrokenStream as error:
-            raise RemoteProtocolError(f"malformed frame: {error.cause.message}") from error
+    def _take_frames(
+        self, data: bytes, spans: Sequence[tuple[int, int]], events: list[Event]
+    ) -> None:
         rows: list[bytes] = []
         initial = self._state == _State.INITIAL
         for start, end in spans:
@@ -222,7 +244,6 @@ class ClientSession(BaseSession[Event]):
             initial = self._state == _State.INITIAL
         if rows:
             events.append(Rows(b"".join(rows), len(rows), initial))
-        self._input.keep(data[rest_at:], needed)
 
     def _is_row(self, data: bytes, start: int, end: int) -> bool:
         """Whether a frame is a row: its type is neither 0 nor an error nor raft."""
@@ -292,13 +313,11 @@ class ClientSession(BaseSession[Event]):
         """Say who we are."""
         proof: list[str] = []
         if password or user != "guest":  # every client sends the 20 bytes as a string
-            text = scramble(password, self._salt).decode("utf-8", "surrogateescape")
+            assert self._greeting is not None  # it is READY
+            text = scramble(password, self._greeting.salt).decode("utf-8", "surrogateescape")
             proof = [LOGIN_METHOD, text]
-        self._ask(
-            _State.AUTH,
-            RequestType.AUTH,
-            {int(IprotoKey.USER_NAME): user, int(IprotoKey.TUPLE): proof},
-        )
+        body: dict[int, Value] = {int(IprotoKey.USER_NAME): user, int(IprotoKey.TUPLE): proof}
+        self._ask(_State.AUTH, RequestType.AUTH, body)
 
     def vote(self) -> None:
         """Ask for the ballot."""

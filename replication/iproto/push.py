@@ -52,7 +52,7 @@ from logweir.store.commit.queue import Job
 from logweir.store.engine.request import Request as Change
 from logweir.store.engine.synchro import DECISIONS, Decision
 from logweir.store.schema.access import Privilege
-from logweir.store.schema.definition import SpaceDef
+from logweir.store.schema.definition import SpaceDef, SystemSpace
 from logweir.store.schema.row import uuid_of
 from logweir.store.schema.schema import Schema
 from logweir.store.view import ReadView
@@ -67,7 +67,6 @@ if TYPE_CHECKING:
 
 _log = get_logger("logweir.replication.iproto")
 
-_CLUSTER_ID: Final = 320
 _STEP_BYTES: Final = 256 * 1024
 _SILENCE: Final = 4
 
@@ -130,24 +129,23 @@ def _check(conversation: Conversation, request: Request) -> None:
         raise RequestError(ErrorCode.INVALID_UUID, text)
 
 
-def _replica_ids(view: ReadView) -> dict[uuid.UUID, int]:
-    rows = view.tuples(view.engine.schema.space(_CLUSTER_ID))
-    return {found: unpack(row)[0] for row in rows if (found := uuid_of(row)) is not None}
-
-
 def _known_id(conversation: Conversation, instance: uuid.UUID) -> int:
     """The id of a replica in `_cluster`; 0 if it has none."""
     with conversation.shared.log.read_view() as view:
-        return _replica_ids(view).get(instance, 0)
+        rows = view.tuples(view.engine.schema.space(SystemSpace.CLUSTER))
+        return next((unpack(row)[0] for row in rows if uuid_of(row) == instance), 0)
 
 
-def _check_may_register(conversation: Conversation) -> None:
+def _check_may_register(conversation: Conversation, instance: uuid.UUID) -> None:
+    """Who has no place in `_cluster` yet is given one."""
     shared = conversation.shared
+    if _known_id(conversation, instance):
+        return
     if shared.is_read_only:
         text = "Can't modify data because this instance is in read-only mode."
         raise RequestError(ErrorCode.READONLY, text)
     access = shared.access(conversation.user_id)
-    access.check(Privilege.WRITE, "space", _CLUSTER_ID, 1, "_cluster")
+    access.check(Privilege.WRITE, "space", SystemSpace.CLUSTER, 1, "_cluster")
     if shared.log.waiting:
         raise _undecided()
 
@@ -179,7 +177,7 @@ async def _give_place(conversation: Conversation, instance: uuid.UUID) -> None:
     """Insert a replica into `_cluster` with the lowest free id, unless it is there."""
 
     def apply(group: Group) -> None:
-        space = group.schema.space(_CLUSTER_ID)
+        space = group.schema.space(SystemSpace.CLUSTER)
         assert space.primary is not None
         rows = list(group.engine.entries(space, space.primary, b"", None, reverse=False))
         if instance in map(uuid_of, rows):
@@ -189,7 +187,7 @@ async def _give_place(conversation: Conversation, instance: uuid.UUID) -> None:
             text = f"Replica count limit reached: {VCLOCK_COMPONENTS}"
             raise RequestError(ErrorCode.REPLICA_MAX, text)
         row = pack([free[0], str(instance)])
-        group.execute(Change(RowType.INSERT, _CLUSTER_ID, tuple=row))
+        group.execute(Change(RowType.INSERT, SystemSpace.CLUSTER, tuple=row))
 
     try:
         await conversation.shared.run(Job(apply, 100))
@@ -388,8 +386,7 @@ class _Undone:
 async def _join(conversation: Conversation, request: Request) -> None:
     _check(conversation, request)
     assert request.instance is not None
-    if not _known_id(conversation, request.instance):
-        _check_may_register(conversation)
+    _check_may_register(conversation, request.instance)
     shared, link, sync = conversation.shared, conversation.link, request.sync
     served = conversation.instance
     name = follower_name(request.instance)
@@ -426,8 +423,7 @@ async def _fetch(conversation: Conversation, request: Request) -> None:
 async def _register(conversation: Conversation, request: Request) -> None:
     _check(conversation, request)
     assert request.instance is not None
-    if not _known_id(conversation, request.instance):
-        _check_may_register(conversation)
+    _check_may_register(conversation, request.instance)
     shared, link = conversation.shared, conversation.link
     after = request.vclock or VClock()
     await _give_place(conversation, request.instance)

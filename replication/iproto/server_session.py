@@ -88,19 +88,13 @@ class ServerSession(BaseSession[Event]):
         self.user = "guest"
         self.salt = noise[:SALT_BYTES]
         self.malformed = 0
-        self.pings = 0
         self.read: Callable[[bytes], int] = lambda data: 0
         """Answers requests with which what came begins, if any; returns where others begin."""
         self._schema_version = schema_version
         self._out.put(encode_greeting(instance, noise))
         self._input = InputBuffer("IPROTO_FRAME_BYTES", IPROTO_FRAME_BYTES + 9)
         self._splitter = Splitter()
-        self._state = State.REQUESTS
-
-    @property
-    def state(self) -> State:
-        """Where it stands."""
-        return self._state
+        self.state = State.REQUESTS
 
     @property
     def kept_bytes(self) -> int:
@@ -118,7 +112,7 @@ class ServerSession(BaseSession[Event]):
         """See `Session`. Returns requests and acknowledgements in their order."""
         if self.close_reason:
             return ()
-        if self._state == State.STREAM:
+        if self.state == State.STREAM:
             try:
                 self._input.add(data)
             except LimitExceeded as error:
@@ -131,7 +125,7 @@ class ServerSession(BaseSession[Event]):
     def _read(self, data: bytes, now: float) -> Sequence[Event]:
         broken: RequestError | None = None
         events: list[Event] = []
-        read_to = self.read(data) if self._state == State.REQUESTS else 0
+        read_to = self.read(data) if self.state == State.REQUESTS else 0
         if read_to < len(data):
             read_to = self._take_run(data, read_to, events)
         if read_to == len(data):
@@ -146,10 +140,10 @@ class ServerSession(BaseSession[Event]):
                 return events
             if end <= read_to:
                 continue  # it is of a run
-            if self._state == State.STREAM:  # it waits, and so does what comes after it
+            if self.state == State.STREAM:  # it waits, and so does what comes after it
                 rest_at, needed, broken = read_to, 0, None
                 break
-            if self._state == State.RELAY:
+            if self.state == State.RELAY:
                 self._take_ack(data, start, end, events)
             else:
                 behind = self._take_run(data, read_to, events)
@@ -163,7 +157,7 @@ class ServerSession(BaseSession[Event]):
             self.end(f"malformed: {broken.message}")
             return events
         self._input.keep(data[rest_at:], needed)
-        if len(self._input) == 0 or self._state == State.STREAM:
+        if len(self._input) == 0 or self.state == State.STREAM:
             self._unit_deadline = None
         elif spans or self._unit_deadline is None:
             self._unit_deadline = now + FRAME_SECONDS
@@ -171,7 +165,7 @@ class ServerSession(BaseSession[Event]):
 
     def _take_run(self, data: bytes, at: int, events: list[Event]) -> int:
         """Take the run that begins there, if one does. Returns where it ends."""
-        if self._state != State.REQUESTS:
+        if self.state != State.REQUESTS:
             return at
         run = take_run(data, at, self._schema_version())
         if run is None:
@@ -191,7 +185,6 @@ class ServerSession(BaseSession[Event]):
             self.put_error(request.sync, error)
             return
         if request.type == RequestType.PING:
-            self.pings += 1
             self._out.put(encode_answer(request.sync, self._schema_version(), EMPTY_BODY))
             return
         if request.type in STREAM_TYPES:
@@ -248,7 +241,7 @@ class ServerSession(BaseSession[Event]):
         return self._take_waiting(now)
 
     def _enter(self, step: str) -> None:
-        self._state = _ENTERS[self._state, step]
+        self.state = _ENTERS[self.state, step]
 
     def _take_waiting(self, now: float) -> Sequence[Event]:
         waiting = self._input.take()

@@ -10,24 +10,20 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-from logweir.errors import RemoteProtocolError, Unreachable
-from logweir.limits import CONNECT_SECONDS, IPROTO_FRAME_BYTES
+from logweir.errors import Unreachable
+from logweir.limits import CONNECT_SECONDS
 from logweir.replication.dialer import Asking, dial_with
+from logweir.replication.iproto.client_session import FromServer
 from logweir.replication.iproto.wire.auth import scramble
 from logweir.replication.iproto.wire.codec import (
-    GREETING_BYTES,
     Answer,
-    BrokenStream,
     Greeting,
     IprotoKey,
     RequestType,
-    Splitter,
     decode_answer,
-    decode_greeting,
     frame,
 )
 from logweir.replication.link import Link
-from logweir.replication.session import BaseSession, InputBuffer
 from logweir.replication.urls import Url
 from logweir.store.schema.definition import LOGIN_METHOD
 from logweir.wal.mp import Value, encode_uint, pack
@@ -35,50 +31,29 @@ from logweir.wal.mp import Value, encode_uint, pack
 __all__ = ["Client", "CommandSession", "open_client"]
 
 
-class CommandSession(BaseSession[Greeting | Answer]):
+class CommandSession(FromServer[Answer]):
     """One connection of a client. Events: the `Greeting`, then `Answer`s."""
 
-    peer = "the server"
+    unit = "answer"
 
     def __init__(self, now: float) -> None:
-        super().__init__()
-        self._input = InputBuffer("IPROTO_FRAME_BYTES", IPROTO_FRAME_BYTES + 9)
-        self._splitter = Splitter()
-        self._greeted = False
-        self._began = now
+        super().__init__(now)
+        self._unit_deadline = now + CONNECT_SECONDS  # of the greeting
         self._sync = 0
 
-    def receive_data(self, data: bytes, now: float) -> Sequence[Greeting | Answer]:
-        """See `Session`."""
-        del now
-        whole = b"" if self.close_reason else self._input.join(data)
-        if not whole:
-            return ()
-        events: list[Greeting | Answer] = []
-        try:
-            if not self._greeted:
-                if len(whole) < GREETING_BYTES:
-                    self._input.keep(whole, GREETING_BYTES)
-                    return ()
-                events.append(decode_greeting(whole[:GREETING_BYTES]))
-                self._greeted = True
-                whole = whole[GREETING_BYTES:]
-            spans, rest_at, needed = self._splitter.split(whole)
-            events += [decode_answer(whole, *span) for span in spans]
-            self._input.keep(whole[rest_at:], needed)
-        except BrokenStream as error:
-            self.close_reason = f"malformed answer: {error.cause.message}"
-        except RemoteProtocolError as error:
-            self.close_reason = str(error)
-        return events
+    def _take_greeting(self, data: bytes, events: list[Greeting | Answer]) -> bytes:
+        rest = super()._take_greeting(data, events)
+        if events:
+            self._unit_deadline = None
+        return rest
 
-    def next_deadline(self) -> float | None:
-        """See `Session`: the greeting must come in time."""
-        return None if self._greeted else self._began + CONNECT_SECONDS
+    def _take_frames(
+        self, data: bytes, spans: Sequence[tuple[int, int]], events: list[Greeting | Answer]
+    ) -> None:
+        events += [decode_answer(data, *span) for span in spans]
 
     def deadline_passed(self, now: float) -> Sequence[Answer]:
-        """See `Session`."""
-        if not self._greeted and now >= self._began + CONNECT_SECONDS:
+        if self._unit_deadline is not None and now >= self._unit_deadline:
             self.close_reason = "no greeting came"
         return ()
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from logweir.errors import ErrorCode, PositionUnavailable, RemoteProtocolError
 from logweir.replication.iproto.client_session import Heartbeat, Refused, Rows, Subscribed
-from logweir.replication.iproto.follow.upstream import Upstream, connect
+from logweir.replication.iproto.follow.upstream import connect
 from logweir.replication.urls import Url
 from logweir.wal.columns import RowColumns
 from logweir.wal.vclock import VClock
@@ -37,49 +37,43 @@ async def server_changes(
     """
     async with connect(url) as (upstream, _, ballot):
         oldest = ballot.gc_vclock.without_local()
-        place = _Place((oldest if after is None else after).without_local())
-        if not place.vclock.covers(oldest):
-            raise _gone(place.vclock, oldest, ballot.vclock)
-        upstream.session.subscribe(uuid.uuid4(), uuid.uuid4(), place.vclock, anonymous=True)
+        place = (oldest if after is None else after).without_local()
+        if not place.covers(oldest):
+            raise _gone(place, oldest, ballot.vclock)
+
+        async def acknowledge() -> None:
+            """Say how far the program is, what it was given before it asked for more: so the server
+            neither cuts us off nor forgets too much."""
+            while True:
+                upstream.session.acknowledge(place)
+                upstream.link.flush()
+                await asyncio.sleep(_ACK_SECONDS)
+
+        upstream.session.subscribe(uuid.uuid4(), uuid.uuid4(), place, anonymous=True)
         upstream.link.flush()
         subscribed = await upstream.expect(Subscribed)
         target = subscribed.vclock
         if begun is not None:
-            begun(subscribed.replicaset, place.vclock, target)
-        alive = asyncio.create_task(_acknowledge(upstream, place))
+            begun(subscribed.replicaset, place, target)
+        alive = asyncio.create_task(acknowledge())
         try:
-            while not (once and place.vclock.covers(target)):
+            while not (once and place.covers(target)):
                 event = await upstream.next()
                 if isinstance(event, Refused):
                     if event.error.code == ErrorCode.PROC_LUA:  # "Missing .xlog file between …"
-                        raise _gone(place.vclock, oldest, target) from event.error
+                        raise _gone(place, oldest, target) from event.error
                     raise upstream.refusal(event)
                 if isinstance(event, Rows):
                     columns = await upstream.whole(event)
                     if columns is not None:
                         yield columns
-                        place.vclock = place.vclock.merge(columns.last_lsns())
+                        place = place.merge(columns.last_lsns())
                 elif not isinstance(event, Heartbeat):
                     raise RemoteProtocolError(f"{url}: {type(event).__name__} came among rows")
         finally:
             alive.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await alive
-
-
-class _Place:
-    """How far the program is: what it was given before it asked for more."""
-
-    def __init__(self, vclock: VClock) -> None:
-        self.vclock = vclock
-
-
-async def _acknowledge(upstream: Upstream, place: _Place) -> None:
-    """Say how far the program is, so that the server neither cuts us off nor forgets too much."""
-    while True:
-        upstream.session.acknowledge(place.vclock)
-        upstream.link.flush()
-        await asyncio.sleep(_ACK_SECONDS)
 
 
 def _gone(wanted: VClock, oldest: VClock, newest: VClock) -> PositionUnavailable:

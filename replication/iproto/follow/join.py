@@ -16,13 +16,13 @@ import uuid
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Final
 
 from logweir.errors import ConfigError, DecodeError, RemoteProtocolError, SourceStopped, WalError
 from logweir.replication.iproto.client_session import Refused, Rows, StreamBegun, StreamEnded
 from logweir.replication.iproto.follow.upstream import Upstream, connect
 from logweir.replication.iproto.wire.codec import Ballot
 from logweir.replication.urls import Url
+from logweir.store.schema.definition import SystemSpace
 from logweir.wal.columns import RowColumns
 from logweir.wal.filesystem import OS, FileSystem, explain, make_folders
 from logweir.wal.mp import unpack
@@ -31,10 +31,6 @@ from logweir.wal.spacenames import unkept_kind
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, WalWriter
 from logweir.wal.xrow import RowType
-
-_SCHEMA_ID: Final = 272
-_INDEX_ID: Final = 288
-_CLUSTER_ID: Final = 320
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +113,20 @@ class _Copy:
             raise RemoteProtocolError(f"a tuple of space {space_id} is malformed") from error
 
     def _note(self, space_id: int, tuples: list[bytes]) -> None:
-        if space_id == _SCHEMA_ID:
-            for row in map(unpack, tuples):
+        if space_id not in (SystemSpace.SCHEMA, SystemSpace.INDEX, SystemSpace.CLUSTER):
+            return
+        for row in map(unpack, tuples):
+            if space_id == SystemSpace.SCHEMA:
                 if row[0] == "cluster":
                     self.replicaset = uuid.UUID(row[1])
-        elif space_id == _INDEX_ID:
-            for row in map(unpack, tuples):
-                if kind := unkept_kind(row):
-                    self.unkept[row[0], row[1]] = (
-                        f"index {row[2]!r} of space {row[0]} is {kind}: it is not kept here, so "
-                        "reading by it is refused, and whether a tuple fits it is not checked"
-                    )
-        elif space_id == _CLUSTER_ID:
-            for row in map(unpack, tuples):
+            elif space_id == SystemSpace.CLUSTER:
                 if uuid.UUID(row[1]) == self.instance:
                     self.replica_id = row[0]
+            elif kind := unkept_kind(row):
+                self.unkept[row[0], row[1]] = (
+                    f"index {row[2]!r} of space {row[0]} is {kind}: it is not kept here, so "
+                    "reading by it is refused, and whether a tuple fits it is not checked"
+                )
 
     def finish(self, end: VClock) -> None:
         """Make both files complete: the log first, since the snapshot makes the folder a store."""

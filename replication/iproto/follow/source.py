@@ -35,10 +35,10 @@ class TarantoolSource(UrlSource):
 
     def __init__(self, shared: Shared, url: Url) -> None:
         super().__init__(url)
-        self._shared = shared
+        self.shared = shared
 
     async def attempt(self, progress: Progress) -> None:
-        log = self._shared.log
+        log = self.shared.log
         async with connect(self._url, on_data=progress.alive) as (upstream, greeting, ballot):
             if greeting.instance == log.instance:
                 raise SourceStopped(f"{self.url} is this instance itself", hint="follow another")
@@ -48,7 +48,7 @@ class TarantoolSource(UrlSource):
             await _Following(self, upstream, subscribed.vclock, progress).run()
 
     def _check_position(self, ballot: Ballot) -> None:
-        ours = self._shared.log.vclock
+        ours = self.shared.log.vclock
         if not ours.covers(ballot.gc_vclock):
             raise SourceStopped(
                 f"{self.url} holds rows from {ballot.gc_vclock} on, we end at "
@@ -57,10 +57,10 @@ class TarantoolSource(UrlSource):
             )
 
     async def _subscribe(self, upstream: Upstream, ballot: Ballot) -> Subscribed:
-        log = self._shared.log
+        log = self.shared.log
         ours = log.replica_id
         lost = ours and ballot.vclock.lsn(ours) > log.vclock.lsn(ours)
-        replicaset = self._shared.replicaset()
+        replicaset = self.shared.replicaset()
         upstream.session.subscribe(
             log.instance,
             replicaset,
@@ -83,13 +83,13 @@ class TarantoolSource(UrlSource):
         Raises `SourceStopped` for the first one that cannot be applied; those before it are.
         """
         ends = columns.transaction_ends()
-        done = await self._shared.run(
+        done = await self.shared.run(
             Job(lambda group: group.add_replicated(columns, ends), len(columns.data))
         )
         assert isinstance(done, int)
         for first, last in columns.transactions()[done:]:  # one by one, to know which it is
             try:
-                await self._shared.run(_job(columns, first, last))
+                await self.shared.run(_job(columns, first, last))
             except RequestError as error:
                 row = columns.row(last - 1)
                 raise SourceStopped(
@@ -99,20 +99,6 @@ class TarantoolSource(UrlSource):
                     hint=error.hint
                     or "mend the difference between the two, or copy the master anew",
                 ) from error
-
-    def lag_seconds(self, timestamp: float) -> float:
-        """How old a row or heartbeat is by our clock."""
-        return max(self._shared.options.clock() - timestamp, 0.0)
-
-    @property
-    def pause_seconds(self) -> float:
-        """Heartbeats are that far apart."""
-        return self._shared.options.replication_timeout_seconds
-
-    @property
-    def vclock(self) -> VClock:
-        """What is durable here."""
-        return self._shared.log.vclock
 
 
 def _job(columns: RowColumns, first: int, last: int) -> Job:
@@ -126,6 +112,7 @@ class _Following:
         self, source: TarantoolSource, upstream: Upstream, target: VClock, progress: Progress
     ) -> None:
         self._source = source
+        self._shared = source.shared
         self._upstream = upstream
         self._target = target
         self._progress = progress
@@ -144,7 +131,7 @@ class _Following:
     async def _beat(self) -> None:
         """Say where we are while nothing else does: a commit may wait for its disk for longer than
         the master waits for a word (4 x replication_timeout)."""
-        pause = self._source.pause_seconds
+        pause = self._shared.options.replication_timeout_seconds
         while True:
             said = self._said
             await asyncio.sleep(pause)
@@ -157,9 +144,7 @@ class _Following:
             if isinstance(event, Rows):
                 await self._take(event)
             elif isinstance(event, Heartbeat):
-                lag = self._source.lag_seconds(event.timestamp) if event.timestamp else None
-                self._progress.applied(0, str(self._source.vclock), lag)
-                self._acknowledge()
+                self._applied(0, event.timestamp)
             elif isinstance(event, Refused):
                 raise self._refusal(event)
             else:
@@ -179,17 +164,21 @@ class _Following:
         if columns is None:
             return
         await self._source.apply(columns)
-        lag = self._source.lag_seconds(columns.timestamp[len(columns) - 1])
-        self._progress.applied(len(columns), str(self._source.vclock), lag)
+        self._applied(len(columns), columns.timestamp[len(columns) - 1])
+
+    def _applied(self, rows: int, timestamp: float) -> None:
+        """`timestamp`: of the last row, or a heartbeat, by the master's clock; 0: not known."""
+        lag = max(self._shared.options.clock() - timestamp, 0.0) if timestamp else None
+        self._progress.applied(rows, str(self._shared.log.vclock), lag)
         self._acknowledge()
 
     def _acknowledge(self) -> None:
         self._said += 1
-        self._upstream.session.acknowledge(self._source.vclock)
+        self._upstream.session.acknowledge(self._shared.log.vclock)
         self._upstream.link.flush()
         self._look()
 
     def _look(self) -> None:
-        if not self._follows and self._source.vclock.covers(self._target):
+        if not self._follows and self._shared.log.vclock.covers(self._target):
             self._follows = True
             self._progress.state(SourceState.FOLLOWING)

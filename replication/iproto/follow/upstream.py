@@ -50,22 +50,21 @@ class Upstream(Inbox[Event]):
     peer = "master"
 
     def __init__(self, link: Link, url: Url, on_data: Callable[[], None]) -> None:
-        super().__init__(link, url, _size, on_data)
+        super().__init__(
+            link, url, lambda event: len(event.data) if isinstance(event, Rows) else 0, on_data
+        )
         stall_seconds = option_seconds(url, "stall", STALL_SECONDS)
         self.session = ClientSession(link.time(), stall_seconds)
         self._rest = b""  # rows of a transaction whose end has not come
-
-    def peek(self) -> Event | None:
-        """The next event if it is there already; it stays."""
-        return self._waiting[0] if self._waiting else None
 
     async def whole(self, event: Rows) -> RowColumns | None:
         """The transactions whose ends have come, with `event` and what else waits already; None
         while there is none. Raises `RemoteProtocolError`."""
         parts, size = [self._rest, event.data], len(event.data)
-        while size < UPSTREAM_STEP_BYTES and isinstance(self.peek(), Rows):
-            more = await self.next()
-            assert isinstance(more, Rows)
+        while size < UPSTREAM_STEP_BYTES and self._waiting:
+            if not isinstance(more := self._waiting[0], Rows):
+                break
+            await self.next()
             parts.append(more.data)
             size += len(more.data)
         data = b"".join(parts)
@@ -125,22 +124,15 @@ async def connect(
             await upstream.expect(Authenticated)
         upstream.session.vote()
         link.flush()
-        event = await upstream.next()
+        event = await upstream.first()
         if isinstance(event, Refused) and event.error.code == ErrorCode.UNKNOWN_REQUEST_TYPE:
+            await upstream.next()
             ballot = Ballot()
-        elif isinstance(event, Refused):
-            raise upstream.refusal(event)
-        elif isinstance(event, Ballot):
-            ballot = event
         else:
-            raise RemoteProtocolError(f"{url}: {type(event).__name__} came instead of a ballot")
+            ballot = await upstream.expect(Ballot)
         yield upstream, greeting, ballot
     finally:
         await link.shut("the follower is done")
-
-
-def _size(event: Event) -> int:
-    return len(event.data) if isinstance(event, Rows) else 0
 
 
 def _whole_rows(columns: RowColumns) -> int:

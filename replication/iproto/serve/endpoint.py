@@ -297,7 +297,7 @@ class Conversation:
             self.link.send(part)
             yield
         self.session.end_answer()
-        self._count_answer(request)
+        self._count_answer(request, 1, 0)
 
     def _selected(self) -> None:
         self._behind = None
@@ -354,8 +354,7 @@ class Conversation:
             self._answer_reads(run.data, run.at)
             done = self.instance.reader.count
         if done < run.count:
-            left = [run.behind(done)] if done else run.divided()
-            self._postponed.extendleft(reversed(left))
+            self._postponed.extendleft(reversed(run.left(done)))
         else:
             self._unanswered.add(-run.size_bytes)
 
@@ -561,22 +560,19 @@ class Conversation:
     def answer(self, request: Request, body: bytes) -> None:
         """Answer well. `body`: encoded."""
         self.session.put_answer(request.sync, body)
-        self._count_answer(request)
+        self._count_answer(request, 1, 0)
 
-    def _count_answer(self, request: Request) -> None:
+    def _count_answer(self, request: Request, done: int, refused: int) -> None:
         """A request has its answer."""
         self._unanswered.add(-request.size_bytes)
-        self.shared.metrics.answered("tarantool", 1, 0)
+        self.shared.metrics.answered("tarantool", done, refused)
         if request.stream_id:
             self._streams.answered(request)
 
     def answer_error(self, request: Request, error: RequestError) -> None:
         """Answer with an error."""
-        self._unanswered.add(-request.size_bytes)
-        self.shared.metrics.answered("tarantool", 0, 1)
         self.session.put_error(request.sync, error)
-        if request.stream_id:
-            self._streams.answered(request)
+        self._count_answer(request, 0, 1)
 
 
 def _joins_batch(event: Request | Run) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import Any
 
@@ -20,7 +20,7 @@ from logweir.replication.iproto.wire.codec import error_value
 from logweir.wal.mp import Ext, Value, pack
 
 
-class Functions(Mapping[str, Callable[..., Value]]):
+class Functions:
     """The functions of one server. `store`: what a parameter named `log` is given; `guarded`: more
     of them, for those only who may do everything."""
 
@@ -35,15 +35,6 @@ class Functions(Mapping[str, Callable[..., Value]]):
         self.guarded = frozenset(guarded)
         self._takes_log = {name: _takes_log(one) for name, one in self._functions.items()}
         self._store = store
-
-    def __getitem__(self, name: str) -> Callable[..., Value]:
-        return self._functions[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._functions)
-
-    def __len__(self) -> int:
-        return len(self._functions)
 
     def check(self, name: str) -> None:
         """Raises `RequestError` if there is none of that name."""

@@ -18,12 +18,12 @@ from logweir.replication.iproto.serve.watchers import Events
 from logweir.replication.iproto.wire.codec import VERSION, Ballot
 from logweir.replication.iproto.wire.runs import SelectReader
 from logweir.replication.service.shared import Shared
+from logweir.store.schema.definition import SystemSpace
 from logweir.store.schema.row import uuid_of
 from logweir.store.schema.schema import Schema
 from logweir.wal.vclock import VClock
 
 _FIRST_VERSION: Final = 80
-_CLUSTER_ID: Final = 320
 _NAME: Final = "tarantool:"
 
 
@@ -141,11 +141,11 @@ class Instance:
     def _departed(self, names: Sequence[str]) -> Sequence[str]:
         """Replicas that are no longer in `_cluster`. Runs in a thread beside the loop."""
         log = self.shared.log
-        at = log.inner.changes_of(_CLUSTER_ID), self.joins_ended
+        at = log.inner.changes_of(SystemSpace.CLUSTER), self.joins_ended
         if at == self._cluster_at:
             return ()
         with log.read_view() as view:
-            rows = list(view.tuples(view.engine.schema.space(_CLUSTER_ID)))
+            rows = list(view.tuples(view.engine.schema.space(SystemSpace.CLUSTER)))
         known = {_NAME + str(uuid_of(row)) for row in rows} | self.joining
         self._cluster_at = at
         return [name for name in names if name.startswith(_NAME) and name not in known]

@@ -41,16 +41,12 @@ class IprotoProtocol(WireProtocol):
 
     @classmethod
     def check_upstream(cls, url: Url, *, once: bool) -> None:
-        """See `WireProtocol`."""
-        del once
         url.flag("anonymous")
 
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
-        """See `WireProtocol`."""
         return [(url, IprotoService(self.instance))]
 
     def source(self, url: Url) -> Source:
-        """See `WireProtocol`."""
         return TarantoolSource(self.shared, url)
 
     def stopping(self) -> None:
@@ -58,7 +54,6 @@ class IprotoProtocol(WireProtocol):
         self.instance.events.end()
 
     async def close(self) -> None:
-        """See `WireProtocol`."""
         await self.instance.calls.close()
 
     def status(self) -> dict[str, list[Any]]:

@@ -107,7 +107,7 @@ def execute_all(
         if isinstance(event, Run):
             done = _execute_run(group, event, schema_version, made, has_free)
             if done < event.count:
-                made.left = [*_left(event, done), *events[at + 1 :]]
+                made.left = [*event.left(done), *events[at + 1 :]]
                 break
         elif event.type == RowType.SELECT:
             made.left = events[at:]
@@ -151,12 +151,6 @@ def refuse_all(
             refused.add(encode_error(event.sync, schema_version, error), 1, 1)
     refused.left = left
     return refused
-
-
-def _left(run: Run, done: int) -> Sequence[Request | Run]:
-    """What is left of a run of which so many requests were executed: with none it halted at once,
-    at a SELECT that is long."""
-    return [run.behind(done)] if done else run.divided()
 
 
 def _execute_run(

@@ -63,9 +63,7 @@ def row_filter(view_id: int, access: Access, schema: Schema) -> Callable[[bytes]
 
     def shown(data: bytes) -> bool:
         row: list[Value] = unpack(data)
-        if view_id == 305:
-            return me in (row[0], row[1])
-        if view_id == 313:
+        if view_id in (305, 313):
             return me in (row[0], row[1])
         owner = row[1]
         if view_id == 289:

@@ -1,12 +1,9 @@
 """One transaction of a stream, from BEGIN to COMMIT or ROLLBACK.
 
 Its statements run at once, in a layer of its own over a view of the moment of BEGIN
-(`Inner.trial`): they see what was durable then, and one another. Nobody waits for it, and it waits
-for nobody. COMMIT puts one job in line, in which all statements run once more, in their order, on
-what is there by then. Where each is answered as it was, that is the transaction, one in the log;
-if one is not, somebody else has changed what it read or wrote, and nothing of it is done (error
-97). So transactions are serializable, in the order of their COMMITs. One that changes nothing is
-not run again: it has read one moment.
+(`Inner.trial`). COMMIT puts one job in line, in which all run once more, in their order, on what is
+there by then: docs/tarantool.md says what comes of that. One that changes nothing is not run again:
+it has read one moment.
 
 A view keeps pages of the state from being used again and the state from growing, so one that is not
 used for `limits.TRIAL_SECONDS` is given back, and so are those that have rested longest when the
@@ -116,7 +113,8 @@ class Trial:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._take(self._new_view())
         if 0 < timeout_seconds < _FOREVER_SECONDS:
-            self._timers["end"] = self._loop.call_later(timeout_seconds, self._time_out)
+            late = _failed(ErrorCode.TRANSACTION_TIMEOUT, "timeout")
+            self._timers["end"] = self._loop.call_later(timeout_seconds, self._fail, late)
 
     @property
     def is_awake(self) -> bool:
@@ -247,9 +245,6 @@ class Trial:
         handle = self._timers.pop(timer, None)
         if handle is not None:
             handle.cancel()
-
-    def _time_out(self) -> None:
-        self._fail(_failed(ErrorCode.TRANSACTION_TIMEOUT, "timeout"))
 
     def _fail(self, error: RequestError) -> None:
         self._failure = self._failure or error

@@ -60,7 +60,7 @@ class Events:
             "box.id": self._id,
             "box.status": self._status,
             "box.election": self._election,
-            "box.schema": self._schema,
+            "box.schema": lambda: pack({"version": instance.schema_version()}),
             "box.shutdown": lambda: pack(True) if self._is_ending else None,
             "internal.ballot": lambda: instance.ballot().body(),
         }
@@ -109,7 +109,6 @@ class Events:
             self._seen = log.inner.system_changes
 
             def committed(vclock: VClock) -> None:
-                del vclock
                 if log.inner.system_changes != self._seen:
                     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody watches
                         loop.call_soon_threadsafe(self._look)
@@ -150,9 +149,6 @@ class Events:
     def _election(self) -> bytes:
         is_ro = self._instance.shared.is_read_only
         return pack({"term": 1, "role": "follower", "is_ro": is_ro, "leader": 0})
-
-    def _schema(self) -> bytes:
-        return pack({"version": self._instance.schema_version()})
 
 
 @dataclass(slots=True)

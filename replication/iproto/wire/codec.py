@@ -352,7 +352,7 @@ def read_vclock(value: Value) -> VClock:
 
 # --- answers --------------------------------------------------------------------------------------
 
-_ANSWER: Final = struct.Struct(">BIBBBIBBQBBI")
+_ANSWER: Final = struct.Struct(">cI3sI2sQ2sI")
 """``ce`` length ``83 00 ce`` code ``01 cf`` sync ``05 ce`` version, before the body."""
 _ANSWER_HEADER_BYTES: Final = 23
 EMPTY_BODY: Final = b"\x80"
@@ -377,20 +377,8 @@ def encode_answer(sync: int, schema_version: int, body: bytes, code: int = 0) ->
 
 def answer_head(sync: int, schema_version: int, body_bytes: int, code: int = 0) -> bytes:
     """What stands before the body of an answer."""
-    return _ANSWER.pack(
-        0xCE,
-        _ANSWER_HEADER_BYTES + body_bytes,
-        0x83,
-        0x00,
-        0xCE,
-        code,
-        0x01,
-        0xCF,
-        sync,
-        0x05,
-        0xCE,
-        schema_version & U32_MAX,
-    )
+    size, version = _ANSWER_HEADER_BYTES + body_bytes, schema_version & U32_MAX
+    return _ANSWER.pack(b"\xce", size, b"\x83\0\xce", code, b"\x01\xcf", sync, b"\x05\xce", version)
 
 
 def data_body(tuples: Sequence[bytes]) -> bytes:

@@ -74,8 +74,11 @@ class Run:
         at = kernel.frames_end(self.data, self.at, number)
         return replace(self, columns=columns, syncs=syncs, at=at)
 
-    def divided(self) -> list[Request | Run]:
-        """The same, but the first one, a SELECT, as a request by itself."""
+    def left(self, done: int) -> list[Request | Run]:
+        """What is left when so many requests were executed: with none it halted at once, at a
+        SELECT that is long, which is a request by itself then."""
+        if done:
+            return [self.behind(done)]
         _, place, index, iterator, start, end = self.columns[:6]
         limit, offset = self.columns[LAST + 2 : LAST + 4]
         first = Request(
