@@ -11,7 +11,7 @@ SURVEYING    the first POSITION, which tells the dialect             state FOLLO
 FOLLOWING    RDATA, POSITION                                         `cursors.Tracker` decides;
                                                                      events are its changes
 any          ERROR                                                   remembered; the peer closes
-any          blank line, word that is not known                      ignored, the latter counted
+any          blank line, word that is not known                      ignored
 any          a row that is no JSON, or that cannot be stored         a gap
 any          a follower's command, bad arguments                     `ERROR …`, close
 any          a line that is too long                                 `ERROR Line length exceeded`,
@@ -151,7 +151,6 @@ class ClientSession(BaseSession[Event]):
         self.dialect = dialect
         self.server = ""
         self.last_error = ""
-        self.unknown = 0
         self._is_read = True
         self._wanted_server = server_name
         self._milliseconds = milliseconds
@@ -165,7 +164,6 @@ class ClientSession(BaseSession[Event]):
     # --- the contract -----------------------------------------------------------------------------
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
-        """See `Session`."""
         if self.close_reason:
             return ()
         data = self._rest + data if self._rest else data
@@ -191,14 +189,11 @@ class ClientSession(BaseSession[Event]):
         return events
 
     def receive_eof(self, now: float) -> Sequence[Event]:
-        """See `Session`."""
-        del now
         told = f" after the error {self.last_error!r}" if self.last_error else ""
         self.end(f"the server closed the connection{told}")
         return ()
 
     def next_deadline(self) -> float | None:
-        """See `Session`."""
         if not self._is_read:
             return self._sent + SYNAPSE_PING_SECONDS
         silent = self._heard + SYNAPSE_SILENCE_SECONDS
@@ -207,7 +202,6 @@ class ClientSession(BaseSession[Event]):
         return min(silent, self._sent + SYNAPSE_PING_SECONDS)
 
     def deadline_passed(self, now: float) -> Sequence[Event]:
-        """See `Session`."""
         if self.close_reason:
             return ()
         if not self._is_read:
@@ -226,8 +220,7 @@ class ClientSession(BaseSession[Event]):
         """Follow, from the cursors of `tracker`. `streams`: only these, if D1 is spoken."""
         self._tracker = tracker
         if self.dialect is not None:
-            tracker.connected(self.dialect)
-            self._reader = Reader(self.dialect, SYNAPSE_LINE_BYTES)
+            self._speak(self.dialect, tracker)
         for stream in streams or (ALL,):
             self._put(Replicate(stream), now)
 
@@ -236,7 +229,7 @@ class ClientSession(BaseSession[Event]):
         self._is_read = is_read
         self._heard = now
 
-    def take_page(self, wanted: Fetch, page: Page | Refused) -> Sequence[Event]:
+    def take_page(self, wanted: Fetch, page: Page | Refused) -> Sequence[Change]:
         """The answer to a `Fetch`; see `Tracker.fetched` and `Tracker.not_fetched`."""
         assert self._tracker is not None
         return take_page(self._tracker, wanted, page)
@@ -247,6 +240,10 @@ class ClientSession(BaseSession[Event]):
             self._tracker.refused()
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _speak(self, dialect: Dialect, tracker: Tracker) -> None:
+        tracker.connected(dialect)
+        self._reader = Reader(dialect, SYNAPSE_LINE_BYTES)
 
     def _put(self, command: Command, now: float) -> None:
         self._out.put(encode(command, Dialect.D1))
@@ -295,17 +292,14 @@ class ClientSession(BaseSession[Event]):
 
     def _command(self, text: str) -> Command:
         word, _, rest = text.partition(" ")
-        if word == "POSITION" and self.dialect is None and self._tracker is not None:
+        if word == "POSITION" and self.dialect is None:
+            if self._tracker is None:
+                return Plain("POSITION")
             self.dialect = _DIALECTS.get(len(rest.split(" ")))
             if self.dialect is None:
                 raise DecodeError(f"POSITION has a form that is not known: {rest[:60]!r}")
-            self._tracker.connected(self.dialect)
-            self._reader = Reader(self.dialect, SYNAPSE_LINE_BYTES)
-        command = parse(text, self.dialect or Dialect.D3) if word != "POSITION" else None
-        if command is None:
-            if self.dialect is None:
-                return Plain("POSITION")
-            command = parse(text, self.dialect)
+            self._speak(self.dialect, self._tracker)
+        command = parse(text, self.dialect or Dialect.D3)
         if word not in SERVER_WORDS and not (isinstance(command, Plain) and not command.known):
             raise DecodeError(f"invalid command: {word}")
         return command
@@ -320,8 +314,6 @@ class ClientSession(BaseSession[Event]):
             case Plain("ERROR", text):
                 if not text.startswith(_PASSING):
                     self.last_error = text[:_ERROR_CHARACTERS]
-            case Plain(known=False):
-                self.unknown += 1
 
     def _greeted(self, name: str, events: list[Event]) -> None:
         if self._wanted_server and name != self._wanted_server:

@@ -7,11 +7,8 @@ Two kinds of streams:
 * *a space*: any other space of users (none of `logweir_…`), under its name, percent-encoded but for
   `A-Z a-z 0-9 _ - .`; if a relayed stream has that name, under `space:<name>`.
   The writer is `logweir`, the token of a transaction its signature (the sum of the vclock after
-  it), which rises row by row. A row is ``[op, key, tuple]``, for `update` and `upsert` ``[op, key,
-  tuple or null, operations]``: `op` is `insert`, `replace`, `update`, `upsert` or `delete`; key and
-  tuple are JSON arrays. What operations made is not in the log: the tuple is then what stands under
-  the key when the row is read, null if nothing does; what came in between follows. JSON has no
-  binary, NaN or extensions: see `codec.row_json`.
+  it), which rises row by row. What a row is says docs/synapse.md; of JSON without binary, NaN or
+  extensions see `codec.row_json`.
 
 The rows of a transaction are one unit: `batch` but for the last. D1 has no writers: of a relayed
 stream it gets the rows of the main process only. A stream whose tokens began anew is told with a
@@ -102,8 +99,8 @@ class Delivery:
     """Units of one writer on their way to followers.
 
     `signature`: of the log after the transaction of the last, `first_signature`: of the first;
-    `token`: of the last; `epoch`: of a relayed stream's tokens; `lines`: RDATA lines with LF,
-    `count` of them. With a line above the limit, as `longest` tells, it holds one unit.
+    `token`: of the last; `epoch`: of a relayed stream's tokens; `lines`: RDATA lines with LF. With
+    a line above the limit, as `longest` tells, it holds one unit.
     """
 
     stream: str
@@ -112,7 +109,6 @@ class Delivery:
     token: int
     signature: int
     lines: bytes
-    count: int
     longest: int
     first_signature: int
 
@@ -132,8 +128,10 @@ class _Reached:
 
 @dataclass(frozen=True, slots=True)
 class _Gathered:
-    """Of several transactions: tuples and signatures by stream and label; units by space."""
+    """Of several transactions: tuples and signatures by stream and label; units by space. `table`:
+    the streams that are wanted, by space."""
 
+    table: Mapping[int, Stream]
     relayed: dict[tuple[str, bytes], tuple[list[bytes], array[int]]] = field(default_factory=dict)
     spaces: dict[str, list[Delivery]] = field(default_factory=dict)
 
@@ -305,19 +303,17 @@ class Streams:
         self, view: ReadView, stream: Stream, after: bytes | None
     ) -> tuple[list[str], bytes | None]:
         """Rows of a space after a key, for one turn; and the last key, None at the end."""
-        space = view.engine.schema.space(stream.space_id)
-        assert space.primary is not None
         schema = view.engine.schema
-        shape = Shape(space, space.primary)
+        shape = _shape(schema, stream)
         limit = _STATE_ROWS if shape.is_stored else 1  # a bundle may hold as many
         if after is None:
-            wanted = Select.of(schema, space.id, None, limit=limit)
+            wanted = Select.of(schema, stream.space_id, None, limit=limit)
         else:
-            wanted = Select.packed(schema, space.id, after, _GREATER, limit=limit)
+            wanted = Select.packed(schema, stream.space_id, after, _GREATER, limit=limit)
         found = next(filter(None, (one.tuples() for one in pieces(view.engine, wanted))), ())
         entries = [entry for packed in found for entry in shape.entries(packed)]
         texts = [self._change(shape, entry, Stamp(), None) for entry in entries]
-        return texts, key_of(space.primary, found[-1]) if found else None
+        return texts, key_of(shape.primary, found[-1]) if found else None
 
     # --- rows of the log --------------------------------------------------------------------------
 
@@ -325,12 +321,11 @@ class Streams:
         self, start: VClock, blocks: Iterable[Block], only: Stream | None = None
     ) -> list[Delivery]:
         """The units of the log after `start`, those of a stream together. `only`: of that one."""
-        gathered, reached, table = _Gathered(), _Reached.at(start), self._wanted(only)
+        gathered, reached = _Gathered(self._wanted(only)), _Reached.at(start)
         for block in blocks:
-            if self._take_run(block.columns, reached, gathered, table):
-                continue
-            for signature, columns, first, last in _new(reached, block, table):
-                self._gather(columns, first, last, signature, gathered, table)
+            if not self._take_run(block.columns, reached, gathered):
+                for signature, columns, first, last in _new(reached, block, gathered.table):
+                    self._gather(columns, first, last, signature, gathered)
         return list(self._gathered(gathered))
 
     def units(
@@ -340,39 +335,32 @@ class Streams:
         reached, table = _Reached.at(start), self._wanted(only)
         for block in blocks:
             for signature, columns, first, last in _new(reached, block, table):
-                gathered = _Gathered()
-                self._gather(columns, first, last, signature, gathered, table)
+                gathered = _Gathered(table)
+                self._gather(columns, first, last, signature, gathered)
                 yield from self._gathered(gathered)
 
     def _gather(
-        self,
-        columns: RowColumns,
-        first: int,
-        last: int,
-        signature: int,
-        gathered: _Gathered,
-        table: Mapping[int, Stream],
+        self, columns: RowColumns, first: int, last: int, signature: int, gathered: _Gathered
     ) -> None:
         changes: dict[str, list[str]] = {}
         for i in range(first, last):
-            stream = table.get(columns.space_id[i])
+            stream = gathered.table.get(columns.space_id[i])
             if stream is None or columns.type[i] not in OPS:
                 continue
-            packed = columns.tuple_bytes(i)
             if not stream.relayed:
                 changes.setdefault(stream.name, []).extend(self._texts(columns, i, stream))
             elif columns.type[i] == RowType.INSERT:
+                packed = columns.tuple_bytes(i)
                 assert packed is not None
                 gathered.insert(stream.name, [packed], array("Q", (signature,)))
         for name, texts in changes.items():
-            if not texts:
-                continue
-            unit = self._delivery(name, OWN_INSTANCE, 1, signature, signature, texts)
-            gathered.spaces.setdefault(name, []).append(unit)
+            if texts:
+                unit = self._delivery(name, OWN_INSTANCE, 1, signature, signature, texts)
+                gathered.spaces.setdefault(name, []).append(unit)
 
     def _texts(self, columns: RowColumns, i: int, stream: Stream) -> list[str]:
         """What a row of a space is told as."""
-        shape = self._shape(stream)
+        shape = _shape(self._log.schema, stream)
         op, key, ops = RowType(columns.type[i]), columns.key_bytes(i), columns.ops_bytes(i)
         packed = columns.tuple_bytes(i)
         if not shape.tells(op):
@@ -386,11 +374,6 @@ class Streams:
             packed = self._stands(stream.space_id, key) if op in _BY_OPERATIONS else None
             entries = [Entry(key or b"\xc0", packed)]
         return [self._change(shape, entry, stamp, ops) for entry in entries]
-
-    def _shape(self, stream: Stream) -> Shape:
-        space = self._log.schema.space(stream.space_id)
-        assert space.primary is not None
-        return Shape(space, space.primary)
 
     def _change(self, shape: Shape, entry: Entry, stamp: Stamp, ops: bytes | None) -> str:
         if self._enveloped:
@@ -407,13 +390,7 @@ class Streams:
         table = self._table()
         return {i: one for i, one in table.items() if only is None or i == only.space_id}
 
-    def _take_run(
-        self,
-        columns: RowColumns,
-        reached: _Reached,
-        gathered: _Gathered,
-        table: Mapping[int, Stream],
-    ) -> bool:
+    def _take_run(self, columns: RowColumns, reached: _Reached, gathered: _Gathered) -> bool:
         """A block that goes on where the one before ended, all its rows in compiled loops; False
         if it does not."""
         if not len(columns):
@@ -424,8 +401,8 @@ class Streams:
             return False
         ends = columns.transaction_ends()
         missing = reached.signature - before
-        for space_id in set(columns.space_id.tolist()) & table.keys():
-            stream = table[space_id]
+        for space_id in set(columns.space_id.tolist()) & gathered.table.keys():
+            stream = gathered.table[space_id]
             if stream.relayed:
                 for tuples, signatures in inserted(columns, ends, space_id, missing):
                     gathered.insert(stream.name, tuples, signatures)
@@ -436,20 +413,16 @@ class Streams:
         return True
 
     def _gather_changes(
-        self,
-        columns: RowColumns,
-        ends: memoryview,
-        stream: Stream,
-        missing: int,
-        gathered: _Gathered,
+        self, columns: RowColumns, ends: memoryview, stream: Stream, missing: int, to: _Gathered
     ) -> None:
-        shape = self._shape(stream)
+        shape = _shape(self._log.schema, stream)
         parts = shape.primary.parts
         fields = array("Q", (part.field_no for part in parts))
         is_plain = shape.is_stored and not (self._enveloped or any(part.steps for part in parts))
         name = stream.name
         head = self._head(name, OWN_INSTANCE).encode()
-        units = gathered.spaces.setdefault(name, [])
+        units = to.spaces.setdefault(name, [])
+        only = replace(to, table={stream.space_id: stream})
         at = 0
         while at < len(ends):
             reached, made = at, None
@@ -458,24 +431,12 @@ class Streams:
                     columns, ends, at, stream.space_id, fields, missing, head
                 )
             if made is not None:
-                units.append(
-                    Delivery(
-                        name,
-                        OWN_INSTANCE,
-                        1,
-                        made.last,
-                        made.last,
-                        made.data,
-                        made.count,
-                        0,
-                        made.first,
-                    )
-                )
+                where = (name, OWN_INSTANCE, 1, made.last, made.last)
+                units.append(Delivery(*where, made.data, 0, made.first))
             if reached == at:
                 signature = missing + columns.lsn[ends[at] - 1]
                 first = ends[at - 1] if at else 0
-                only = {stream.space_id: stream}
-                self._gather(columns, first, ends[at], signature, gathered, only)
+                self._gather(columns, first, ends[at], signature, only)
                 reached += 1
             at = reached
 
@@ -496,19 +457,11 @@ class Streams:
             yield from _joined(fitting)
 
     def _deliver(
-        self,
-        name: str,
-        instance: str,
-        epoch: int,
-        tuples: list[bytes],
-        signatures: Sequence[int],
+        self, name: str, instance: str, epoch: int, tuples: list[bytes], signatures: Sequence[int]
     ) -> Iterator[Delivery]:
         """Tuples of a relayed stream as lines. `signatures`: of each one's transaction."""
-        label = instance_label(instance, epoch)
-        is_spaced = self.dialect is Dialect.D1
-        for piece in self._writer.lines(
-            tuples, label, self._head(name, instance), spaced=is_spaced
-        ):
+        label, head = instance_label(instance, epoch), self._head(name, instance)
+        for piece in self._writer.lines(tuples, label, head, spaced=self.dialect is Dialect.D1):
             if isinstance(piece, slice):
                 values = [decode_row_value(one) for one in tuples[piece]]
                 signature, token = signatures[piece.start], values[0][1]
@@ -517,7 +470,7 @@ class Streams:
                 continue
             first, last = signatures[piece.first], signatures[piece.last]
             token = decode_row_value(tuples[piece.last])[1]
-            yield Delivery(name, instance, epoch, token, last, piece.data, piece.count, 0, first)
+            yield Delivery(name, instance, epoch, token, last, piece.data, 0, first)
 
     def _head(self, stream: str, instance: str) -> str:
         return f"RDATA {stream} " + ("" if self.dialect is Dialect.D1 else instance + " ")
@@ -526,23 +479,13 @@ class Streams:
         return row_text(value, spaced=self.dialect is Dialect.D1)
 
     def _delivery(
-        self,
-        stream: str,
-        instance: str,
-        epoch: int,
-        token: int,
-        signature: int,
-        texts: Iterable[str],
+        self, stream: str, instance: str, epoch: int, token: int, signature: int, rows: list[str]
     ) -> Delivery:
         head = self._head(stream, instance)
-        rows = list(texts)
         made = [f"{head}batch {text}\n" for text in rows[:-1]]
         made.append(f"{head}{token} {rows[-1]}\n")
-        longest = len(max(made, key=len)) - 1
-        data = "".join(made).encode()
-        return Delivery(
-            stream, instance, epoch, token, signature, data, len(made), longest, signature
-        )
+        longest, data = len(max(made, key=len)) - 1, "".join(made).encode()
+        return Delivery(stream, instance, epoch, token, signature, data, longest, signature)
 
     def first_position(self, unit: Delivery) -> bytes:
         """POSITION of a writer that has written nothing before that unit."""
@@ -574,6 +517,12 @@ def _new(
         yield reached.signature, columns, first, last
 
 
+def _shape(schema: Schema, stream: Stream) -> Shape:
+    space = schema.space(stream.space_id)
+    assert space.primary is not None
+    return Shape(space, space.primary)
+
+
 def _stream_of(space: SpaceDef) -> Stream:
     if is_relayed(space):
         return Stream(space.name.removeprefix(STREAM_PREFIX), space.id, True)
@@ -588,7 +537,6 @@ def _joined(units: Sequence[Delivery]) -> Iterator[Delivery]:
     yield replace(
         units[-1],
         lines=b"".join([unit.lines for unit in units]),
-        count=sum(unit.count for unit in units),
         longest=max(unit.longest for unit in units),
         first_signature=units[0].first_signature,
     )

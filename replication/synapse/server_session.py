@@ -10,7 +10,7 @@ FEDERATION_ACK         itself
 REMOTE_SERVER_UP       itself
 NAME                   remembered
 PING                   arms the timeout; answered by nothing
-ERROR                  remembered; the follower closes
+ERROR                  nothing; the follower closes
 other known commands   nothing
 blank line, one word   nothing
 unknown word           `ERROR invalid command: …`, close
@@ -56,7 +56,7 @@ Event = Replicate | FederationAck | Plain
 
 class ServerSession(BaseSession[Event]):
     """One follower. `server_name`: ours; `now`: the clock of this session; `milliseconds`: what
-    PING says. `commands`: how many were put out."""
+    PING says."""
 
     peer = "the follower"
 
@@ -71,8 +71,6 @@ class ServerSession(BaseSession[Event]):
         super().__init__()
         self.dialect = dialect
         self.name = ""
-        self.last_error = ""
-        self.commands = 0
         self._milliseconds = milliseconds
         self._lines = LineBuffer()
         self._heard = self._sent = now
@@ -82,12 +80,11 @@ class ServerSession(BaseSession[Event]):
 
     def put(self, command: Command, now: float) -> None:
         """Send one command. Raises as `codec.encode`."""
-        self.put_lines(encode(command, self.dialect), 1, now)
+        self.put_lines(encode(command, self.dialect), now)
 
-    def put_lines(self, lines: bytes, count: int, now: float) -> None:
+    def put_lines(self, lines: bytes, now: float) -> None:
         """Send whole lines."""
         self._out.put(lines)
-        self.commands += count
         self._sent = now
 
     def refuse(self, text: str) -> None:
@@ -97,7 +94,6 @@ class ServerSession(BaseSession[Event]):
             self.close_reason = text
 
     def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
-        """See `Session`."""
         if self.close_reason:
             return ()
         lines, problem = self._lines.feed(data)
@@ -124,12 +120,10 @@ class ServerSession(BaseSession[Event]):
         return len(self._lines)
 
     def next_deadline(self) -> float | None:
-        """See `Session`."""
         ping = self._sent + SYNAPSE_PING_SECONDS
         return min(ping, self._heard + SYNAPSE_TIMEOUT_SECONDS) if self._armed else ping
 
     def deadline_passed(self, now: float) -> Sequence[Event]:
-        """See `Session`."""
         if self.close_reason:
             return ()
         if self._armed and now >= self._heard + SYNAPSE_TIMEOUT_SECONDS:
@@ -157,7 +151,5 @@ class ServerSession(BaseSession[Event]):
                 self._armed = True
             case Plain("NAME", text):
                 self.name = text
-            case Plain("ERROR", text):
-                self.last_error = text
             case _:
                 assert isinstance(command, Plain)  # known, and without effect on us

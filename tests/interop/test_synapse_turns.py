@@ -74,10 +74,10 @@ def test_a_question_is_answered_when_its_task_runs(
         asyncio.get_running_loop().call_soon(tick)
         ask(self, event)
 
-    def sent(self: Conversation, lines: bytes, count: int) -> None:
+    def sent(self: Conversation, lines: bytes) -> None:
         if len(rounds) == 1:
             rounds.append(0)
-        send(self, lines, count)
+        send(self, lines)
 
     with Serving(tmp_path, listen=[parse_listen_url("synapse://:0")]) as serving:
         space(serving.log, "t", 3)

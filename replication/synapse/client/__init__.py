@@ -19,10 +19,8 @@ and renamed. A follower that begins with such a file goes on there; without one,
 are not in it, `start` says whether with what comes ("now") or with all there is ("all").
 
 The address takes the options `dialect`, `server_name`, `http`, `http.<writer>` and `auth_file` of
-`logweir.replication.synapse.follow.source`; missed rows come over the connection in D1, and from
-`http` in
-D2 and D3. What arrives and is not taken yet is bounded by `limits.SYNAPSE_WAITING_BYTES`: above it
-the server is not read.
+an upstream; missed rows come over the connection in D1, and from `http` in D2 and D3. What arrives
+and is not taken yet is bounded by `limits.SYNAPSE_WAITING_BYTES`: above it the server is not read.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ from typing import Any, Literal, Self
 from logweir.errors import ConfigError, LogweirError, SourceStopped, Unreachable
 from logweir.limits import SYNAPSE_WAITING_BYTES
 from logweir.replication.budget import Unanswered
-from logweir.replication.dialer import Closing, dial
+from logweir.replication.dialer import Closing, dial_with
 from logweir.replication.link import Link
 from logweir.replication.runner import Timing
 from logweir.replication.synapse.client_session import ClientSession, Event, Greeted, dialect_of
@@ -240,9 +238,11 @@ class Follower(Closing):
     async def _run(self) -> None:
         failures = 0
         while self._failure is None:
-            conversation = _Conversation(self)
+            failures += 1
             try:
-                link = await dial(self.url, conversation.begin)
+                link, conversation = await dial_with(
+                    self.url, lambda link: _Conversation(self, link)
+                )
                 try:
                     await asyncio.wait((link.gone,))
                     self.last_error = link.gone.result()
@@ -252,9 +252,10 @@ class Follower(Closing):
                     self.conversation = None
                 if conversation.session.wrong_server:
                     self.fail(SourceStopped(self.last_error, hint="is it the right address?"))
+                if conversation.was_settled:
+                    failures = 1
             except Unreachable as error:
                 self.last_error = str(error)
-            failures = 1 if conversation.was_settled else failures + 1
             await self._timing.pause(self._timing.backoff_seconds(failures))
 
     def add(self, changes: Sequence[Change]) -> None:
@@ -276,20 +277,14 @@ class Follower(Closing):
 class _Conversation:
     """One connection of a follower."""
 
-    session: ClientSession
-    _link: Link
-    _unanswered: Unanswered
-
-    def __init__(self, follower: Follower) -> None:
+    def __init__(self, follower: Follower, link: Link) -> None:
         self.was_settled = False
         self._follower = follower
-
-    def begin(self, link: Link) -> _Conversation:
-        """The connection stands."""
-        follower = self._follower
         follower.conversation = self
         self._link = link
-        self._unanswered = Unanswered(link, SYNAPSE_WAITING_BYTES, self._tell_reading)
+        self._unanswered = Unanswered(
+            link, SYNAPSE_WAITING_BYTES, lambda held: self.session.reading(not held, link.time())
+        )
         self.session = ClientSession(
             link.time(),
             dialect=follower.dialect,
@@ -297,7 +292,6 @@ class _Conversation:
             name=follower.name,
             milliseconds=lambda: time.time_ns() // 1_000_000,
         )
-        return self
 
     def handle(self, events: Sequence[Event]) -> None:
         """See `Conversation` of `logweir.replication.link`."""
@@ -318,7 +312,6 @@ class _Conversation:
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
-        del reason
         self.session.lost()
 
     async def _fetch(self, wanted: Fetch) -> None:
@@ -335,6 +328,3 @@ class _Conversation:
         tracker = self._follower.tracker
         waiting = self._follower.waiting_bytes + (tracker.held_bytes if tracker.is_fetching else 0)
         self._unanswered.set(waiting)
-
-    def _tell_reading(self, is_held: bool) -> None:
-        self.session.reading(not is_held, self._link.time())

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from logweir.errors import ConfigError, LogweirError, RemoteProtocolError, Unreachable
+from logweir.errors import ConfigError, RemoteProtocolError, Unreachable
 from logweir.limits import SYNAPSE_PING_SECONDS, SYNAPSE_TIMEOUT_SECONDS
 from logweir.replication.dialer import dial_with
 from logweir.replication.link import Link
@@ -102,7 +102,6 @@ class _Asking:
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
-        del reason
 
     async def wait(self) -> None:
         """Until all is told. Raises as `fetch_status`."""
@@ -123,13 +122,11 @@ class _Asking:
         if event.is_set():
             return True
         if self._link.gone.done():
-            raise self._ended(self._link.gone.result())
+            reason = self._link.gone.result()
+            if self.session.server:
+                raise Unreachable(str(self._url), reason, hint="see the server's log")
+            raise self._stranger(reason)
         return False
-
-    def _ended(self, reason: str) -> LogweirError:
-        if self.session.server:
-            return Unreachable(str(self._url), reason, hint="see the server's log")
-        return self._stranger(reason)
 
     def _stranger(self, reason: str) -> RemoteProtocolError:
         return RemoteProtocolError(f"{self._url}: {reason}", hint="is this a Synapse homeserver?")

@@ -1,15 +1,13 @@
 """Following a Synapse homeserver over the channel of its Redis (D2 to D4), see `source`.
 
-``synapse+redis://[user:password@]host:port/server_name``, also at a unix socket, with `tls=1` and
-what belongs to it. `ca` may be a folder of certificates, too; `dbid=N` is the database that is
-selected: channels are those of all databases. In Redis nothing but ``REPLICATE `` is ever
-published.
+Also at a unix socket, with `tls=1` and what belongs to it. `dbid=N` is the database that is
+selected: channels are those of all databases. Nothing but ``REPLICATE `` is ever published.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,11 +15,9 @@ from logweir.errors import ConfigError, LogweirError, SourceStopped, Unreachable
 from logweir.limits import CONNECT_SECONDS, SYNAPSE_WAITING_BYTES
 from logweir.replication.runner import Progress, SourceState
 from logweir.replication.synapse.client_session import RedisSession, take_page
-from logweir.replication.synapse.follow.catchup import Page, Refused
 from logweir.replication.synapse.follow.contents import Database
 from logweir.replication.synapse.follow.cursors import Tracker
 from logweir.replication.synapse.follow.source import Flow, Upstream, read_options
-from logweir.replication.synapse.wire.units import Change, Fetch
 from logweir.replication.urls import Url
 from logweir.store import Log
 
@@ -127,7 +123,7 @@ class _RedisReader:
         self._tracker = tracker
         self._session = RedisSession(tracker)
         self._flow = Flow(source, progress)
-        self._flow.on_page = self._take_page
+        self._flow.on_page = partial(take_page, tracker)
         self._room = asyncio.Event()
         self._flow.on_room = self._room.set
         self._began_at = self._heard = asyncio.get_running_loop().time()
@@ -147,9 +143,6 @@ class _RedisReader:
     def _settled(self) -> bool:
         now = asyncio.get_running_loop().time()
         return self._source.has_caught_up(self._tracker, now, self._began_at, self._heard)
-
-    def _take_page(self, wanted: Fetch, page: Page | Refused) -> Sequence[Change]:
-        return take_page(self._tracker, wanted, page)
 
     async def _read(self) -> None:
         try:

@@ -1,15 +1,6 @@
 """What rows only name, from the homeserver's database: the options ``enrich``, ``enrich_streams``.
 
-========================================  =========================================================
-value                                     database
-========================================  =========================================================
-``postgresql://[user@][host][:port]/db``  a PostgreSQL, in libpq's own form, parameters with it;
-                                          its password stands in the file that
-                                          `enrich_password_file` names, or where libpq looks
-``sqlite:///FILE``                        of a small homeserver
-``database``                              (``synapse+file`` only) what the homeserver's file says
-========================================  =========================================================
-
+The address of a PostgreSQL is in libpq's own form, parameters with it.
 Each event, and account data, that a row of the streams `kinds.ENRICHED` names becomes a tuple of
 the space of its kind, written in the transaction of that row. `state` says what `content` is:
 

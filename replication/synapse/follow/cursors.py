@@ -125,12 +125,11 @@ class Tracker:
         self._asks.clear()
         self._asked = None
         self.held_bytes = 0
-        for flow in self._flows.values():
-            flow.open_unit = None
+        for key, flow in self._flows.items():
             cursor = flow.cursor
             if dialect is not Dialect.D1 and cursor is not None and cursor.resume < cursor.last:
-                flow.cursor = replace(cursor, last=cursor.resume)
-            flow.begin()
+                cursor = replace(cursor, last=cursor.resume)
+            self._flows[key] = Flow(*key, cursor)
 
     def refused(self) -> None:
         """The connection ended with an error of the server while a catch-up was on its way."""
@@ -199,15 +198,7 @@ class Tracker:
             self.dropped_rows += 1
             return
         place = flow.place
-        if place is Place.LIVE:
-            if token is None:
-                self._hold(row)
-                flow.pending.append(row)
-            elif flow.pending or flow.torn:
-                self._end_unit(flow, token, [row])
-            else:
-                self._unit(flow, token, [row])
-        elif place is Place.FETCHING:
+        if place is Place.FETCHING:
             self._hold(row)
             flow.queue.append(("row", token, 0, row))
         elif place is Place.UNSEEN:
@@ -215,8 +206,12 @@ class Tracker:
         elif token is None:
             self._hold(row)
             flow.pending.append(row)
-        else:
+        elif place is not Place.LIVE:
             self._collect(flow, token, [row])
+        elif flow.pending or flow.torn:
+            self._end_unit(flow, token, [row])
+        else:
+            self._unit(flow, token, [row])
 
     def unreadable(self, stream: str, instance: str, token: int | None, reason: str) -> None:
         """A row that cannot be stored: its unit is stored without it, and a gap tells so."""
@@ -386,11 +381,11 @@ class Tracker:
         cursor = flow.cursor
         assert cursor is not None
         if cursor.last != token or cursor.resume != token:
-            flow.cursor = Cursor(token, token, cursor.epoch)
-            self._changes.append(Moved(flow.stream, flow.instance, flow.cursor))
+            self._set(flow, token, cursor.epoch)
 
-    def _begin_cursor(self, flow: Flow, token: int) -> Cursor:
-        flow.cursor = Cursor(token, token)
+    def _set(self, flow: Flow, token: int, epoch: int = 1) -> Cursor:
+        """The cursor is there now."""
+        flow.cursor = Cursor(token, token, epoch)
         self._changes.append(Moved(flow.stream, flow.instance, flow.cursor))
         return flow.cursor
 
@@ -405,9 +400,7 @@ class Tracker:
             start = token
             reason += f"; rows up to {token} that are new are missing"
         self._changes.append(Gap(flow.stream, flow.instance, last, token, reason))
-        flow.cursor = Cursor(start, start, epoch)
-        self._changes.append(Moved(flow.stream, flow.instance, flow.cursor))
-        return flow.cursor
+        return self._set(flow, start, epoch)
 
     # --- inside: D1 -------------------------------------------------------------------------------
 
@@ -416,7 +409,7 @@ class Tracker:
         if flow.place is Place.WANTED:
             return  # what we are about to ask for ends with another one
         if cursor is None:
-            cursor = self._begin_cursor(flow, 0 if self._start_all else token)
+            cursor = self._set(flow, 0 if self._start_all else token)
         if flow.place is Place.ASKED:
             self._asked = None
         if token < cursor.last:
@@ -511,7 +504,7 @@ class Tracker:
         self._drop_unit(flow)
         cursor = flow.cursor
         if cursor is None:
-            cursor = self._begin_cursor(flow, 0 if self._start_all else token)
+            cursor = self._set(flow, 0 if self._start_all else token)
         if token < cursor.last:
             cursor = self._behind(flow, token)
             previous = token

@@ -1,9 +1,7 @@
 """Removing what names one user from the streams that are kept of homeservers.
 
-A row names a user if one of its texts, at any depth, is the user's id or holds it as a whole:
-membership, receipts, typing, presence, account data, devices; so do the contents of events that
-the user sent, or that mention the user, and the account data. Rows that only tell what the
-user did (an event by its id and room) name nobody, and stay; so does what the homeserver has.
+A row names a user if one of its texts, at any depth, is the user's id or holds it as a whole; what
+that means for each stream is in docs/synapse.md.
 """
 
 from __future__ import annotations

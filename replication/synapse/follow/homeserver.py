@@ -1,16 +1,9 @@
 """Following a homeserver as its own configuration says: ``synapse+file://homeserver.yaml``.
 
-Read are `server_name`, `redis` (host, port, path, dbid, username, password, password_path, use_tls,
-ca_file, ca_path, certificate_file, private_key_file), `instance_map` (host, port, tls, or path),
-`stream_writers`, `database` (with `enrich=database`), and `worker_replication_secret` or its
-`_path`. A folder stands for all files `*.yaml` in it, in the order of their names; those that the
-option `with` names (files or folders, with commas between them) come after the first, and each
-replaces whole sections of those before.
-Relative names in a file are looked for beside it. What the address says (`http`, `http.<writer>`)
-goes before what the file says.
-
-The files are read anew for every connection. Neither passwords nor lines of the files stand in
-errors. Source: `synapse/config` of 1.163.2, read; its defaults are taken.
+docs/synapse.md says what is read. A folder stands for all files `*.yaml` in it, in the order of
+their names; those that the option `with` names come after the first, and each replaces whole
+sections of those before. Neither passwords nor lines of the files stand in errors.
+Source: `synapse/config` of 1.163.2, read; its defaults are taken.
 """
 
 from __future__ import annotations
@@ -19,7 +12,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, TypeVar
 
 from logweir.errors import ConfigError
 from logweir.replication.runner import Progress, UrlSource
@@ -64,30 +57,27 @@ class _Section:
         """That a setting cannot be."""
         return ConfigError(self.key(name), message, origin=str(self.file), hint=hint)
 
-    @overload
-    def get(self, name: str, kind: type[V]) -> V | None: ...
-
-    @overload
-    def get(self, name: str, kind: type[V], default: V) -> V: ...
-
-    def get(self, name: str, kind: type[V], default: V | None = None) -> V | None:
-        """A setting; `default` if it is not given. Raises `ConfigError`."""
+    def get(self, name: str, kind: type[V]) -> V | None:
+        """A setting; None if it is not given. Raises `ConfigError`."""
         value = self.values.get(name)
-        if value is None:
-            return default
-        if type(value) is not kind:
+        if value is not None and type(value) is not kind:
             hint = "put it in quotation marks" if kind is str else ""
             raise self.error(name, f"it is not {_KINDS[kind]}", hint)
         return value
 
+    def given(self, name: str, default: V) -> V:
+        """A setting; `default` if it is not given. Raises `ConfigError`."""
+        value = self.get(name, type(default))
+        return default if value is None else value
+
     def section(self, name: str) -> _Section:
         """A section in it; one without settings if it is not given. Raises `ConfigError`."""
         empty: dict[str, Any] = {}
-        return _Section(self.get(name, dict, empty), self.key(name), self.file)
+        return _Section(self.given(name, empty), self.key(name), self.file)
 
     def beside(self, name: str) -> str:
         """The name of a file, as this program finds it; "" if it is not given."""
-        found = self.get(name, str, "")
+        found = self.given(name, "")
         return str(self.file.parent / found) if found else ""
 
     def secret(self, name: str, path_name: str) -> str | None:
@@ -194,7 +184,7 @@ def _writers(found: Mapping[str, tuple[Any, Path]]) -> Iterator[tuple[str, str]]
         host, port = entry.get("host", str), entry.get("port", int)
         if not host or port is None or not 0 < port < 65536:
             raise entries.error(name, "it has neither host and port nor path")
-        scheme = "https" if entry.get("tls", bool, False) else "http"
+        scheme = "https" if entry.given("tls", False) else "http"
         yield option, f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
@@ -218,30 +208,30 @@ def _check_writers(found: Mapping[str, tuple[Any, Path]], options: Mapping[str, 
 
 def _redis(redis: _Section) -> tuple[dict[str, str], Url]:
     """Options and address of the Redis. Raises `ConfigError`."""
-    if not redis.get("enabled", bool, False):
+    if not redis.given("enabled", False):
         hint = (
             "switch it on, as for workers; up to 1.66 a listener of type `replication` can be "
             "followed as synapse://HOST:PORT"
         )
         raise redis.error("enabled", "it is off: this homeserver sends its streams nowhere", hint)
     password = redis.secret("password", "password_path")
-    user = redis.get("username", str, "")
+    user = redis.given("username", "")
     if user and password is None:
         raise redis.error("username", "there is no password for it", "add redis.password_path")
-    port = redis.get("port", int, 6379)
+    port = redis.given("port", 6379)
     if not 0 < port < 65536:
         raise redis.error("port", f"{port} is no port")
     options = {}
     if (dbid := redis.get("dbid", int)) is not None:
         options["dbid"] = str(dbid)
     file = redis.beside("path")
-    if not file and redis.get("use_tls", bool, False):
+    if not file and redis.given("use_tls", False):
         options["tls"] = "1"
         names = {"certificate_file": "certificate", "private_key_file": "key"}
         for name, option in {**names, "ca_path": "ca", "ca_file": "ca"}.items():
             if value := redis.beside(name):
                 options[option] = value
-    host = "" if file else redis.get("host", str, "localhost")
+    host = "" if file else redis.given("host", "localhost")
     where = Url("synapse+redis", host, 0 if file else port, user, password or "", socket=file)
     return options, where
 
@@ -249,7 +239,7 @@ def _redis(redis: _Section) -> tuple[dict[str, str], Url]:
 def _database(found: _Section) -> Database:
     """The homeserver's only database. Raises `ConfigError`."""
     section = found.section("database")
-    engine, args = section.get("name", str, "sqlite3"), section.section("args")
+    engine, args = section.given("name", "sqlite3"), section.section("args")
     shown = f"the database of {found.file}"
     if engine == "sqlite3":
         if file := args.beside("database"):

@@ -30,7 +30,7 @@ from logweir.replication.logs import get_logger
 from logweir.replication.outgoing.shape import STREAM_FORMAT, STREAM_PREFIX
 from logweir.replication.stream import positions
 from logweir.replication.synapse.follow.contents import keep
-from logweir.replication.synapse.follow.kinds import ENRICHED
+from logweir.replication.synapse.follow.kinds import ENRICHED, Shape
 from logweir.replication.synapse.wire.codec import instance_label, stream_of_space
 from logweir.replication.synapse.wire.rows import Run, pack_tuples
 from logweir.replication.synapse.wire.units import (
@@ -55,8 +55,13 @@ _log = get_logger("logweir.replication.synapse")
 
 SOURCE_PREFIX: Final = "synapse:"
 _Step = Callable[[Group], None]
-_KEY: Final = ("instance", "token", "place")
-_FIELDS: Final = [name for name, _ in STREAM_FORMAT]
+_STREAM: Final = Shape(
+    "",
+    "stream of a homeserver",
+    ("instance", "token", "place"),
+    [{"name": name, "type": kind} for name, kind in STREAM_FORMAT],
+)
+_NAME_HINT: Final = "give this source a name of its own with the option name=…"
 
 
 def source_name(source: str) -> str:
@@ -105,7 +110,7 @@ class Intake:
     def _meets(self, stream: str, other: str) -> SourceStopped:
         return SourceStopped(
             f"{stream_space(stream, self._name)} holds what {other} sends, not {self.source}",
-            hint="give this source a name of its own with the option name=…",
+            hint=_NAME_HINT,
         )
 
     def cursors(self) -> dict[tuple[str, str], Cursor]:
@@ -208,37 +213,27 @@ class Intake:
                 theirs = stream_space(str(row[1]), source_name(other))
                 if self._is_other(other) and theirs == filled:
                     raise self._meets(stream, other)
-            found = self._log.schema.get(filled)
-            if found is not None and [one.name for one in found.fields] != _FIELDS:
-                raise SourceStopped(
-                    f"a space {filled!r} is here already, and holds no stream of a homeserver",
-                    hint="give this source a name of its own with the option name=…",
-                )
-            space_id = self._spaces[stream] = self._log.create_space(
-                filled, STREAM_FORMAT, primary=_KEY, if_not_exists=True
-            )
+            space_id = self._spaces[stream] = self._make(filled, _STREAM)
         return space_id
 
     def _contents_space(self, stream: str) -> int:
-        """The space of what a stream's rows name. Raises `SourceStopped` if another one has its
-        name."""
+        """The space of what a stream's rows name."""
         shape = ENRICHED[stream]
         name = shape.space(self._name)
         if name not in self._spaces:
-            found = self._log.schema.get(name)
-            if found is not None and [one.name for one in found.fields] != shape.fields:
-                raise SourceStopped(
-                    f"a space {name!r} is here already, and holds no {shape.holds}",
-                    hint="give this source a name of its own with the option name=…",
-                )
-            self._spaces[name] = self._log.create_space(
-                name,
-                shape.format,
-                primary=shape.key,
-                indexes=shape.indexes,
-                if_not_exists=True,
-            )
+            self._spaces[name] = self._make(name, shape)
         return self._spaces[name]
+
+    def _make(self, name: str, shape: Shape) -> int:
+        """Make a space if it is not there. Raises `SourceStopped` if another one has its name."""
+        found = self._log.schema.get(name)
+        if found is not None and [one.name for one in found.fields] != shape.fields:
+            raise SourceStopped(
+                f"a space {name!r} is here already, and holds no {shape.holds}", hint=_NAME_HINT
+            )
+        return self._log.create_space(
+            name, shape.format, primary=shape.key, indexes=shape.indexes, if_not_exists=True
+        )
 
     def _stored_highest(self, unit: Unit | Units) -> int:
         """The highest token stored under a unit's label, with all that is planned so far."""

@@ -118,7 +118,6 @@ class NamedEvent(NamedTuple):
 
     def stored(self, contents: bytes, token: int) -> bytes:
         """The tuple that is kept. `token`: of the row."""
-        del token
         return contents
 
     def missing(self) -> bytes:

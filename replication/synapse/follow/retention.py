@@ -4,10 +4,7 @@ Rows have no time of their own. So it is noted now and then up to where a stream
 (a *mark*: time in ms, epoch, token), and what is not behind a mark that is old enough is removed.
 Marks are made when at least an eighth of the time has gone by since the last one, and stand in the
 space ``logweir_retention`` (source, stream, instance, marks), so that they outlast a restart. Rows
-that were there before a stream had a retention count from its first mark on. Positions stay.
-
-Removed means deleted from the space: files of the log that hold the rows stay until they are
-removed themselves.
+that were there before a stream had a retention count from its first mark on.
 """
 
 from __future__ import annotations
@@ -18,15 +15,13 @@ from typing import Any, Final
 
 from logweir.errors import ConfigError
 from logweir.limits import SYNAPSE_PAGE_ROWS
-from logweir.replication.stream.positions import RETENTION_SPACE, run_jobs
+from logweir.replication.stream.positions import RETENTION_SPACE
 from logweir.replication.synapse.follow.ingest import Intake
 from logweir.replication.synapse.follow.kinds import NamedEvent, named_in
 from logweir.replication.synapse.wire.codec import instance_label
 from logweir.replication.synapse.wire.units import Cursor
 from logweir.replication.urls import Url, option_names
 from logweir.store import Log
-from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
 from logweir.store.engine.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
@@ -151,9 +146,6 @@ class Expiry:
 
     def _execute(self, requests: Sequence[Request]) -> None:
         """In one transaction."""
-
-        def apply(group: Group) -> None:
+        with self._log.transaction() as change:
             for request in requests:
-                group.execute(request)
-
-        run_jobs(self._log, [Job(apply, 100 * len(requests))])
+                change.execute(request)

@@ -1,35 +1,16 @@
 """Following a Synapse homeserver: over its TCP listener (D1 to D3) or over Redis (D2 to D4).
 
-``synapse://host:port`` and ``synapse+redis://[user:password@]host:port/server_name``, with options
-
-=============  ====================================================================================
-option         meaning
-=============  ====================================================================================
-dialect        `auto` (default), D1, D2 or D3; TCP only
-server_name    the only server that is taken; the stored position is kept under the server's name
-http           `host:port` of the `replication` listener where missed rows are fetched (D2 on)
-http.<writer>  the same of another writer than the main process
-auth_file    file with `worker_replication_secret`, if the server has one
-start          `now` (default): streams that are new here begin with what comes; `all`: with what
-               the server still has
-streams        only these are followed: names, or patterns, with commas between them
-retention      how long rows of some streams are kept, see `retention`
-enrich         the database with the events' and other contents, see `contents`
-enrich_streams
-               the streams whose contents are kept, all of `kinds.ENRICHED` unless given
-name           part of the names of the spaces, for a second server in one store
-=============  ====================================================================================
+``synapse://host:port`` and ``synapse+redis://[user:password@]host:port/server_name``, with the
+options of docs/synapse.md; the stored position is kept under the server's name.
 
 What arrives is decided on by `cursors.Tracker` and stored batch by batch in the order of arrival;
 while one batch becomes durable the next one is gathered, and above `limits.SYNAPSE_WAITING_BYTES`
 the server is not read. Without an `http` address missed rows of D2 and later are told as a gap.
 The source has caught up when every stream that is known has had its POSITION on this connection
 (or none for `_SURVEY_SECONDS`) and nothing that was missed is on its way; a listener that tells of
-no stream for so long has none. Nothing tells which
-POSITION is the last one, so *once* the server must also have been silent for `_QUIET_SECONDS`, or
-`_SURVEY_SECONDS` must have gone by.
-A server with the wrong name is tried again after `WRONG_SERVER_SECONDS` at the earliest. In Redis
-nothing but ``REPLICATE `` is ever published.
+no stream for so long has none. Nothing tells which POSITION is the last one, so *once* the server
+must also have been silent for `_QUIET_SECONDS`, or `_SURVEY_SECONDS` must have gone by. A server
+with the wrong name is tried again after `WRONG_SERVER_SECONDS` at the earliest.
 """
 
 from __future__ import annotations
@@ -297,17 +278,13 @@ class Flow:
         self._progress = progress
         progress.streams(upstream.figures)
         self._changes: list[Change] = []
-        self._bytes = 0
+        self.waiting_bytes = 0
+        """Bytes of rows that wait to be stored."""
         self._news = asyncio.Event()
         self._end: LogweirError | OSError | None = None
         self._fetches: set[asyncio.Task[None]] = set()
         self.on_room: Callable[[], None] = lambda: None
         self.on_page: Callable[[Fetch, Page | Refused], Sequence[Change]] = lambda fetch, page: ()
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes of rows that wait to be stored."""
-        return self._bytes
 
     def add(self, changes: Sequence[Change]) -> None:
         """Store them, in this order; begin the fetches among them."""
@@ -318,7 +295,7 @@ class Flow:
                 task.add_done_callback(self._fetches.discard)
                 continue
             self._changes.append(change)
-            self._bytes += size_of(change)
+            self.waiting_bytes += size_of(change)
         self._news.set()
 
     def end(self, error: LogweirError | OSError) -> None:
@@ -357,8 +334,8 @@ class Flow:
             await self._upstream.leave()
 
     async def _store(self) -> None:
-        batch, size = self._changes, self._bytes
-        self._changes, self._bytes = [], 0
+        batch, size = self._changes, self.waiting_bytes
+        self._changes, self.waiting_bytes = [], 0
         rows = await self._upstream.store(batch, self._tell)
         if size:
             self.on_room()
@@ -393,11 +370,13 @@ class _TcpConversation:
             milliseconds=source.milliseconds,
         )
         self.flow = Flow(source, progress)
-        self.flow.on_page = self._take_page
+        self.flow.on_page = self.session.take_page
         self.flow.on_room = self._look
         self.tracker: Tracker | None = None
         self.began_at = 0.0
-        self._unanswered = Unanswered(link, SYNAPSE_WAITING_BYTES, self._tell_reading)
+        self._unanswered = Unanswered(
+            link, SYNAPSE_WAITING_BYTES, lambda held: self.session.reading(not held, link.time())
+        )
 
     def handle(self, events: Sequence[Event]) -> None:
         """See `Conversation`."""
@@ -437,10 +416,6 @@ class _TcpConversation:
         self.session.begin(self.tracker, self.began_at)
         self._link.flush()
 
-    def _take_page(self, wanted: Fetch, page: Page | Refused) -> Sequence[Change]:
-        events = self.session.take_page(wanted, page)
-        return [event for event in events if not isinstance(event, Greeted)]
-
     def _look(self) -> None:
         """Read the server only while there is room."""
         waiting = self.flow.waiting_bytes
@@ -448,21 +423,11 @@ class _TcpConversation:
             waiting += self.tracker.held_bytes
         self._unanswered.set(waiting)
 
-    def _tell_reading(self, is_held: bool) -> None:
-        self.session.reading(not is_held, self._link.time())
-
 
 class SynapseSource(Upstream):
-    """A homeserver's TCP listener, for a `Runner`. `once`: see
-    the module."""
+    """A homeserver's TCP listener, for a `Runner`. `once`: see the module."""
 
-    def __init__(
-        self,
-        url: Url,
-        log: Log,
-        *,
-        once: bool = False,
-    ) -> None:
+    def __init__(self, url: Url, log: Log, *, once: bool = False) -> None:
         super().__init__(url, log, once, read_options(url))
         self.server_name = url.option("server_name")
         self.dialect = dialect_of(url)

@@ -3,10 +3,9 @@
 A follower of a stream gets what is stored after its token, page by page, then POSITION, then what
 is committed. Nothing is queued for a follower: what it has not taken yet is read from the state or
 the log when it takes it, and rows at the end of the log are read and written out once for all
-(`logweir.replication.stream.hub`, `streams.Streams`); so are the pages of those who catch up at the
-same
-time. One that takes nothing for `limits.SYNAPSE_STALL_SECONDS`, or that is still at a place of the
-log when that is removed, gets `ERROR Failed to keep up` after what is on its way to it.
+(`logweir.replication.stream.hub`, `push.Streams`); so are the pages of those who catch up at the
+same time. One that takes nothing for `limits.SYNAPSE_STALL_SECONDS`, or that is still at a place of
+the log when that is removed, gets `ERROR Failed to keep up` after what is on its way to it.
 
 ====================================  ==============================================================
 asked for                             gets
@@ -29,13 +28,8 @@ A row whose line is longer than `limits.SYNAPSE_LINE_BYTES` ends the connection 
 long: <stream> <token>`, or with `on_long_row="skip"` its unit is left out and a POSITION past it is
 sent; each is counted.
 
-With `keep`, FEDERATION_ACK of a follower that has said its NAME means that it has the log up to
-that signature: the files after it are kept for it, over restarts of both, until it acknowledges
-more, or gives its place up with a token below 0. It is told as `synapse:<name>` among those who
-keep files. One acknowledgement is noted at a time, of each name the newest.
-
-A client is shown the streams whose space it may read, of those that the listener shows
-(`shown.Shown`); one that may read none of them is told so and closed, and keeps no place.
+With `keep` (docs/synapse.md) one FEDERATION_ACK is noted at a time, of each name the newest. A
+client that may read no stream (`shown.Shown`) is told so and closed, and keeps no place.
 
 Source: Synapse 1.12.4 and 1.66.0, observed, for what followers expect; tokens that are too old, the
 pace and long rows are ours.
@@ -45,9 +39,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
 
 from logweir.errors import LimitExceeded, PositionUnavailable
 from logweir.limits import (
@@ -64,16 +57,16 @@ from logweir.limits import (
 from logweir.replication.link import Link
 from logweir.replication.listener import Service
 from logweir.replication.logs import get_logger
-from logweir.replication.stream.hub import Hub, Reader, Window
+from logweir.replication.service.rights import Choice, Rights
+from logweir.replication.service.shared import Shared
+from logweir.replication.stream.hub import Reader, Window
 from logweir.replication.synapse.client_session import error_line
 from logweir.replication.synapse.push import OWN_INSTANCE, Delivery, Stream, Streams
 from logweir.replication.synapse.serve.options import Options
 from logweir.replication.synapse.serve.shown import Shown
-from logweir.replication.synapse.serve.updates import Answered, Failed, UpdatesService
+from logweir.replication.synapse.serve.updates import UpdatesService
 from logweir.replication.synapse.server_session import Event, ServerSession
 from logweir.replication.synapse.wire.codec import ALL, Dialect, FederationAck, Plain, Replicate
-from logweir.replication.urls import Url
-from logweir.store import Log
 from logweir.store.view import ReadView
 from logweir.wal.vclock import VClock
 
@@ -83,23 +76,15 @@ _log = get_logger("logweir.replication.synapse")
 class SynapseService(Service):
     """The protocol, for a `Listener`."""
 
-    def __init__(
-        self,
-        log: Log,
-        hub: Hub,
-        options: Options | None = None,
-        *,
-        shown: Callable[[Streams, Link], Shown] = lambda streams, link: Shown(streams),
-        answered: Answered = lambda scheme, done, failed: None,
-    ) -> None:
-        self.log = log
-        self.hub = hub
-        self.options = options or Options()
-        self.streams = Streams(log, self.options.dialect, enveloped=self.options.enveloped)
+    def __init__(self, shared: Shared, options: Options, choice: Choice) -> None:
+        self.log, self.hub = shared.log, shared.settled
+        self.options = options
+        self.streams = Streams(self.log, options.dialect, enveloped=options.enveloped)
         self.streams.on_taken = self._taken
-        self.shown = partial(shown, self.streams)
-        self.answered = answered
+        self.answered = shared.metrics.answered
         self.conversations: set[Conversation] = set()
+        self._shared = shared
+        self._choice = choice
         self._windows: OrderedDict[tuple[int, int], _Shared] = OrderedDict()
         self._windows_bytes = 0
         self._pages: OrderedDict[tuple[str, str, int, int], tuple[int, list[Delivery]]] = (
@@ -107,19 +92,21 @@ class SynapseService(Service):
         )
         self._pages_bytes = 0
         self._keeping = asyncio.Lock()
-        hub.listen(self._committed)
+        self.hub.listen(self._committed)
 
-    def companion(self, failed: Failed) -> tuple[Url, UpdatesService] | None:
-        """The HTTP address that belongs to this one, and what serves it. `failed`: see there."""
-        if (address := self.options.http) is None:
-            return None
-        return address, UpdatesService(
+    def shown(self, link: Link) -> Shown:
+        """What the peer of a connection is shown."""
+        return Shown(self.streams, Rights(self._shared, link.user), self._choice)
+
+    def updates(self) -> UpdatesService:
+        """What serves the HTTP address that belongs to this one."""
+        return UpdatesService(
             self.log,
             self.hub,
             self.streams,
             self.shown,
             secret=self.options.secret,
-            failed=failed,
+            failed=self._shared.logins.failed,
             answered=self.answered,
         )
 
@@ -318,7 +305,6 @@ class Conversation:
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
-        del reason
         self.service.conversations.discard(self)
 
     # --- the follower's task ----------------------------------------------------------------------
@@ -372,8 +358,8 @@ class Conversation:
                 if reader is not None:
                     reader.park()
 
-    def _send(self, lines: bytes, count: int) -> None:
-        self.session.put_lines(lines, count, self.link.time())
+    def _send(self, lines: bytes) -> None:
+        self.session.put_lines(lines, self.link.time())
         self.link.flush()
 
     def _refuse(self, text: str) -> None:
@@ -389,8 +375,14 @@ class Conversation:
             return False
         stream = self.service.streams.get(unit.stream)
         assert stream is not None
-        self._send(self.service.streams.position_line(stream, unit.instance, unit.token), 1)
+        self._send(self.service.streams.position_line(stream, unit.instance, unit.token))
         return False
+
+    def _send_unit(self, unit: Delivery) -> bool:
+        """Send it, if it fits. False if the connection ends for it."""
+        if self._fits(unit):
+            self._send(unit.lines)
+        return not self.session.close_reason
 
     # --- the end of the log -----------------------------------------------------------------------
 
@@ -414,7 +406,7 @@ class Conversation:
             if self._is_told and unit.instance not in live.epoch:
                 self._send_shared(shared, places)
                 places = []
-                self._send(self.service.streams.first_position(unit), 1)
+                self._send(self.service.streams.first_position(unit))
             known = live.epoch.get(unit.instance, unit.epoch)
             if unit.epoch < known:
                 continue
@@ -424,7 +416,7 @@ class Conversation:
             if unit.epoch > known:
                 stream = self.service.streams.get(unit.stream)
                 assert stream is not None
-                self._send(self.service.streams.position_line(stream, unit.instance, 0), 1)
+                self._send(self.service.streams.position_line(stream, unit.instance, 0))
             live.epoch[unit.instance] = unit.epoch
             if self._fits(unit):
                 places.append(place)
@@ -436,8 +428,7 @@ class Conversation:
 
     def _send_shared(self, shared: _Shared, places: list[int]) -> None:
         if places:
-            count = sum(shared.units[place].count for place in places)
-            self._send(shared.lines(tuple(places)), count)
+            self._send(shared.lines(tuple(places)))
 
     def _is_in_middle(self, unit: Delivery) -> bool:
         """Whether the follower has a part of it already."""
@@ -459,7 +450,7 @@ class Conversation:
         lines = [
             streams.position_line(stream, instance, token) for stream, (instance, _, token) in heads
         ]
-        self._send(b"".join(lines), len(lines))
+        self._send(b"".join(lines))
         self._live = {stream.name: _Live(reached.signature, {}) for stream, _ in heads}
         for stream, (instance, epoch, _) in heads:
             self._live[stream.name].epoch[instance] = epoch
@@ -500,9 +491,7 @@ class Conversation:
                     ((instance, epoch, _),) = heads  # D1 has one writer
                     units = self.service.page(view, stream, instance, epoch, after)
             for unit in units:
-                if self._fits(unit):
-                    self._send(unit.lines, unit.count)
-                elif self.session.close_reason:
+                if not self._send_unit(unit):
                     return
                 after = unit.token
             await self._drained()
@@ -513,7 +502,7 @@ class Conversation:
         for instance, _, token in heads:
             if after is not None and after > token:
                 _log.info("synapse.ahead", peer=self.link.peer, stream=stream.name, token=after)
-            self._send(streams.position_line(stream, instance, token), 1)
+            self._send(streams.position_line(stream, instance, token))
         self._live[stream.name] = _Live(signature, {who: epoch for who, epoch, _ in heads})
 
     async def _catch_up_space(self, stream: Stream, after: int | None) -> None:
@@ -532,7 +521,7 @@ class Conversation:
                 self._refuse(f"token too old: oldest is {oldest}")
             if self.session.close_reason or not self.link.is_open:
                 return
-        self._send(streams.position_line(stream, OWN_INSTANCE, target), 1)
+        self._send(streams.position_line(stream, OWN_INSTANCE, target))
         self._live[stream.name] = _Live(target, {OWN_INSTANCE: 1})
 
     async def _replay(self, stream: Stream, after: int, target: int) -> None:
@@ -551,11 +540,8 @@ class Conversation:
                 make = streams.units if is_cut else streams.deliveries
                 units: Iterable[Delivery] = make(window.start, window.blocks, stream)
                 for unit in units:
-                    if after < unit.signature <= target:
-                        if self._fits(unit):
-                            self._send(unit.lines, unit.count)
-                        elif self.session.close_reason:
-                            return
+                    if after < unit.signature <= target and not self._send_unit(unit):
+                        return
                 end = window.end.signature
                 del window, units
                 await self._drained(reader)
@@ -587,11 +573,11 @@ class Conversation:
                         return token
                     continue
                 if held is not None:
-                    self._send(streams.row_line(stream, None, held), 1)
+                    self._send(streams.row_line(stream, None, held))
                 held = text
             await self._drained()
             if key is None or not self.link.is_open:
                 break
         if held is not None:
-            self._send(streams.row_line(stream, token, held), 1)
+            self._send(streams.row_line(stream, token, held))
         return token

@@ -9,7 +9,7 @@ from logweir.replication.dialer import check_tls
 from logweir.replication.listener import Service
 from logweir.replication.runner import Source
 from logweir.replication.service.protocol import Reading, Surroundings, WireProtocol
-from logweir.replication.service.rights import Choice, Rights
+from logweir.replication.service.rights import Choice
 from logweir.replication.service.shared import Shared
 from logweir.replication.synapse.client_session import dialect_of
 from logweir.replication.synapse.follow.channel import SynapseRedisSource, read_dbid
@@ -19,7 +19,6 @@ from logweir.replication.synapse.follow.source import SynapseSource
 from logweir.replication.synapse.follow.source import read_options as read_follow_options
 from logweir.replication.synapse.serve.endpoint import SynapseService
 from logweir.replication.synapse.serve.options import read_options
-from logweir.replication.synapse.serve.shown import Shown
 from logweir.replication.synapse.wire.address import SCHEMES
 from logweir.replication.urls import Url
 
@@ -40,29 +39,20 @@ class SynapseProtocol(WireProtocol):
         self.made: list[SynapseService] = []
 
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
-        """See `WireProtocol`."""
-        choice, shared = Choice.of(url, "streams"), self.shared
-        made = SynapseService(
-            shared.log,
-            shared.settled,
-            read_options(url),
-            shown=lambda streams, link: Shown(streams, Rights(shared, link.user), choice),
-            answered=shared.metrics.answered,
-        )
+        options = read_options(url)
+        made = SynapseService(self.shared, options, Choice.of(url, "streams"))
         self.made.append(made)
-        more = made.companion(shared.logins.failed)
-        return [(url, made)] if more is None else [(url, made), more]
+        beside = [] if options.http is None else [(options.http, made.updates())]
+        return [(url, made), *beside]
 
     @classmethod
     def check_listener(cls, url: Url) -> None:
-        """See `WireProtocol`."""
         Choice.of(url, "streams")
         read_options(url)
 
     @classmethod
     def check_upstream(cls, url: Url, *, once: bool) -> None:
         """See `WireProtocol`: the homeserver's file, or the database that is to be asked, too."""
-        del once
         secret = database = None
         if url.scheme == "synapse+file":
             found = read_homeserver(url)
@@ -77,7 +67,6 @@ class SynapseProtocol(WireProtocol):
             check_database(asked, may_come=asked is database)
 
     def source(self, url: Url) -> Source:
-        """See `WireProtocol`."""
         return _SOURCES[url.scheme](url, self.shared.log, once=self.around.once)
 
     def readings(self) -> Sequence[Reading]:

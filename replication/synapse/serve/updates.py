@@ -1,9 +1,6 @@
 """Answering requests for missed rows over HTTP, as followers of dialect D3 want it.
 
-``GET /_synapse/replication/get_repl_stream_updates/<stream>/<any>?from_token=…&upto_token=…`` with
-``Authorization: Bearer <secret>`` if one is configured. Answer, 200: ``{"updates": [[token,
-row], …], "upto_token": …, "limited": …}``, tokens above `from_token` up to `upto_token`, equal
-tokens whole; `limited`: ask again from the `upto_token` that is told.
+Requests and answers have the form that `follow.catchup` says; equal tokens are given whole.
 
 ==========================================  ========================================================
 request                                     answer
@@ -183,8 +180,9 @@ class UpdatesService(Service):
                 turn = Turn()
                 for unit in self.streams.units(window.start, window.blocks, stream):
                     if after < unit.signature <= upto:
-                        rows.append(_rows(unit.token, _texts(unit)))
-                        count += unit.count
+                        texts = _texts(unit)
+                        rows.append(_rows(unit.token, texts))
+                        count += len(texts)
                     if turn.is_over(0):
                         await asyncio.sleep(0)
                         turn = Turn()

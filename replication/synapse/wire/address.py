@@ -1,9 +1,7 @@
 """Addresses of homeservers: ``synapse://host:port``, ``synapse+redis://host:port/server_name``,
 ``synapse+file://homeserver.yaml``.
 
-The second and third are for upstreams only. Options of an upstream are in `synapse.follow.source`,
-those of a listener in `synapse.serve.options`; `streams` narrows what is shown, see
-`logweir.replication.service.rights`.
+The second and third are for upstreams only. What the options mean is in docs/synapse.md.
 """
 
 from __future__ import annotations

@@ -182,15 +182,6 @@ def _split(text: str, count: int) -> list[str]:
     return words
 
 
-def _check_json(text: str, types: tuple[type, ...]) -> None:
-    try:
-        value = _JSON.decode(text)
-    except (ValueError, RecursionError) as error:
-        raise DecodeError(f"its list is not JSON: {error}") from error
-    if not isinstance(value, types):
-        raise DecodeError("its last argument is not a JSON list")
-
-
 def parse_rdata(text: str, dialect: Dialect) -> Rdata:
     """The arguments of RDATA. The row is not looked into. Raises `DecodeError`."""
     if dialect is Dialect.D1:
@@ -231,8 +222,7 @@ def _parse_user_sync(text: str, dialect: Dialect) -> Plain:
 
 
 def _parse_ack(text: str, dialect: Dialect) -> FederationAck:
-    del dialect  # 1.18 added the instance in the middle of D2
-    words = text.split(" ")
+    words = text.split(" ")  # whatever the dialect: 1.18 added the instance in the middle of D2
     if len(words) > 2 or "" in words:
         raise DecodeError(f"{len(words)} arguments instead of 1 or 2")
     return FederationAck(words[0] if len(words) == 2 else _MASTER, _token(words[-1]))
@@ -241,8 +231,8 @@ def _parse_ack(text: str, dialect: Dialect) -> FederationAck:
 def _parse_counted(word: str, text: str) -> Plain:
     count, types = _COUNTED[word]
     words = _split(text, count)
-    if types:
-        _check_json(words[-1], types)
+    if types and not isinstance(read_json(words[-1]), types):
+        raise DecodeError("its last argument is not a JSON list")
     return Plain(word, words[0] if word == "USER_IP" else text)
 
 
@@ -269,11 +259,8 @@ _FREE: Final = frozenset(
 """Words after which any text may stand."""
 _KNOWN: Final = _FREE | _PARSERS.keys() | _COUNTED.keys()
 _OF_SERVERS: Final = frozenset(("SERVER", "RDATA", "POSITION", "SYNC"))
-SERVER_WORDS: Final = _OF_SERVERS | frozenset(
-    (
-        *("ERROR", "PING", "REMOTE_SERVER_UP", "LOCK_RELEASED", "NEW_ACTIVE_TASK"),
-        "CANCEL_TASK",
-    )
+SERVER_WORDS: Final = _OF_SERVERS.union(
+    ("ERROR", "PING", "REMOTE_SERVER_UP"), ("LOCK_RELEASED", "NEW_ACTIVE_TASK", "CANCEL_TASK")
 )
 """What a server may send."""
 

@@ -190,25 +190,10 @@ def render(packed: bytes, *, form: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Whole units as RDATA lines: of the tuples `first` … `last`."""
+    """Whole units as RDATA lines: of the tuples `first` … `last`; of changes of a space, the
+    signatures of the first and the last transaction."""
 
     data: bytes
-    first: int
-    last: int
-
-    @property
-    def count(self) -> int:
-        """How many lines."""
-        return self.last - self.first + 1
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeLines:
-    """Changes of a space as `count` RDATA lines, of whole transactions; the signatures of the
-    first and the last."""
-
-    data: bytes
-    count: int
     first: int
     last: int
 
@@ -258,7 +243,7 @@ class Writer:
         fields: array[int],
         missing: int,
         head: bytes,
-    ) -> tuple[int, ChangeLines | None]:
+    ) -> tuple[int, Lines | None]:
         """Changes of a space in a block as RDATA lines, from a transaction on.
 
         `ends`: the block's transactions; `fields`: numbers of the key's; `missing`: what an lsn of
@@ -284,7 +269,7 @@ class Writer:
         size, count, first, last = told
         if not count:
             return reached, None
-        return reached, ChangeLines(bytes(memoryview(self._out)[:size]), count, first, last)
+        return reached, Lines(bytes(memoryview(self._out)[:size]), first, last)
 
 
 def inserted(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -132,38 +132,20 @@ Queued = tuple[str, int | None, int, bytes]
 """What waits: "row": token, 0, row; "torn": token, 0, reason; "position": previous, token."""
 
 
+@dataclass(eq=False, slots=True)
 class Flow:
-    """One (stream, instance)."""
+    """One (stream, instance) on one connection. `began_anew`: in D1 a server does so when it
+    starts, once in a connection; `torn`: why the unit that is not finished lacks a row."""
 
-    __slots__ = (
-        "began_anew",
-        "collected",
-        "cursor",
-        "instance",
-        "open_unit",
-        "pending",
-        "place",
-        "queue",
-        "stream",
-        "target",
-        "torn",
-        "written",
-    )
-
-    def __init__(self, stream: str, instance: str, cursor: Cursor | None) -> None:
-        self.stream = stream
-        self.instance = instance
-        self.cursor = cursor
-        self.open_unit: Unit | None = None
-        self.begin()
-
-    def begin(self) -> None:
-        """A new connection."""
-        self.place = Place.UNSEEN
-        self.began_anew = False  # in D1 a server does so when it starts: once in a connection
-        self.pending: list[bytes] = []
-        self.torn = ""  # why the unit that is not finished lacks a row
-        self.collected: dict[int, dict[bytes, None]] = {}
-        self.written: set[int] = set()
-        self.queue: deque[Queued] = deque()
-        self.target = 0
+    stream: str
+    instance: str
+    cursor: Cursor | None
+    open_unit: Unit | None = None
+    place: Place = Place.UNSEEN
+    began_anew: bool = False
+    pending: list[bytes] = field(default_factory=list)
+    torn: str = ""
+    collected: dict[int, dict[bytes, None]] = field(default_factory=dict)
+    written: set[int] = field(default_factory=set)
+    queue: deque[Queued] = field(default_factory=deque)
+    target: int = 0
