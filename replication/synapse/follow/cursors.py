@@ -113,8 +113,6 @@ class Tracker:
         self._refusals: dict[str, tuple[int, int]] = {}
         self.held_bytes = 0
         """Of rows that are held back: unfinished units, a catch-up, what waits for a fetch."""
-        self.dropped_rows = 0
-        """Rows that were not taken: before a POSITION, or repeated."""
 
     # --- connections ------------------------------------------------------------------------------
 
@@ -194,15 +192,12 @@ class Tracker:
     def rdata(self, stream: str, instance: str, token: int | None, row: bytes) -> None:
         """A row. Raises `LimitExceeded` if too much would be held back."""
         flow = self._flows.get((stream, instance))
-        if flow is None:
-            self.dropped_rows += 1
+        if flow is None or flow.place is Place.UNSEEN:
             return
         place = flow.place
         if place is Place.FETCHING:
             self._hold(row)
             flow.queue.append(("row", token, 0, row))
-        elif place is Place.UNSEEN:
-            self.dropped_rows += 1
         elif token is None:
             self._hold(row)
             flow.pending.append(row)
@@ -217,8 +212,8 @@ class Tracker:
         """A row that cannot be stored: its unit is stored without it, and a gap tells so."""
         flow = self._flows.get((stream, instance))
         if flow is None or flow.place is Place.UNSEEN:
-            self.dropped_rows += 1
-        elif flow.place is Place.FETCHING:
+            return
+        if flow.place is Place.FETCHING:
             self._hold(b"")
             flow.queue.append(("torn", token, 0, reason.encode()))
         else:
@@ -364,10 +359,7 @@ class Tracker:
                 flow.open_unit = None
                 self._changes.append(Moved(flow.stream, flow.instance, flow.cursor))
                 return
-        elif not rows:
-            return
-        elif self._dialect is not Dialect.D1:
-            self.dropped_rows += len(rows)
+        elif not rows or self._dialect is not Dialect.D1:
             return
         elif token == cursor.last:
             if flow.open_unit is not None and flow.open_unit.token == token:

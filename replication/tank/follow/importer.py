@@ -8,7 +8,7 @@ its messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,13 +39,7 @@ class ImportedPartition:
     problems: list[FolderProblem] = field(default_factory=list)
 
 
-def import_folder(
-    log: Log,
-    base: Path,
-    *,
-    topics: Collection[str] = (),
-    progress: Callable[[ImportedPartition], None] = lambda _: None,
-) -> list[ImportedPartition]:
+def import_folder(log: Log, base: Path, *, topics: Collection[str] = ()) -> list[ImportedPartition]:
     """Take the topics of the folder, all or those named.
 
     A topic whose folder cannot be is left out, with a problem. Raises `CorruptFile` for a folder
@@ -70,7 +64,7 @@ def import_folder(
         config, problem = _config(topic)
         intake.topic(name, len(topic.partitions), config)
         for partition in topic.partitions:
-            out.append(_import_partition(intake, name, partition, progress))
+            out.append(_import_partition(intake, name, partition))
         if problem:
             path = topic.path / "config"
             out[-1].problems.append(FolderProblem("config", path, 0, 0, None, None, problem))
@@ -91,12 +85,7 @@ def _config(topic: TopicFolder) -> tuple[str, str]:
     return config, f"{told} limit as wide as its partitions have it"
 
 
-def _import_partition(
-    intake: Intake,
-    topic: str,
-    folder: PartitionFolder,
-    progress: Callable[[ImportedPartition], None],
-) -> ImportedPartition:
+def _import_partition(intake: Intake, topic: str, folder: PartitionFolder) -> ImportedPartition:
     result = ImportedPartition(topic, folder.partition)
     wanted = intake.next_number(topic, folder.partition)
     bundles: list[ReceivedBundle] = []
@@ -118,7 +107,6 @@ def _import_partition(
             gaps.clear()
             wanted = last + 1
             size = 0
-            progress(result)
 
     for bundle in folder.bundles(report):
         if bundle.last < wanted:
