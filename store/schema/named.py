@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
-from logweir.errors import ConfigError, DecodeError
+from logweir.errors import DecodeError
 from logweir.limits import TUPLE_BYTES
 from logweir.store.schema.definition import SpaceDef
 from logweir.wal.mp import Value
@@ -30,14 +30,14 @@ class Named:
         self.names = [field.name for field in space.fields]
         self._numbers = {name: number for number, name in enumerate(self.names)}
 
-    def check_names(self) -> None:
-        """Raise `ConfigError` if tuples of the space have no form as objects."""
+    @property
+    def obstacle(self) -> str:
+        """Why tuples of the space have no form as objects, "" where they have one."""
         if not self.names:
-            text = f"the fields of space {self.space.name!r} have no names"
-            raise ConfigError("names", text, hint="use arrays: [1, …]")
+            return f"the fields of space {self.space.name!r} have no names"
         if REST in self._numbers:
-            text = f"a field of space {self.space.name!r} is called {REST!r}"
-            raise ConfigError("names", text, hint="use arrays: [1, …]")
+            return f"a field of space {self.space.name!r} is called {REST!r}"
+        return ""
 
     def text(self, row: Sequence[Value], *, names: bool = False) -> str:
         """A tuple as JSON text without line breaks. `names`: as an object."""
@@ -56,7 +56,7 @@ class Named:
     def read(self, text: str | bytes) -> list[Value]:
         """The tuple that JSON text holds in either form.
 
-        Raises `DecodeError` for what is none, `ConfigError` if objects cannot be.
+        Raises `DecodeError` for what is none, also for an object where there is an `obstacle`.
         """
         given = load_json(text)
         try:
@@ -69,7 +69,9 @@ class Named:
         raise DecodeError("the JSON value is neither an array nor an object")
 
     def _of_object(self, given: dict[str, Json]) -> list[Value]:
-        self.check_names()
+        if self.obstacle:
+            text = f"an object cannot be stored: {self.obstacle}"
+            raise DecodeError(text, hint="write an array, as in [1, …]")
         values: dict[int, Value] = {}
         for name, value in given.items():
             number = self._numbers.get(name)

@@ -104,7 +104,11 @@ def test_a_key_that_is_not_there_is_exit_code_1(store: Path, command: str) -> No
         (["insert", "users", '["x", "y"]'], 1, "type"),
         (["insert", "users", "[1"], 2, "not JSON"),
         (["insert", "users", '{"nam": 1}'], 2, "the fields are id, name, age"),
-        (["insert", "bare", '{"id": 1}'], 2, "use arrays"),
+        (
+            ["insert", "bare", '{"id": 1}'],
+            2,
+            "ROW (argument): an object cannot",
+        ),
         (["insert", "users", "[99999999999999999999]"], 1, "cannot be stored"),
         (["get", "users", "ada"], 2, '"text"'),
         (["get", "users", "1", "--index", "age"], 2, "not unique"),
@@ -112,7 +116,7 @@ def test_a_key_that_is_not_there_is_exit_code_1(store: Path, command: str) -> No
         (["get", "users", "1", "--index", "nix"], 1, "No index 'nix'"),
         (["select", "nix"], 1, "Space 'nix' does not exist. hint: `logweir space list`"),
         (["update", "users", "1", '["=", 1, 2]'], 2, "list of lists"),
-        (["select", "bare", "--names"], 2, "use arrays"),
+        (["select", "bare", "--names"], 2, "--names (option): the fields of space 'bare' have no"),
     ],
 )
 def test_what_cannot_be_says_why(store: Path, words: list[str], code: int, complaint: str) -> None:
@@ -122,6 +126,24 @@ def test_what_cannot_be_says_why(store: Path, words: list[str], code: int, compl
     assert (done.exit_code, done.stdout) == (code, "")
     assert complaint in done.stderr
     assert content(store) == [(1, "ada")]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("insert", ["[2, 3]"]),
+        ("replace", ["[1, 3]"]),
+        ("update", ["1", '[["=", 1, 3]]']),
+        ("delete", ["1"]),
+    ],
+)
+def test_a_tuple_that_cannot_be_printed_is_not_changed(
+    store: Path, command: str, words: list[str]
+) -> None:
+    """Exit code 2 is of what was not done."""
+    run("insert", store, "bare", "[1, 2]")
+    assert run(command, store, "bare", *words, "--names").exit_code == 2
+    assert content(store, "bare") == [(1, 2)]
 
 
 def test_a_folder_in_use_names_the_way_round(store: Path) -> None:
@@ -184,6 +206,14 @@ def test_import_stops_at_a_bad_line(store: Path, batch: int, bad: str) -> None:
     assert "line 9 of stdin: " in done.stderr
     assert "(7 rows are in)" in done.stderr
     assert [row[0] for row in content(store)] == list(range(7))
+
+
+def test_import_names_the_line_of_an_object_that_has_no_place(store: Path) -> None:
+    """As of every line that cannot be taken."""
+    done = run("import", store, "bare", stdin='[1]\n{"id": 2}\n')
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "line 2 of stdin: an object cannot be stored: " in done.stderr
+    assert content(store, "bare") == [(1,)]
 
 
 def test_import_of_a_file_names_it(store: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from logweir.tools.cli.spaces import (
     OpenSpace,
     SpaceArgument,
     WhereArgument,
+    form_of,
     open_space,
 )
 from logweir.wal.xrow import RowType
@@ -146,12 +147,10 @@ def give(
     primary key, while others may change them.
     """
     with open_space(where, space) as opened:
-        form = Named(opened.space)
-        if names:
-            form.check_names()
+        text_of = form_of(opened, names)
         count = 0
         for row in opened.rows():
-            out.line(form.text(row, names=names))
+            out.line(text_of(row))
             count += 1
         out.flush()
         out.message(f"{count} rows")

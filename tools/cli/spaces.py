@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol
 
@@ -224,6 +225,14 @@ def open_space(where: str, name: str) -> Iterator[OpenSpace]:
         ) from error
     with log:
         yield _FolderSpace(log, key)
+
+
+def form_of(opened: ReadSpace, names: bool) -> Callable[[Row], str]:
+    """How tuples are printed. `names`: as objects. Raises `ConfigError` where that cannot be."""
+    form = Named(opened.space)
+    if names and form.obstacle:
+        raise ConfigError("names", form.obstacle, origin="option", hint="leave it out")
+    return functools.partial(form.text, names=names)
 
 
 def given_value(name: str, text: str) -> Value:

@@ -3,6 +3,7 @@ folder or a running server, with JSON in and out."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated
 
@@ -10,15 +11,14 @@ import typer
 
 from logweir.errors import ConfigError
 from logweir.store.engine.statements import request_for
-from logweir.store.schema.named import Named
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.spaces import (
     AsOfOption,
     NamesOption,
-    ReadSpace,
     Row,
     SpaceArgument,
     WhereArgument,
+    form_of,
     given_key,
     given_row,
     given_value,
@@ -68,13 +68,14 @@ def get(
     """
     wanted = given_key(key)
     with read_space(where, space, as_of) as opened:
+        text_of = form_of(opened, names)
         chosen = opened.schema.index(opened.space, _index(index))
         if not chosen.is_unique or len(wanted) != len(chosen.parts):
             text = f"index {chosen.name!r} has {len(chosen.parts)} parts"
             text += "" if chosen.is_unique else " and is not unique"
             raise ConfigError("KEY", text, hint="logweir select takes a part of a key")
         found = opened.select(wanted, iterator="EQ", index=chosen.id, limit=1)
-        return _show(out, opened, next(found, None), names)
+        return _show(out, text_of, next(found, None))
 
 
 def select(
@@ -105,7 +106,7 @@ def select(
     by = iterator or (Iterator.ALL if key is None else Iterator.EQ)
     wanted = None if key is None else given_key(key)
     with read_space(where, space, as_of) as opened:
-        form = _form(opened, names)
+        text_of = form_of(opened, names)
         found = opened.select(
             wanted,
             iterator=by.value.upper(),
@@ -114,7 +115,7 @@ def select(
             offset=offset,
         )
         for row in found:
-            out.line(form.text(row, names=names))
+            out.line(text_of(row))
     return 0
 
 
@@ -155,9 +156,10 @@ def update(
     """
     wanted, operations = given_key(key), _ops(ops)
     with open_space(where, space) as opened:
+        text_of = form_of(opened, names)
         change = (RowType.UPDATE, opened.schema, opened.space.id, wanted)
         request = request_for(*change, operations, _index(index))
-        return _show(out, opened, opened.execute(request), names)
+        return _show(out, text_of, opened.execute(request))
 
 
 def upsert(
@@ -187,16 +189,18 @@ def delete(
     """Remove the tuple with a key and print it. Exit code 1 if there is none."""
     wanted = given_key(key)
     with open_space(where, space) as opened:
+        text_of = form_of(opened, names)
         change = (RowType.DELETE, opened.schema, opened.space.id, wanted)
         request = request_for(*change, index=_index(index))
-        return _show(out, opened, opened.execute(request), names)
+        return _show(out, text_of, opened.execute(request))
 
 
 def _put(out: Output, kind: RowType, where: str, space: str, row: str, names: bool) -> int:
     with open_space(where, space) as opened:
+        text_of = form_of(opened, names)
         values = given_row(opened.space, row)
         request = request_for(kind, opened.schema, opened.space.id, values)
-        return _show(out, opened, opened.execute(request), names)
+        return _show(out, text_of, opened.execute(request))
 
 
 def _ops(text: str) -> list[list[Value]]:
@@ -210,17 +214,10 @@ def _index(text: str) -> int | str:
     return int(text) if text.isdecimal() else text
 
 
-def _form(opened: ReadSpace, names: bool) -> Named:
-    form = Named(opened.space)
-    if names:
-        form.check_names()
-    return form
-
-
-def _show(out: Output, opened: ReadSpace, row: Row | None, names: bool) -> int:
+def _show(out: Output, text_of: Callable[[Row], str], row: Row | None) -> int:
     """Print the tuple that there is. Returns the exit code."""
     if row is None:
         out.message("there is no tuple with that key")
         return 1
-    out.line(_form(opened, names).text(row, names=names))
+    out.line(text_of(row))
     return 0
