@@ -84,6 +84,21 @@ def test_what_is_shown_is_a_file_that_serve_takes(tmp_path: Path) -> None:
     assert f"memory = 200000000  # {file}" in with_origin
 
 
+@pytest.mark.parametrize("command", ["serve", "follow", "capture", "archive"])
+def test_every_command_that_takes_a_file_is_shown(command: str, tmp_path: Path) -> None:
+    """With its own options, arguments among them, and none of another command."""
+    file = tmp_path / "x.toml"
+    file.write_text({"follow": "url = 'tank://u:s3cret@h:1/t'\n"}.get(command, ""))
+    done = run("config", "show", command, "--config", file, "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert set(told) == set(map(key_of, declared(main.load_command(command))))
+    if command == "follow":
+        assert told["url"]["value"] == "tank://u:…@h:1/t"
+    refused = run("config", "show", command, LOGWEIR_CONFIG=str(tmp_path / "none.toml"))
+    assert refused.exit_code == 2
+
+
 def test_no_password_is_shown(tmp_path: Path) -> None:
     """Neither by `config show` nor in an error."""
     done = run("config", "show", LOGWEIR_FOLLOW="tarantool://rep:s3cret@one:3301")

@@ -1,4 +1,4 @@
-"""`logweir config`: what configuration a server would have."""
+"""`logweir config`: what configuration a command that runs on would have."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ from logweir.tools.cli.output import Output
 def command(
     out: Output,
     action: Annotated[Literal["show"], typer.Argument(metavar="ACTION", help="What to do: show.")],
+    of: Annotated[
+        Literal["serve", "follow", "capture", "archive"],
+        typer.Argument(metavar="[COMMAND]", help="serve, follow, capture or archive."),
+    ] = "serve",
     origin: Annotated[
         bool,
         typer.Option(
@@ -23,19 +27,20 @@ def command(
         ),
     ] = False,
     file: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="The file that serve is given.")
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="The file that COMMAND is given."),
     ] = None,
 ) -> int:
-    """Show what logweir serve would have: each of its options, from file, environment or default.
+    """Show what a command that runs on would have: each option, from file, environment or default.
 
     It is TOML, which can be written into a file; passwords in addresses are left out. Exit code 2
-    if file or environment hold what serve would not take.
+    if file or environment hold what COMMAND would not take.
     """
     del action  # there is one
-    serve = load_command("serve")
-    context = evaluate(serve, file)
+    shown_command = load_command(of)
+    context = evaluate(shown_command, file)
     shown = {}
-    for name in declared(serve):
+    for name in declared(shown_command):
         value, where = _plain(context.params[name]), origin_of(context, name)
         shown[key_of(name)] = {"value": value, **({"origin": where} if origin else {})}
         text = f"{key_of(name)} = {_toml(value)}"
