@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from logweir.recovery.report import vclock_json
 from logweir.store.engine.request import key_bytes
-from logweir.store.recover.history import BEGIN, Change, folder_history
 from logweir.tools.cli.common import FolderArgument, existing, given_vclock, utc_text
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.spaces import SpaceArgument, given_key
 from logweir.tools.cli.statements import KeyArgument
 from logweir.wal.render import dumps, to_json
+
+if TYPE_CHECKING:
+    from logweir.store.recover.history import Change
 
 
 def command(
@@ -35,6 +37,9 @@ def command(
     The oldest snapshot begins; without --from what it has is the first line. The key is that of
     the primary index. The folder may be in use. Exit code 1 if there was never a tuple.
     """
+    # Imported here: help and a wrong argument need no engine.
+    from logweir.store.recover.history import BEGIN, folder_history
+
     existing(directory)
     name = int(space) if space.isdecimal() else space
     found = folder_history(
@@ -50,17 +55,15 @@ def command(
         if out.as_json:
             out.json(_json(change))
         else:
-            out.line(_line(change))
+            place = f"{change.replica_id}:{change.lsn}"
+            out.line(_line(change, str(change.vclock) if change.type_name == BEGIN else place))
     if not is_known:
         out.message("there is no change of that key")
     return 0 if is_known else 1
 
 
-def _line(change: Change) -> str:
+def _line(change: Change, place: str) -> str:
     row = "-" if change.tuple is None else dumps(list(change.tuple))
-    place = f"{change.replica_id}:{change.lsn}"
-    if change.type_name == BEGIN:
-        place = str(change.vclock)
     return f"{utc_text(change.timestamp) or '-':<24}  {place:<12}  {change.type_name:<8}  {row}"
 
 

@@ -12,7 +12,6 @@ from typing import Final
 
 from logweir.errors import ConfigError, Unreachable
 from logweir.replication import loop
-from logweir.replication.iproto.follow.join import join
 from logweir.replication.urls import Url
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
@@ -37,6 +36,9 @@ def join_if_new(
     masters = [url for url in sources if url.scheme == "tarantool"]
     if not masters or (directory.is_dir() and scan_directory(directory).snaps):
         return
+    # Imported here: most commands that could copy need no protocol for it.
+    from logweir.replication.iproto.follow.join import join
+
     given_up = time.monotonic() + wait
     told: set[str] = set()
     for number, url in enumerate(itertools.cycle(masters), 1):
@@ -74,6 +76,8 @@ def copyable(text: str) -> Url:
 
 def copy_server(out: Output, url: Url, folder: Path) -> Path:
     """A copy of all that a `copyable` server holds, without a place in its replica set."""
+    from logweir.replication.iproto.follow.join import join
+
     joined = loop.run(join(url, folder))
     out.message(f"{url}: {joined.rows} rows up to {joined.vclock.without_local()}")
     return folder

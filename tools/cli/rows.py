@@ -11,7 +11,6 @@ import typer
 
 from logweir.errors import DecodeError, ErrorCode, LogweirError, RequestError
 from logweir.store.engine.request import Request
-from logweir.store.engine.statements import request_for
 from logweir.store.schema.named import Named
 from logweir.tools.cli.common import existing
 from logweir.tools.cli.output import Output
@@ -20,6 +19,7 @@ from logweir.tools.cli.spaces import (
     OpenSpace,
     SpaceArgument,
     WhereArgument,
+    change_of,
     form_of,
     open_space,
 )
@@ -54,7 +54,7 @@ class _Import:
             if len(line) >= _LINE_BYTES:
                 raise DecodeError(f"the line is longer than {_LINE_BYTES} bytes")
             row = self._form.read(line)
-            request = request_for(self._kind, self._opened.schema, self._opened.space.id, row)
+            request = change_of(self._opened, self._kind, row)
         except DecodeError as error:
             self.commit()
             refused = RequestError(ErrorCode.ILLEGAL_PARAMS, error.reason, hint=error.hint)

@@ -21,6 +21,7 @@ from logweir.tools.cli.common import existing, given_vclock
 from logweir.wal.mp import Value, unpack
 from logweir.wal.render import loads
 from logweir.wal.selection import parse_time
+from logweir.wal.xrow import RowType
 
 if TYPE_CHECKING:
     from logweir.store.engine.engine import Engine
@@ -225,6 +226,20 @@ def open_space(where: str, name: str) -> Iterator[OpenSpace]:
         ) from error
     with log:
         yield _FolderSpace(log, key)
+
+
+def change_of(
+    opened: ReadSpace,
+    kind: RowType,
+    first: Value,
+    ops: Sequence[Sequence[Value]] | None = None,
+    index: int | str = 0,
+) -> Request:
+    """A change of the space, as `request_for` makes it."""
+    # Imported here: help and a wrong argument need no engine.
+    from logweir.store.engine.statements import request_for
+
+    return request_for(kind, opened.schema, opened.space.id, first, ops, index)
 
 
 def form_of(opened: ReadSpace, names: bool) -> Callable[[Row], str]:

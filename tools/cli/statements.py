@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from logweir.errors import ConfigError
-from logweir.store.engine.statements import request_for
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.spaces import (
     AsOfOption,
@@ -18,6 +17,7 @@ from logweir.tools.cli.spaces import (
     Row,
     SpaceArgument,
     WhereArgument,
+    change_of,
     form_of,
     given_key,
     given_row,
@@ -157,8 +157,7 @@ def update(
     wanted, operations = given_key(key), _ops(ops)
     with open_space(where, space) as opened:
         text_of = form_of(opened, names)
-        change = (RowType.UPDATE, opened.schema, opened.space.id, wanted)
-        request = request_for(*change, operations, _index(index))
+        request = change_of(opened, RowType.UPDATE, wanted, operations, _index(index))
         return _show(out, text_of, opened.execute(request))
 
 
@@ -173,8 +172,7 @@ def upsert(
     operations = _ops(ops)
     with open_space(where, space) as opened:
         values = given_row(opened.space, row)
-        change = (RowType.UPSERT, opened.schema, opened.space.id, values)
-        opened.execute(request_for(*change, operations))
+        opened.execute(change_of(opened, RowType.UPSERT, values, operations))
     return 0
 
 
@@ -190,16 +188,14 @@ def delete(
     wanted = given_key(key)
     with open_space(where, space) as opened:
         text_of = form_of(opened, names)
-        change = (RowType.DELETE, opened.schema, opened.space.id, wanted)
-        request = request_for(*change, index=_index(index))
+        request = change_of(opened, RowType.DELETE, wanted, index=_index(index))
         return _show(out, text_of, opened.execute(request))
 
 
 def _put(out: Output, kind: RowType, where: str, space: str, row: str, names: bool) -> int:
     with open_space(where, space) as opened:
         text_of = form_of(opened, names)
-        values = given_row(opened.space, row)
-        request = request_for(kind, opened.schema, opened.space.id, values)
+        request = change_of(opened, kind, given_row(opened.space, row))
         return _show(out, text_of, opened.execute(request))
 
 
