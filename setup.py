@@ -160,10 +160,17 @@ def extensions() -> list[Extension]:
     return [Extension("logweir.kernels", ["wal/kernels.c"], extra_link_args=told, optional=True)]
 
 
-# What only works in a checkout, beside the tests and the documentation.
-OF_CHECKOUTS = {"kernelmutants", "linetrace", "mutantforks", "mutantrecords", "mutanttree"}
-OF_CHECKOUTS |= {"mutate", "randommutants", "apipage", "docs", "manpage", "vectors"}
-OF_CHECKOUTS |= {"audit", "tour"}
+# By package, what only works in a checkout, beside the tests and the documentation.
+OF_CHECKOUTS = {
+    "logweir": {"setup"},
+    "logweir.testing": {
+        *("figures", "histories", "measuring", "meshing", "operations", "surroundings"),
+    },
+    "logweir.tools": {
+        *("kernelmutants", "linetrace", "mutantforks", "mutantrecords", "mutanttree", "mutate"),
+        *("randommutants", "apipage", "docs", "manpage", "vectors", "audit", "tour"),
+    },
+}
 
 
 class OfLibrary(build_py):
@@ -172,12 +179,7 @@ class OfLibrary(build_py):
 
     def find_package_modules(self, package, package_dir):  # type: ignore[no-untyped-def]
         modules = super().find_package_modules(package, package_dir)
-        return [
-            one
-            for one in modules
-            if one[:2] != ("logweir", "setup")
-            and not (one[0] == "logweir.tools" and one[1] in OF_CHECKOUTS)
-        ]
+        return [one for one in modules if one[1] not in OF_CHECKOUTS.get(one[0], ())]
 
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": Kernels, "build_py": OfLibrary})
