@@ -30,6 +30,8 @@ _QUICK_SECONDS: Final = 0.002  # when groups take longer they are left to the lo
 _SLOW_COST: Final = 16  # what a slow one counts, and so many quick ones make good: one alone
 _SLOW_LIMIT: Final = 24  # tells little of the disk, two of them with few others between much
 _ASIDE_SECONDS: Final = 0.05  # for so long
+_LONG_SECONDS: Final = 0.25  # one that took longer, for which all connections waited, tells enough:
+_ASIDE_TIMES: Final = 10  # they are left to that thread for so many times as long
 _PARTS_MAX: Final = 64  # of a job: answering so many takes about a turn
 _PARTS_BYTES: Final = 256 * 1024  # so do those of so many bytes, if they have failed
 
@@ -97,12 +99,16 @@ class Line:
     def _judge(self, began: float) -> float:
         """See how quick the disk was. Returns the seconds since `began`."""
         now = self._loop.time()
-        if now - began <= _QUICK_SECONDS:
+        took = now - began
+        if took <= _QUICK_SECONDS:
             self._slow = max(self._slow - 1, 0)
-        else:
+        elif took <= _LONG_SECONDS:
             self._slow = min(self._slow + _SLOW_COST, 2 * _SLOW_LIMIT)
-            self._aside_until = now + _ASIDE_SECONDS
-        return now - began
+            self._aside_until = max(self._aside_until, now + _ASIDE_SECONDS)
+        else:
+            self._slow = 2 * _SLOW_LIMIT
+            self._aside_until = now + _ASIDE_TIMES * took
+        return took
 
     def _put_in_line(self) -> None:
         fresh, self._fresh = self._fresh, []

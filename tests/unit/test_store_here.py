@@ -118,6 +118,36 @@ def test_who_would_have_to_wait_does_not(tmp_path: Path) -> None:
         assert log.count("t") == 3
 
 
+def test_a_disk_that_took_long_once_is_left_to_the_logs_thread(tmp_path: Path) -> None:
+    """Else whoever is connected would wait for each of its syncs, health among them; it is tried
+    again when ten times as long has gone by."""
+    passed = 0.0
+
+    def pass_seconds(seconds: float) -> None:
+        nonlocal passed
+        passed += seconds
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        real = loop.time
+        loop.time = lambda: real() + passed  # type: ignore[method-assign]
+        line = Line(log, Metrics())
+        arm("store.after_sync_before_publish", lambda: pass_seconds(3))
+        try:
+            await line.run(insert(log, 1))
+        finally:
+            disarm()
+        for number, seconds in ((2, 1), (3, 20), (4, 60)):
+            pass_seconds(seconds)
+            await line.run(insert(log, number))
+
+    with opened(tmp_path / "s") as log:
+        threads: list[int] = []
+        log.on_commit(lambda vclock: threads.append(threading.get_ident()))
+        asyncio.run(main())
+    assert [one == threading.get_ident() for one in threads] == [True, False, False, True]
+
+
 def test_a_log_that_is_closed_refuses(tmp_path: Path) -> None:
     """Every job is told so."""
     log = opened(tmp_path / "s")
