@@ -205,6 +205,7 @@ def test_import_stops_at_a_bad_line(store: Path, batch: int, bad: str) -> None:
     assert (done.exit_code, done.stdout) == (1, "")
     assert "line 9 of stdin: " in done.stderr
     assert "(7 rows are in)" in done.stderr
+    assert ("hint: each line is as " in done.stderr) is (bad == "[7")
     assert [row[0] for row in content(store)] == list(range(7))
 
 

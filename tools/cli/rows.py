@@ -57,7 +57,8 @@ class _Import:
             request = change_of(self._opened, self._kind, row)
         except DecodeError as error:
             self.commit()
-            refused = RequestError(ErrorCode.ILLEGAL_PARAMS, error.reason, hint=error.hint)
+            hint = error.hint or """each line is as [1, "ada"] or {"id": 1, "name": "ada"}"""
+            refused = RequestError(ErrorCode.ILLEGAL_PARAMS, error.reason, hint=hint)
             raise self._placed(refused, number, number) from error
         except RequestError as error:
             self.commit()
