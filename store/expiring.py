@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from logweir.errors import ErrorCode, LogweirError, RequestError
+from logweir.errors import LogweirError
 from logweir.limits import EXPIRY_BATCH_TUPLES, EXPIRY_LOOK_SECONDS
 from logweir.store.commit.group import Group
 from logweir.store.engine.engine import Engine
@@ -20,6 +20,7 @@ from logweir.store.engine.request import Request, key_bytes
 from logweir.store.engine.statements import Statements
 from logweir.store.expiry import EXPIRY_SPACE, FORMAT, Expiry, due, due_index, settings
 from logweir.store.schema.definition import SpaceDef
+from logweir.store.schema.refused import illegal
 from logweir.store.view import ReadView
 from logweir.wal.process import start_thread
 from logweir.wal.xrow import RowType
@@ -55,15 +56,12 @@ class Expires(Statements, ABC):
             return
         names = [one.name for one in found.fields]
         if isinstance(field, str) and field not in names:
-            raise RequestError(
-                ErrorCode.ILLEGAL_PARAMS,
-                f"space {found.name!r} has no field {field!r}",
-                hint=f"its fields are {', '.join(names) or 'without names'}",
-            )
+            hint = f"its fields are {', '.join(names) or 'without names'}"
+            raise illegal(f"space {found.name!r} has no field {field!r}", hint)
         number = names.index(field) if isinstance(field, str) else field
         due_index(found, number)
         if type(seconds) is not int or seconds < 0:
-            raise RequestError(ErrorCode.ILLEGAL_PARAMS, f"{seconds!r} is no number of seconds")
+            raise illegal(f"{seconds!r} is no number of seconds")
         if self.schema.get(EXPIRY_SPACE) is None:
             self.create_space(EXPIRY_SPACE, FORMAT, if_not_exists=True)
         row = (found.id, found.name, number, seconds, str(self.instance))

@@ -19,7 +19,6 @@ from decimal import Decimal
 from itertools import islice
 from typing import Any, Final
 
-from logweir.errors import ErrorCode, RequestError
 from logweir.store.engine import reads
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import key_bytes
@@ -27,6 +26,7 @@ from logweir.store.engine.select import Select, select
 from logweir.store.engine.statements import Row
 from logweir.store.schema.definition import IndexDef, IndexType, SpaceDef
 from logweir.store.schema.fieldtype import FieldType
+from logweir.store.schema.refused import illegal
 from logweir.wal.mp import Value, unpack
 
 EXPIRY_SPACE: Final = "logweir_expiry"
@@ -88,8 +88,7 @@ def due_index(space: SpaceDef, field: int) -> IndexDef:
             continue
         if part.path is None and part.type in _TIMES:
             return index
-    raise RequestError(
-        ErrorCode.ILLEGAL_PARAMS,
+    raise illegal(
         f"space {space.name!r} has no TREE index that begins with the number in field {field}",
         hint="create_index(space, 'expiry', {'parts': [field], 'unique': False})",
     )

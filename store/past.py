@@ -10,12 +10,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from logweir.errors import ErrorCode, RequestError
 from logweir.store.engine.request import key_bytes
 from logweir.store.recover.earlier import earlier
 from logweir.store.recover.history import Change, history
 from logweir.store.recover.upkeep import position_of
 from logweir.store.schema.keys import exact_key
+from logweir.store.schema.refused import illegal
 from logweir.store.schema.schema import Schema
 from logweir.store.view import View
 from logweir.wal.filesystem import OS, FileSystem
@@ -115,11 +115,8 @@ class Past(ABC):
         """
         end, filesystem = self.vclock, self.inner.filesystem
         if (vclock is None) == (time is None):
-            raise RequestError(
-                ErrorCode.ILLEGAL_PARAMS,
-                "as_of takes a vclock or a time",
-                hint="log.as_of(vclock=log.vclock), log.as_of(time=1700000000.0)",
-            )
+            hint = "log.as_of(vclock=log.vclock), log.as_of(time=1700000000.0)"
+            raise illegal("as_of takes a vclock or a time", hint)
         at = time if vclock is None else position_of(vclock)
         assert at is not None
         return as_of(self.path, at, end=end, now=self.inner.now(), filesystem=filesystem)

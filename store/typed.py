@@ -13,9 +13,9 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar
 
-from logweir.errors import ErrorCode, RequestError
 from logweir.store.engine.statements import Row
 from logweir.store.schema.definition import SpaceDef
+from logweir.store.schema.refused import illegal
 from logweir.wal.mp import Value
 
 if TYPE_CHECKING:
@@ -101,11 +101,8 @@ def _fields(into: type) -> dict[str, bool]:
         found = import_module("msgspec.structs").fields(into)
         return {field.name: not field.required for field in found}
     if not dataclasses.is_dataclass(into):
-        raise RequestError(
-            ErrorCode.ILLEGAL_PARAMS,
-            f"{into!r} is no dataclass or struct",
-            hint="write @dataclass before a class with the names of the space's fields",
-        )
+        hint = "write @dataclass before a class with the names of the space's fields"
+        raise illegal(f"{into!r} is no dataclass or struct", hint)
     missing = dataclasses.MISSING
     return {
         field.name: field.default is not missing or field.default_factory is not missing
@@ -120,9 +117,6 @@ def _places(space: SpaceDef, into: type) -> dict[str, int]:
     numbers = {field.name: at for at, field in enumerate(space.fields)}
     for name in names:
         if name not in numbers:
-            raise RequestError(
-                ErrorCode.ILLEGAL_PARAMS,
-                f"{into.__name__}.{name} is no field of space {space.name!r}",
-                hint=f"its fields are {', '.join(numbers) or 'without names'}",
-            )
+            hint = f"its fields are {', '.join(numbers) or 'without names'}"
+            raise illegal(f"{into.__name__}.{name} is no field of space {space.name!r}", hint)
     return {name: numbers[name] for name in names}

@@ -19,7 +19,7 @@ from logweir.replication.service import verifiers
 from logweir.replication.service.access import Directory, read_directory
 from logweir.store.schema.access import ADMIN_ID, GUEST_ID, PUBLIC_ID, SUPER_ID, Privilege, User
 from logweir.store.schema.definition import LOGIN_METHOD
-from logweir.store.schema.row import check_identifier, check_user_length
+from logweir.store.schema.row import check_name
 
 if TYPE_CHECKING:
     from logweir.store.log import Log
@@ -60,8 +60,7 @@ def _find(directory: Directory, name: str) -> User:
 def add_user(log: Log, name: str, *, password: str | None = None, role: bool = False) -> int:
     """Make a user, or a role. Returns its id. Raises USER_EXISTS, IDENTIFIER,
     CREATE_USER."""
-    check_user_length(name)
-    check_identifier(name)
+    check_name(name, "user", ErrorCode.CREATE_USER)
     directory = read_directory(log)
     if any(user.name == name for user in directory.users()):
         raise RequestError(ErrorCode.USER_EXISTS, f"User '{name}' already exists")

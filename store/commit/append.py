@@ -8,7 +8,7 @@ from itertools import pairwise
 from operator import eq
 from typing import TYPE_CHECKING, Final
 
-from logweir.errors import ErrorCode, LimitExceeded, RequestError
+from logweir.errors import LimitExceeded
 from logweir.limits import GROUP_BYTES, TRANSACTION_BYTES
 from logweir.store.commit.group import Group
 from logweir.store.engine.batches import puts
@@ -16,6 +16,7 @@ from logweir.store.engine.engine import duplicate_key
 from logweir.store.engine.executing import COLUMNS
 from logweir.store.engine.request import Request, packing
 from logweir.store.schema.bulk import pack_tuples, split_tuples
+from logweir.store.schema.refused import illegal
 from logweir.store.schema.values import LargeTuple
 from logweir.store.state.references import REFERENCE_KEY_BYTES
 from logweir.wal.mp import Value
@@ -70,10 +71,9 @@ def append_job(
     the space, or a key that is taken or comes twice; then none is inserted.
     """
     if not isinstance(packed, bytes):
-        raise RequestError(
-            ErrorCode.ILLEGAL_PARAMS,
+        raise illegal(
             f"packed tuples are bytes, not {type(packed).__name__}",
-            hint="give `bytes(…)` of a buffer; Python values are for `append`",
+            "give `bytes(…)` of a buffer; Python values are for `append`",
         )
     places = split_tuples(packed) if bounds is None else bounds
     if one_transaction and len(packed) > TRANSACTION_BYTES:

@@ -23,6 +23,7 @@ from logweir.store.engine.request import Request
 from logweir.store.engine.sequence import learn_sequence
 from logweir.store.engine.synchro import DECISIONS
 from logweir.store.schema.definition import SYSTEM_ID_MAX
+from logweir.store.schema.refused import refused
 from logweir.store.schema.schema import Schema
 from logweir.store.state.stackkernel import LayeredTxn
 from logweir.wal.columns import RowColumns
@@ -123,8 +124,7 @@ def apply_row(engine: Engine, columns: RowColumns, row: int) -> None:
     was done of it is then to be rolled back."""
     kind = columns.type[row]
     if kind not in APPLIED:
-        text = f"Unknown request type {type_name(kind)}"
-        raise RequestError(ErrorCode.UNKNOWN_REQUEST_TYPE, text)
+        raise refused(ErrorCode.UNKNOWN_REQUEST_TYPE, type=type_name(kind))
     space = engine.schema.space(columns.space_id[row])
     if kind in (RowType.UPDATE, RowType.DELETE) and columns.index_id(row):
         return  # it found nothing

@@ -36,6 +36,7 @@ from logweir.store.engine.statements import Row, answered, request_for
 from logweir.store.engine.synchro import DECISIONS, Decision, Entry, SynchroQueue
 from logweir.store.schema.access import ADMIN, Access
 from logweir.store.schema.definition import SYSTEM_ID_MAX, SpaceDef, SystemSpace
+from logweir.store.schema.refused import refused
 from logweir.store.schema.schema import Schema, check_cluster_row
 from logweir.store.schema.values import LargeTuple
 from logweir.store.state.references import values_of
@@ -376,14 +377,7 @@ class Group:
         """Without a place in `_cluster` rows that others would see cannot be signed; and behind
         rows that wait a row of ours would have to wait for what another instance decides."""
         if self.waiting and not space.is_temporary:
-            raise RequestError(
-                ErrorCode.UNCOMMITTED_FOREIGN_SYNC_TXNS,
-                f"Found uncommitted sync transactions from other instance with id "
-                f"{self.waiting.owner}",
-                hint="they wait for the CONFIRM or ROLLBACK of their master: follow it, or decide "
-                "with `Log.end_waiting`",
-                details={"replica_id": self.waiting.owner, "transactions": len(self.waiting)},
-            )
+            raise self._undecided()
         if not (self.replica_id or space.is_local or space.is_temporary):
             raise anonymous()
 
@@ -523,11 +517,16 @@ class Group:
             return
         schema = (self._trial or self.engine).schema
         if any(map(schema.is_synchronous, entry.spaces)):
-            raise RequestError(
-                ErrorCode.UNCOMMITTED_FOREIGN_SYNC_TXNS,
-                f"Found uncommitted sync transactions from other instance with id "
-                f"{self.waiting.owner}",
-            )
+            raise self._undecided()
+
+    def _undecided(self) -> RequestError:
+        return refused(
+            ErrorCode.UNCOMMITTED_FOREIGN_SYNC_TXNS,
+            "they wait for the CONFIRM or ROLLBACK of their master: follow it, or decide with "
+            "`Log.end_waiting`",
+            replica_id=self.waiting.owner,
+            transactions=len(self.waiting),
+        )
 
     def _decide(self, decision: Decision) -> None:
         """Apply what a CONFIRM or ROLLBACK lets go on."""

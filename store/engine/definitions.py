@@ -15,6 +15,7 @@ from logweir.errors import ErrorCode, RequestError
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request, pack_value
 from logweir.store.schema.definition import SystemSpace
+from logweir.store.schema.refused import illegal, refused
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
 
@@ -53,11 +54,8 @@ def fields_of(format: Iterable[FieldSpec]) -> tuple[FieldSpec, ...]:
     """The fields of a format. Raises ILLEGAL_PARAMS for what is none."""
     if isinstance(format, Iterable) and not isinstance(format, str | bytes | Mapping):
         return tuple(format)
-    raise RequestError(
-        ErrorCode.ILLEGAL_PARAMS,
-        f"the format is {format!r}, not a list of fields",
-        hint='write it as [("name", "type"), …]',
-    )
+    hint = 'write it as [("name", "type"), …]'
+    raise illegal(f"the format is {format!r}, not a list of fields", hint)
 
 
 def _insert(space: SystemSpace, values: Sequence[Any]) -> Request:
@@ -78,17 +76,15 @@ def create_space(engine: Engine, spec: SpaceSpec) -> Plan:
     """A new space and its indexes. The second result is its id."""
     name: object = spec.name
     if not isinstance(name, str):
-        text = f"the name of a space is text, not {name!r}"
-        raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
+        raise illegal(f"the name of a space is text, not {name!r}")
     existing = engine.schema.get(spec.name)
     if existing is not None and spec.if_not_exists:
         return [], existing.id
     engine.schema.check_new_space(spec.name)
     if not isinstance(spec.indexes, Mapping):
-        raise RequestError(
-            ErrorCode.ILLEGAL_PARAMS,
+        raise illegal(
             f"the indexes are {spec.indexes!r}, not a map",
-            hint='write them as {"name": ["field", …]}; `primary` has the primary key',
+            'write them as {"name": ["field", …]}; `primary` has the primary key',
         )
     requests: list[Request] = []
     space_id = spec.space_id
@@ -127,18 +123,15 @@ def _field(engine: Engine, spec: FieldSpec) -> dict[str, Any]:
         return field
     if isinstance(spec, Sequence) and len(spec) == 2:
         return {"name": spec[0], "type": spec[1]}
-    raise RequestError(
-        ErrorCode.ILLEGAL_PARAMS,
-        f"a field of the format is {spec!r}",
-        hint='write it as ("name", "type") or {"name": …, "type": …, "is_nullable": …}',
-    )
+    hint = 'write it as ("name", "type") or {"name": …, "type": …, "is_nullable": …}'
+    raise illegal(f"a field of the format is {spec!r}", hint)
 
 
 def _collation_id(engine: Engine, name: str) -> int:
     for collation in engine.schema.collations.values():
         if collation.name == name:
             return collation.id
-    raise RequestError(ErrorCode.ILLEGAL_PARAMS, f"Collation '{name}' does not exist")
+    raise illegal(f"Collation '{name}' does not exist")
 
 
 def _index_row(
@@ -148,11 +141,8 @@ def _index_row(
     unknown = set(given) - {"parts", "unique", "type"}
     parts = given.get("parts")
     if unknown or not isinstance(parts, Sequence) or isinstance(parts, str) or not parts:
-        raise RequestError(
-            ErrorCode.ILLEGAL_PARAMS,
-            f"index '{name}' is {spec!r}",
-            hint='write its fields as a list, or {"parts": […], "unique": …, "type": …}',
-        )
+        hint = 'write its fields as a list, or {"parts": […], "unique": …, "type": …}'
+        raise illegal(f"index '{name}' is {spec!r}", hint)
     maps = [_part(one, fields) for one in parts]
     simple = all(set(one) == {"field", "type"} for one in maps)
     row_parts: list[Any] = [[one["field"], one["type"]] for one in maps] if simple else maps
@@ -173,15 +163,11 @@ def _part(spec: PartSpec, fields: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     if isinstance(field, str):
         names = [one["name"] for one in fields]
         if field not in names:
-            text = f"Field '{field}' was not found in the format"
-            raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
+            raise illegal(f"Field '{field}' was not found in the format")
         part["field"] = field = names.index(field)
     if not isinstance(field, int) or isinstance(field, bool) or field < 0:
-        raise RequestError(
-            ErrorCode.ILLEGAL_PARAMS,
-            f"a part of a key names field {field!r}",
-            hint="name a field of the format, or give its number from 0",
-        )
+        hint = "name a field of the format, or give its number from 0"
+        raise illegal(f"a part of a key names field {field!r}", hint)
     known = fields[field] if field < len(fields) else {}
     part.setdefault("type", known.get("type", "unsigned") if known else "unsigned")
     if known.get("type") == "any" and "type" not in (spec if isinstance(spec, Mapping) else {}):
@@ -241,8 +227,7 @@ def truncate(engine: Engine, space: int | str) -> Plan:
     """No tuples left: the space's counter in `_truncate` goes up."""
     found = engine.schema.space(space)
     if found.is_system:
-        text = f"Can't truncate a system space, space '{found.name}'"
-        raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
+        raise illegal(f"Can't truncate a system space, space '{found.name}'")
     row, ops = pack([found.id, 1]), pack([["+", 1, 1]])
     return [Request(RowType.UPSERT, SystemSpace.TRUNCATE, tuple=row, ops=ops)], 0
 
@@ -282,15 +267,11 @@ _SEQUENCE_OPTIONS: Final = {
 def create_sequence(engine: Engine, name: str, options: Mapping[str, Any]) -> Plan:
     """A new sequence. The second result is its id."""
     if unknown := set(options) - set(_SEQUENCE_OPTIONS):
-        raise RequestError(
-            ErrorCode.ILLEGAL_PARAMS,
-            f"a sequence has no option {', '.join(sorted(unknown))}",
-            hint=f"its options are {', '.join(_SEQUENCE_OPTIONS)}",
-        )
+        hint = f"its options are {', '.join(_SEQUENCE_OPTIONS)}"
+        raise illegal(f"a sequence has no option {', '.join(sorted(unknown))}", hint)
     for key, value in options.items():
         if not isinstance(value, int):
-            text = f"option {key} of a sequence is a whole number, not {value!r}"
-            raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
+            raise illegal(f"option {key} of a sequence is a whole number, not {value!r}")
     given = {**_SEQUENCE_OPTIONS, **options}
     down = given["step"] < 0
     if down and "min" not in options:
@@ -312,4 +293,4 @@ def use_sequence(engine: Engine, space: int | str, sequence: str, field: int) ->
         if which.name == sequence:
             row = [found.id, which.id, False, field, ""]
             return [_insert(SystemSpace.SPACE_SEQUENCE, row)], 0
-    raise RequestError(ErrorCode.NO_SUCH_SEQUENCE, f"Sequence '{sequence}' does not exist")
+    raise refused(ErrorCode.NO_SUCH_SEQUENCE, sequence=sequence)

@@ -20,6 +20,7 @@ from logweir.store.schema import jsonpath
 from logweir.store.schema.bulk import KeyPlan
 from logweir.store.schema.definition import IndexDef, SpaceDef
 from logweir.store.schema.keys import exact_key
+from logweir.store.schema.refused import refused
 from logweir.store.schema.schema import Schema
 from logweir.store.schema.spaceplan import plan_of
 from logweir.store.schema.values import go_to, read_array, skip
@@ -31,6 +32,10 @@ from logweir.wal.xrow import RowType
 
 if TYPE_CHECKING:
     from logweir.store.schema.plankernel import Plan
+
+
+Executed = tuple[bytes | None, bytes | None, Request]
+"""The old and the new tuple, and the request as it is to be logged."""
 
 
 class Plans:
@@ -90,6 +95,12 @@ class Engine:
         """The tuple with that key of a unique index. Raises `RequestError` for a partial key."""
         return self._by_image(space, index, exact_key(key, index))
 
+    def only(self, space: SpaceDef, index: IndexDef, key: bytes) -> bytes | None:
+        """`get`. Raises `RequestError` for an index that is not unique, too."""
+        if not index.is_unique:
+            raise refused(ErrorCode.MORE_THAN_ONE_TUPLE)
+        return self.get(space, index, key)
+
     def _by_image(self, space: SpaceDef, index: IndexDef, image: bytes) -> bytes | None:
         tree = self.txn.tree(space.id, index.id)
         if tree is None:
@@ -143,14 +154,9 @@ class Engine:
 
     # --- changing ---------------------------------------------------------------------------------
 
-    def execute(
-        self, space: SpaceDef, request: Request
-    ) -> tuple[bytes | None, bytes | None, Request]:
-        """Apply one DML request to the indexes.
-
-        Returns the old and the new tuple and the request as it is to be logged. Raises
-        `RequestError`; the caller then rolls back to its mark.
-        """
+    def execute(self, space: SpaceDef, request: Request) -> Executed:
+        """Apply one DML request to the indexes. Raises `RequestError`; the caller then rolls back
+        to its mark."""
         primary = self.schema.index(space, 0)
         match request.type:
             case RowType.INSERT | RowType.REPLACE:
@@ -161,13 +167,9 @@ class Engine:
                 return self._update(space, primary, request)
             case RowType.UPSERT:
                 return self._upsert(space, primary, request)
-        raise RequestError(
-            ErrorCode.UNKNOWN_REQUEST_TYPE, f"Unknown request type {int(request.type)}"
-        )
+        raise refused(ErrorCode.UNKNOWN_REQUEST_TYPE, type=int(request.type))
 
-    def _put(
-        self, space: SpaceDef, primary: IndexDef, request: Request
-    ) -> tuple[bytes | None, bytes | None, Request]:
+    def _put(self, space: SpaceDef, primary: IndexDef, request: Request) -> Executed:
         new = _needed(request.tuple, "tuple")
         image = self._image(space, primary, new)
         old = self._primary(space).get(image)
@@ -176,9 +178,7 @@ class Engine:
         self._swap(space, image, old, new)
         return old, new, request
 
-    def _delete(
-        self, space: SpaceDef, primary: IndexDef, request: Request
-    ) -> tuple[bytes | None, bytes | None, Request]:
+    def _delete(self, space: SpaceDef, primary: IndexDef, request: Request) -> Executed:
         index = self.schema.index(space, request.index_id)
         old = self._find_one(space, index, request)
         if old is None:
@@ -186,9 +186,7 @@ class Engine:
         self._swap(space, self._image(space, primary, old, check=False), old, None)
         return old, None, _by_primary(request, primary, index, old)
 
-    def _update(
-        self, space: SpaceDef, primary: IndexDef, request: Request
-    ) -> tuple[bytes | None, bytes | None, Request]:
+    def _update(self, space: SpaceDef, primary: IndexDef, request: Request) -> Executed:
         index = self.schema.index(space, request.index_id)
         ops = _needed(request.ops, "operations")
         old = self._find_one(space, index, request)
@@ -200,14 +198,12 @@ class Engine:
         if changed != image:
             if self._primary(space).get(changed) is not None:
                 raise duplicate_key(space, primary)
-            text = f"Attempt to modify a tuple field which is part of index '{primary.name}' in "
-            raise RequestError(ErrorCode.CANT_UPDATE_PRIMARY_KEY, f"{text}space '{space.name}'")
+            code = ErrorCode.CANT_UPDATE_PRIMARY_KEY
+            raise refused(code, index=primary.name, space=space.name)
         self._swap(space, image, old, new)
         return old, new, _by_primary(request, primary, index, old)
 
-    def _upsert(
-        self, space: SpaceDef, primary: IndexDef, request: Request
-    ) -> tuple[bytes | None, bytes | None, Request]:
+    def _upsert(self, space: SpaceDef, primary: IndexDef, request: Request) -> Executed:
         given = _needed(request.tuple, "tuple")
         ops = _needed(request.ops, "operations")
         image = self._image(space, primary, given)
@@ -230,10 +226,7 @@ class Engine:
         return old, new, request
 
     def _find_one(self, space: SpaceDef, index: IndexDef, request: Request) -> bytes | None:
-        if not index.is_unique:
-            text = "Get() doesn't support partial keys and non-unique indexes"
-            raise RequestError(ErrorCode.MORE_THAN_ONE_TUPLE, text)
-        return self.get(space, index, _needed(request.key, "key"))
+        return self.only(space, index, _needed(request.key, "key"))
 
     def _image(
         self, space: SpaceDef, primary: IndexDef, data: bytes, *, check: bool = True
@@ -284,11 +277,7 @@ def _foresees_key(space: SpaceDef, primary: IndexDef, request: Request, old: byt
 
 def duplicate_key(space: SpaceDef, index: IndexDef) -> RequestError:
     """The error for a key that another tuple has."""
-    return RequestError(
-        ErrorCode.TUPLE_FOUND,
-        f"Duplicate key exists in unique index '{index.name}' in space '{space.name}'",
-        details={"space": space.name, "index": index.name},
-    )
+    return refused(ErrorCode.TUPLE_FOUND, space=space.name, index=index.name)
 
 
 def _by_primary(request: Request, primary: IndexDef, index: IndexDef, found: bytes) -> Request:

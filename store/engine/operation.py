@@ -38,6 +38,7 @@ from logweir.errors import DecodeError, ErrorCode, RequestError
 from logweir.limits import DECIMAL_DIGITS, UPDATE_OPERATIONS
 from logweir.store.schema import jsonpath
 from logweir.store.schema.fieldtype import FieldType, MpType, ext_type, mp_type
+from logweir.store.schema.refused import illegal, refused, refusing
 from logweir.store.schema.values import read_array, read_bytes, read_int, skip, string
 from logweir.wal.mp import pack, unpack_at
 
@@ -134,7 +135,7 @@ class Operation:
     # --- errors -----------------------------------------------------------------------------------
     def error(self, reason: str) -> RequestError:
         """Error 29 with a reason."""
-        return RequestError(ErrorCode.UPDATE_FIELD, f"Field {self.label} UPDATE error: {reason}")
+        return refused(ErrorCode.UPDATE_FIELD, field=self.label, reason=reason)
 
     def double_update(self) -> RequestError:
         """Error 29 for a field that an earlier operation has changed."""
@@ -146,26 +147,13 @@ class Operation:
 
     def no_such_field(self) -> RequestError:
         """Error 37, or 201 where the field was given as a string."""
-        if self._path is not None:
-            return RequestError(
-                ErrorCode.NO_SUCH_FIELD_NAME, f"Field '{self.label}' was not found in the tuple"
-            )
-        return RequestError(
-            ErrorCode.NO_SUCH_FIELD_NO, f"Field {self.label} was not found in the tuple"
-        )
+        is_named = self._path is not None
+        code = ErrorCode.NO_SUCH_FIELD_NAME if is_named else ErrorCode.NO_SUCH_FIELD_NO
+        return refused(code, field=self.label)
 
     def wrong_type(self, wanted: str) -> RequestError:
         """Error 26: the argument or the field is not what the operator works on."""
-        return RequestError(
-            ErrorCode.UPDATE_ARG_TYPE,
-            f"Argument type in operation '{self.code}' on field {self.label} does not match "
-            f"field type: expected {wanted}",
-        )
-
-    def _out_of_bound(self) -> RequestError:
-        return RequestError(
-            ErrorCode.UPDATE_SPLICE, f"SPLICE error on field {self.label}: offset is out of bound"
-        )
+        return refused(ErrorCode.UPDATE_ARG_TYPE, op=self.code, field=self.label, type=wanted)
 
     # --- decoding ---------------------------------------------------------------------------------
     def read_field(self, data: bytes, at: int, names: Mapping[bytes, int], base: int) -> int:
@@ -174,9 +162,7 @@ class Operation:
         if kind in (MpType.UINT, MpType.INT):
             number = self._int32(data, at)
             if 0 <= number < base:
-                raise RequestError(
-                    ErrorCode.NO_SUCH_FIELD_NO, f"Field {number} was not found in the tuple"
-                )
+                raise refused(ErrorCode.NO_SUCH_FIELD_NO, field=number)
             self.field_no = number if number < 0 else number - base
         elif kind is MpType.STR:
             begin, end = read_bytes(data, at)
@@ -199,9 +185,7 @@ class Operation:
             self.field_no = names[step]
         else:
             shown = path.decode("utf-8", "surrogateescape")
-            raise RequestError(
-                ErrorCode.NO_SUCH_FIELD_NAME, f"Field '{shown}' was not found in the tuple"
-            )
+            raise refused(ErrorCode.NO_SUCH_FIELD_NAME, field=shown)
 
     def read_argument(self, data: bytes, at: int, base: int) -> int:
         """Read what stands behind the field. Returns where it ends."""
@@ -225,7 +209,7 @@ class Operation:
         self.position = self._int32(data, at)
         if self.position >= 0:
             if self.position < base:
-                raise self._out_of_bound()
+                raise refused(ErrorCode.UPDATE_SPLICE, field=self.label)
             self.position -= base
         at = skip(data, at)
         self.cut = self._int32(data, at)
@@ -307,7 +291,7 @@ class Operation:
         position = self.position
         if position < 0:
             if -position > len(old) + 1:
-                raise self._out_of_bound()
+                raise refused(ErrorCode.UPDATE_SPLICE, field=self.label)
             position += len(old) + 1
         position = min(position, len(old))
         rest = len(old) - position
@@ -326,10 +310,7 @@ class Operation:
             return a + b if self.code == "+" else a - b
         total = left + right if self.code == "+" else left - right
         if not _INT_MIN <= total < _UINT_END:
-            raise RequestError(
-                ErrorCode.UPDATE_INTEGER_OVERFLOW,
-                f"Integer overflow when performing '{self.code}' operation on field {self.label}",
-            )
+            raise refused(ErrorCode.UPDATE_INTEGER_OVERFLOW, op=self.code, field=self.label)
         return total
 
     def _decimal_sum(self, left: Number, right: Number) -> Decimal:
@@ -340,10 +321,8 @@ class Operation:
         try:
             return _DECIMALS.add(a, b) if self.code == "+" else _DECIMALS.subtract(a, b)
         except decimal.DecimalException:
-            raise RequestError(
-                ErrorCode.UPDATE_DECIMAL_OVERFLOW,
-                f"Decimal overflow when performing operation '{self.code}' on field {self.label}",
-            ) from None
+            code = ErrorCode.UPDATE_DECIMAL_OVERFLOW
+            raise refused(code, op=self.code, field=self.label) from None
 
 
 def _to_decimal(value: Number) -> Decimal:
@@ -363,13 +342,7 @@ def _encode_float(value: float, *, is_wide: bool) -> bytes:
 
 
 def _illegal(reason: str) -> RequestError:
-    return RequestError(ErrorCode.ILLEGAL_PARAMS, f"Illegal parameters, {reason}")
-
-
-def _unknown(number: int, reason: str) -> RequestError:
-    return RequestError(
-        ErrorCode.UNKNOWN_UPDATE_OP, f"Unknown UPDATE operation #{number}: {reason}"
-    )
+    return illegal(f"Illegal parameters, {reason}")
 
 
 def decode_operations(data: bytes, names: Mapping[bytes, int], base: int) -> list[Operation]:
@@ -387,6 +360,7 @@ def decode_operations(data: bytes, names: Mapping[bytes, int], base: int) -> lis
         raise _illegal("too many operations for update")
     operations = []
     for number in range(1, count + 1):
+        refuse = refusing(ErrorCode.UNKNOWN_UPDATE_OP, number=number)
         if mp_type(data, at) is not MpType.ARRAY:
             raise _illegal("update operation must be an array {op,..}")
         arguments, at = read_array(data, at)
@@ -398,9 +372,9 @@ def decode_operations(data: bytes, names: Mapping[bytes, int], base: int) -> lis
         code = data[begin:at].decode("utf-8", "surrogateescape")
         wanted = _ARGUMENTS.get(code)
         if wanted is None:
-            raise _unknown(number, f'"{code}"')
+            refuse(f'"{code}"')
         if arguments != wanted:
-            raise _unknown(number, f"wrong number of arguments, expected {wanted}, got {arguments}")
+            refuse(f"wrong number of arguments, expected {wanted}, got {arguments}")
         operation = Operation(code)
         at = operation.read_field(data, at, names, base)
         at = operation.read_argument(data, at, base)

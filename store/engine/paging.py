@@ -19,6 +19,7 @@ from logweir.store.engine.engine import Engine
 from logweir.store.engine.select import Select, pairs, pieces
 from logweir.store.schema.definition import IndexDef, SpaceDef
 from logweir.store.schema.keys import index_keys
+from logweir.store.schema.refused import unsupported
 from logweir.wal.mp import pack, unpack
 
 
@@ -72,9 +73,7 @@ def entry_at(position: str, index: IndexDef) -> bytes | None:
 def entry_of(data: bytes, space: SpaceDef, index: IndexDef) -> bytes:
     """The entry of a tuple, which need not be there. Raises error 247; 5 for a multikey index."""
     if index.is_multikey:
-        raise RequestError(
-            ErrorCode.UNSUPPORTED, "Multikey index does not support position by tuple"
-        )
+        raise unsupported("Multikey index does not support position by tuple")
     try:
         space.format.check(data)
         return index_keys(data, index)[0]

@@ -6,12 +6,10 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
-from logweir.errors import ErrorCode
 from logweir.store.engine.computing import KEPT, Computer
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import COLUMNS, DONE, HALTED, LAST, Answer
 from logweir.store.engine.reads import PIECE_BYTES
-from logweir.store.engine.refusal import refusal
 from logweir.store.engine.request import Request
 from logweir.store.engine.select import Select, pieces
 from logweir.store.schema.definition import SpaceDef
@@ -59,10 +57,7 @@ def selected(
     key = data[first:end]
     if iterator == _GET:
         space = engine.schema.space(ids[place])
-        index = engine.schema.index(space, index_id)
-        if not index.is_unique:
-            raise refusal(space, ErrorCode.MORE_THAN_ONE_TUPLE, 0, 0, b"")
-        one = engine.get(space, index, key)
+        one = engine.only(space, engine.schema.index(space, index_id), key)
         return _found([] if one is None or offset or not limit else [one])
     wanted = Select.packed(
         engine.schema, ids[place], key, iterator, index=index_id, limit=limit, offset=offset
@@ -102,9 +97,7 @@ def found_by(engine: Engine, space: SpaceDef, request: Request) -> bytes | None:
     """The tuple that a statement finds. Raises `RequestError`."""
     if request.tuple is None:
         index = engine.schema.index(space, request.index_id)
-        if not index.is_unique:
-            raise refusal(space, ErrorCode.MORE_THAN_ONE_TUPLE, 0, 0, b"")
-        return engine.get(space, index, request.key or b"")
+        return engine.only(space, index, request.key or b"")
     primary = engine.schema.index(space, 0)
     (image,) = engine.plans.get(space, primary, check=True).key(request.tuple)
     tree = engine.txn.tree(space.id, 0)

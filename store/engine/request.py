@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from logweir.errors import ErrorCode, RequestError
+from logweir.errors import RequestError
+from logweir.store.schema.refused import illegal
 from logweir.wal.mp import Value, encode_uint, pack
 from logweir.wal.xrow import Key, RowType
 
@@ -34,11 +35,8 @@ def packing(what: str) -> Iterator[None]:
 
 def cannot_store(what: str, error: Exception) -> RequestError:
     """The error for a program's value that has no MsgPack form."""
-    return RequestError(
-        ErrorCode.ILLEGAL_PARAMS,
-        f"{what} cannot be stored: {error}",
-        hint="MsgPack has nil, bool, int, float, str, bytes, list, dict, Decimal and UUID",
-    )
+    hint = "MsgPack has nil, bool, int, float, str, bytes, list, dict, Decimal and UUID"
+    return illegal(f"{what} cannot be stored: {error}", hint)
 
 
 def pack_value(value: Value, what: str) -> bytes:
@@ -60,11 +58,8 @@ def listed(ops: Iterable[Iterable[Value]]) -> list[list[Value]]:
     try:
         return [list(op) for op in ops]
     except TypeError as error:
-        raise RequestError(
-            ErrorCode.ILLEGAL_PARAMS,
-            f"the operations are no list of lists: {error}",
-            hint='write them as [["=", "name", "x"], ["+", 2, 1]]',
-        ) from error
+        hint = 'write them as [["=", "name", "x"], ["+", 2, 1]]'
+        raise illegal(f"the operations are no list of lists: {error}", hint) from error
 
 
 class Request(NamedTuple):

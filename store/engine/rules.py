@@ -51,13 +51,8 @@ from logweir.store.schema.access import (
 )
 from logweir.store.schema.definition import LOGIN_METHOD, SYSTEM_ID_MAX, SystemSpace
 from logweir.store.schema.fieldtype import FieldType
-from logweir.store.schema.row import (
-    NAME_SHOWN,
-    check_identifier,
-    check_user_length,
-    is_too_long,
-    no_user,
-)
+from logweir.store.schema.refused import refused, refusing, unsupported
+from logweir.store.schema.row import check_identifier, check_length, check_name
 from logweir.store.schema.sqltext import check_expression
 from logweir.wal.mp import Value, pack, unpack
 from logweir.wal.xrow import RowType
@@ -174,10 +169,8 @@ def _check_condition(row: Row) -> None:
     try:
         check_expression(row[4])
     except RequestError as error:
-        raise RequestError(
-            ErrorCode.CREATE_CK_CONSTRAINT,
-            f"Failed to create check constraint '{row[1]}': {error.message}",
-        ) from None
+        code = ErrorCode.CREATE_CK_CONSTRAINT
+        raise refused(code, name=row[1], reason=error.message) from None
 
 
 def _step(before: object, after: object) -> Privilege:
@@ -210,7 +203,7 @@ class _Rows:
             _check_function(after)
         if space_id == SystemSpace.FUNC and before is not None and after is not None:
             if _function(before) != _function(after):
-                raise RequestError(ErrorCode.UNSUPPORTED, "function does not support alter")
+                raise unsupported("function does not support alter")
             return
         row = after or before or []
         owning = before if space_id == SystemSpace.SEQUENCE and before is not None else row
@@ -365,42 +358,33 @@ def _function(row: Row) -> Row:
 def _check_function(row: Row) -> None:
     """What a row of `_func` holds, as far as a real one looks at it. Raises 23, 50, 70, 100."""
     name, language = row[2], str(row[4]).upper() if len(row) > 4 else "LUA"
-    if is_too_long(name):
-        raise _no_function(name[:NAME_SHOWN], "function name is too long")
-    check_identifier(name)
+    check_name(name, "function", ErrorCode.CREATE_FUNCTION)
+    refuse = refusing(ErrorCode.CREATE_FUNCTION, function=name)
     for field_no, (known, reason) in _FUNCTION_VALUES.items():
         if field_no == _LANGUAGE_BEFORE and row[0] > _FUNCTION_MOST:
-            raise _no_function(name, "function id is too big")
+            refuse("function id is too big")
         if field_no == _LANGUAGE_BEFORE and language not in ("LUA", "C", "SQL_BUILTIN"):
             text = f"Unsupported language '{row[4]}' specified for function '{name}'"
             raise RequestError(ErrorCode.FUNCTION_LANGUAGE, text)
         value = row[field_no] if len(row) > field_no else ()
         for one in value if isinstance(value, list | tuple) else (value,):
             if isinstance(value, list | tuple) and not isinstance(one, str):
-                text = (
-                    f"Tuple field {field_no + 1} type does not match one required by operation: "
-                    "expected string"
-                )
-                raise RequestError(ErrorCode.FIELD_TYPE, text)
+                raise refused(ErrorCode.FIELD_TYPE, field=field_no + 1, type="string")
             if str(one).upper() not in known:
-                raise _no_function(name, reason)
+                refuse(reason)
     if language == "SQL_BUILTIN":
-        raise _no_function(name, "given built-in is not predefined")
+        refuse("given built-in is not predefined")
     if language == "C" and len(row) > 5 and row[5]:
-        raise _no_function(name, "function body is not supported for language C")
-
-
-def _no_function(name: object, reason: str) -> RequestError:
-    text = f"Failed to create function '{name}': {reason}"
-    return RequestError(ErrorCode.CREATE_FUNCTION, text)
+        refuse("function body is not supported for language C")
 
 
 def _check_user(row: Row) -> None:
     """What a row of `_user` holds. Raises 43, 70, 84."""
     kind, name = row[3], row[2]
-    check_user_length(name)
+    check_length(name, "user", ErrorCode.CREATE_USER)
+    refuse = refusing(ErrorCode.CREATE_USER, user=name)
     if kind not in ("user", "role"):
-        raise no_user(name, "unknown user type")
+        refuse("unknown user type")
     check_identifier(name)
     auth = row[4] if len(row) > 4 else {}
     if kind == "role" and auth not in ({}, []):
@@ -409,7 +393,7 @@ def _check_user(row: Row) -> None:
     if auth == []:
         return
     if not isinstance(auth, dict):
-        raise no_user(name, "invalid password format, use box.schema.user.password()")
+        refuse("invalid password format, use box.schema.user.password()")
     kept = auth.get(LOGIN_METHOD, " " * _VERIFIER_CHARACTERS)
     if not isinstance(kept, str) or len(kept) != _VERIFIER_CHARACTERS:
-        raise no_user(name, "invalid user password")
+        refuse("invalid user password")

@@ -30,6 +30,7 @@ from logweir.store.engine.reads import ALL, Piece, Row
 from logweir.store.engine.request import ITERATORS, key_bytes
 from logweir.store.schema.definition import IndexDef, IndexType, SpaceDef
 from logweir.store.schema.keys import search_key
+from logweir.store.schema.refused import illegal
 from logweir.store.schema.schema import Schema
 from logweir.wal.mp import Value, unpack
 
@@ -122,8 +123,7 @@ class Select:
         which = schema.index(found, index)
         names = ITERATORS + _OTHER_ITERATORS
         if not 0 <= iterator < len(names):
-            text = "Illegal parameters, Invalid iterator type"
-            raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
+            raise illegal("Illegal parameters, Invalid iterator type")
         name = names[iterator]
         image, _ = search_key(key, which, all_allowed=name in ("ALL", "GT"))
         allowed = _HASH_ITERATORS if which.type == IndexType.HASH else frozenset(ITERATORS)
@@ -135,8 +135,7 @@ class Select:
             )
         for given in (offset, 0 if limit is None else limit):
             if not isinstance(given, int) or given < 0:
-                text = f"limit and offset are whole numbers from 0 on, not {given!r}"
-                raise RequestError(ErrorCode.ILLEGAL_PARAMS, text)
+                raise illegal(f"limit and offset are whole numbers from 0 on, not {given!r}")
         entry = after(found, which)
         if entry is not None and not _meets(name, image, entry):
             raise RequestError(ErrorCode.ITERATOR_POSITION, "Iterator position is invalid")

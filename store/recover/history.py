@@ -43,6 +43,7 @@ from logweir.store.schema.definition import (
     SystemSpace,
 )
 from logweir.store.schema.keys import exact_key
+from logweir.store.schema.refused import refused, unsupported
 from logweir.wal.columns import RowColumns
 from logweir.wal.directory import DirectoryIndex, LogFile, no_store, scan_directory
 from logweir.wal.filesystem import OS, FileSystem
@@ -164,7 +165,7 @@ def _named(name: str, newest: LogFile, path: Path, filesystem: FileSystem) -> in
             names.learn(block.columns)
     found = [space_id for space_id, known in names.items() if known == name]
     if not found:
-        raise RequestError(ErrorCode.NO_SUCH_SPACE, f"Space '{name}' does not exist")
+        raise refused(ErrorCode.NO_SUCH_SPACE, space=name)
     return found[-1]
 
 
@@ -229,9 +230,7 @@ class _Story:
         self._space: SpaceDef | None = None
         self._plans: tuple[KeyPlan, KeyPlan] | None = None  # of tuples, of keys
         self._image: bytes | None = None  # of the key; None if it fits no tuple
-        self._refused: RequestError | None = RequestError(
-            ErrorCode.NO_SUCH_SPACE, f"Space '{space_id}' does not exist"
-        )
+        self._refused: RequestError | None = refused(ErrorCode.NO_SUCH_SPACE, space=space_id)
         self._data: bytes | None = None
 
     @property
@@ -349,7 +348,7 @@ class _Story:
             return
         if space.engine != "memtx":
             text = f"tuples of engine {space.engine} are not in snapshots: they have no history"
-            raise RequestError(ErrorCode.UNSUPPORTED, text)
+            raise unsupported(text)
         try:
             self._image = exact_key(self._key, space.primary)
         except RequestError as error:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from logweir.errors import CorruptBlock, ErrorCode, RequestError
+from logweir.errors import CorruptBlock, RequestError
 from logweir.limits import TOPIC_TUPLE_BYTES
 from logweir.recovery import Batch
 from logweir.store.commit.applying import apply_row, apply_rows, compiled_space
@@ -29,6 +29,7 @@ from logweir.store.engine.executing import Executor
 from logweir.store.engine.synchro import DECISIONS, Decision, Entry, SynchroQueue
 from logweir.store.schema import kernel
 from logweir.store.schema.definition import SYSTEM_ID_MAX, SystemSpace
+from logweir.store.schema.refused import unsupported
 from logweir.store.schema.schema import Schema
 from logweir.store.state.layers import put_into
 from logweir.store.state.stackkernel import LayeredTxn
@@ -396,8 +397,7 @@ class Loader:
 
 def _undecided(kind: int) -> RequestError:
     """For a row about an election, behind rows that it may confirm or roll back."""
-    return RequestError(
-        ErrorCode.UNSUPPORTED,
+    return unsupported(
         f"{type_name(kind)} may decide about rows that wait for their CONFIRM, which is not known "
         "here",
         hint="let the Tarantool that wrote the folder take a snapshot behind it, then open that",

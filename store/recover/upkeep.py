@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from logweir.errors import ErrorCode, RequestError
 from logweir.limits import FOLLOWER_NAME_CHARACTERS
+from logweir.store.schema.refused import illegal
 from logweir.store.state.state import typed
 from logweir.wal.vclock import VClock
 
@@ -52,11 +52,8 @@ class Upkeep:
         self.inner.check_process()
         at = position_of(position)
         if not (0 < len(name) <= FOLLOWER_NAME_CHARACTERS and name.isprintable()):
-            raise RequestError(
-                ErrorCode.ILLEGAL_PARAMS,
-                f"{name[:80]!r} cannot name a follower",
-                hint=f"give 1 to {FOLLOWER_NAME_CHARACTERS} printable characters",
-            )
+            hint = f"give 1 to {FOLLOWER_NAME_CHARACTERS} printable characters"
+            raise illegal(f"{name[:80]!r} cannot name a follower", hint)
         with typed(self.path):
             self.inner.checkpoints.retain_from(name, at)
 
@@ -72,8 +69,5 @@ def position_of(given: Mapping[int, int]) -> VClock:
     try:
         return VClock(given)
     except (AttributeError, TypeError, ValueError) as error:
-        raise RequestError(
-            ErrorCode.ILLEGAL_PARAMS,
-            f"{given!r} is no vclock: {error}",
-            hint="a vclock maps replica ids to lsns, such as `log.vclock` or {1: 5}",
-        ) from error
+        hint = "a vclock maps replica ids to lsns, such as `log.vclock` or {1: 5}"
+        raise illegal(f"{given!r} is no vclock: {error}", hint) from error

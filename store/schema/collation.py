@@ -18,7 +18,7 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from logweir.errors import ErrorCode, RequestError
+from logweir.store.schema.refused import unsupported
 
 if TYPE_CHECKING:
     from logweir.store.schema.definition import CollationDef
@@ -67,12 +67,8 @@ def _icu_maker(
 ) -> Callable[[bytes], bytes]:
     icu = _icu()
     if icu is None:
-        raise RequestError(
-            ErrorCode.UNSUPPORTED,
-            f"This installation of logweir does not support collation '{name}'",
-            hint="install ICU and then logweir[collation]",
-            details={"collation": name},
-        )
+        text = f"This installation of logweir does not support collation '{name}'"
+        raise unsupported(text, "install ICU and then logweir[collation]", collation=name)
     collator = icu.Collator.createInstance(icu.Locale(locale))
     for option, value in options:
         if value.upper() != "DEFAULT":

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.limits import INDEX_ID_MAX, SPACE_ID_MAX
@@ -49,11 +49,11 @@ from logweir.store.schema.definition import (
     SpaceDef,
 )
 from logweir.store.schema.fieldtype import MP_TYPE_NAMES, FieldType, MpType, mp_type
+from logweir.store.schema.refused import Fail, refused, refusing, unsupported
 from logweir.store.schema.row import (
-    NAME_SHOWN,
-    Fail,
     Options,
     check_identifier,
+    check_name,
     choose,
     encoded,
     field,
@@ -107,15 +107,9 @@ def decode_space(data: bytes, *, is_new: bool, trusted: bool = False) -> SpaceDe
     """
     row = read_row(data)
     code = ErrorCode.CREATE_SPACE if is_new else ErrorCode.ALTER_SPACE
-    verb = "Failed to create space" if is_new else "Can't modify space"
     name = field(row, 2, MpType.STR)
-
-    def fail(reason: str, shown: str = name) -> NoReturn:
-        raise RequestError(code, f"{verb} '{shown}': {reason}", details={"space": name})
-
-    if is_too_long(name):
-        fail("space name is too long", name[:NAME_SHOWN])
-    check_identifier(name)
+    check_name(name, "space", code)
+    fail = refusing(code, space=name)
     space_id = u32(row, 0)
     if space_id > SPACE_ID_MAX:
         fail("space id is too big")
@@ -153,27 +147,17 @@ def decode_space(data: bytes, *, is_new: bool, trusted: bool = False) -> SpaceDe
     if engine not in ENGINES:
         raise RequestError(ErrorCode.NO_SUCH_ENGINE, f"Space engine '{engine}' does not exist")
     if engine == "vinyl" and space.is_temporary:
-        raise RequestError(
-            ErrorCode.ALTER_SPACE,
-            f"Can't modify space '{name}': engine does not support temporary flag",
-        )
+        refusing(ErrorCode.ALTER_SPACE, space=name)("engine does not support temporary flag")
     return space
 
 
 def _space_options(flags: Any, fail: Fail) -> dict[str, Any]:
-    def refuse(reason: str) -> NoReturn:
-        raise RequestError(
-            ErrorCode.WRONG_SPACE_OPTIONS, f"Wrong space options (field 5): {reason}"
-        )
-
-    options = Options(flags, _SPACE_OPTIONS, refuse)
+    options = Options(flags, _SPACE_OPTIONS, refusing(ErrorCode.WRONG_SPACE_OPTIONS))
     group = options.get("group_id", 0)
     if group not in (0, GROUP_LOCAL):
         raise RequestError(ErrorCode.NO_SUCH_GROUP, f"Replication group '{group}' does not exist")
     if options.get("view") and options.get("sql") is None:
-        raise RequestError(
-            ErrorCode.VIEW_MISSING_SQL, "Space declared as a view must have SQL statement"
-        )
+        raise refused(ErrorCode.VIEW_MISSING_SQL)
     if options.get("is_sync") and group == GROUP_LOCAL:
         fail("local space can't be synchronous")
     return options.values
@@ -184,14 +168,9 @@ def _decode_field(given: Any, number: int, fail: Fail) -> FieldDef:
     at = number + 1
     if kind_of(given) is not MpType.MAP:
         fail(f"field {at} is not map")
-
-    def refuse(reason: str) -> NoReturn:
-        raise RequestError(
-            ErrorCode.WRONG_SPACE_FORMAT, f"Wrong space format (field {at}): {reason}"
-        )
-
     if any(not isinstance(key, str) for key, _ in pairs(given)):
         fail(f"field {at} format is not map with string keys")
+    refuse = refusing(ErrorCode.WRONG_SPACE_FORMAT, field=at)
     options = Options(given, _FIELD_OPTIONS, refuse, lenient=True)
     name = options.get("name")
     if name is None:
@@ -248,18 +227,8 @@ def decode_index(data: bytes, space: SpaceDef, collations: Collations) -> IndexD
     _check_index_row(data)
     row = read_row(data)
     name = row[2]
-
-    def fail(reason: str, shown: str = name) -> NoReturn:
-        raise RequestError(
-            ErrorCode.MODIFY_INDEX,
-            f"Can't create or modify index '{shown}' in space '{space.name}': {reason}",
-            details={"space": space.name, "index": name},
-        )
-
     options = _index_options(row[4])
-    if is_too_long(name):
-        fail("index name is too long", name[:NAME_SHOWN])
-    check_identifier(name)
+    check_name(name, "index", ErrorCode.MODIFY_INDEX, space=space.name)
     parts = _join_parts(_decode_parts(row[5], space), collations)
     if options.get("func", 0):
         _check_function_parts(parts)
@@ -274,6 +243,7 @@ def decode_index(data: bytes, space: SpaceDef, collations: Collations) -> IndexD
         is_unique=is_unique,
         options=tuple(options.items()),
     )
+    fail = refusing(ErrorCode.MODIFY_INDEX, index=name, space=space.name)
     _check_index(index, fail)
     _check_for_engine(index, kind, space, fail)
     return index
@@ -295,11 +265,7 @@ def _check_index_row(data: bytes) -> None:
 
 
 def _index_options(given: Any) -> dict[str, Any]:
-    def refuse(reason: str) -> NoReturn:
-        raise RequestError(
-            ErrorCode.WRONG_INDEX_OPTIONS, f"Wrong index options (field 4): {reason}"
-        )
-
+    refuse = refusing(ErrorCode.WRONG_INDEX_OPTIONS, field=4)
     options = Options(given, _INDEX_OPTIONS, refuse)
     if options.get("distance", "euclid").lower() not in ("euclid", "manhattan"):
         refuse("distance must be either 'euclid' or 'manhattan'")
@@ -324,13 +290,7 @@ def _decode_parts(given: list[Any], space: SpaceDef) -> list[tuple[PartDef, int]
 
 def _decode_old_part(given: Any, space: SpaceDef) -> PartDef:
     """A part spelt [field, type]. It may be nil where the field may, but then counts as not."""
-
-    def refuse(reason: str) -> NoReturn:
-        raise RequestError(
-            ErrorCode.WRONG_INDEX_PARTS,
-            f"Wrong index parts: {reason}; expected field1 id (number), field1 type (string), ...",
-        )
-
+    refuse = refusing(ErrorCode.WRONG_INDEX_PARTS)
     if kind_of(given) is not MpType.ARRAY:
         refuse("expected an array")
     if not given:
@@ -349,18 +309,9 @@ def _decode_old_part(given: Any, space: SpaceDef) -> PartDef:
     return PartDef(number, kind, is_nullable, nullable_action="default")
 
 
-def _wrong_part(number: int, reason: str) -> RequestError:
-    return RequestError(
-        ErrorCode.WRONG_INDEX_OPTIONS, f"Wrong index options (field {number}): {reason}"
-    )
-
-
 def _decode_part(given: Any, at: int) -> tuple[PartDef, int]:
     """A part spelt as a map, and its collation's id. `at`: its number from 1."""
-
-    def refuse(reason: str) -> NoReturn:
-        raise _wrong_part(at, reason)
-
+    refuse = refusing(ErrorCode.WRONG_INDEX_OPTIONS, field=at)
     if kind_of(given) is not MpType.MAP:
         refuse("index part is expected to be a map")
     options = Options(given, _PART_OPTIONS, refuse)
@@ -399,31 +350,27 @@ def _join_parts(given: list[tuple[PartDef, int]], collations: Collations) -> tup
     first: tuple[int, tuple[jsonpath.Step, ...]] | None = None
     parts = []
     for number, (part, collation_id) in enumerate(given, 1):
+        refuse = refusing(ErrorCode.WRONG_INDEX_OPTIONS, field=number)
         if collation_id and collation_id not in collations:
-            raise _wrong_part(number, "collation was not found by ID")
+            refuse("collation was not found by ID")
         parts.append(replace(part, collation=collations[collation_id]) if collation_id else part)
         prefix = jsonpath.multikey_prefix(part.steps)
         if prefix is None:
             continue
         place = (part.field_no, part.steps[:prefix])
         if first is not None and place != first:
-            raise _wrong_part(number, "incompatable multikey index path")
+            refuse("incompatable multikey index path")
         if part.steps.count(jsonpath.ANY) > 1:
-            reason = "no more than one array index placeholder [*] is allowed in JSON path"
-            raise _wrong_part(number, reason)
+            refuse("no more than one array index placeholder [*] is allowed in JSON path")
         first = place
     return tuple(parts)
 
 
 def _check_function_parts(parts: tuple[PartDef, ...]) -> None:
     if any(part.path is not None for part in parts):
-        raise RequestError(ErrorCode.UNSUPPORTED, "Functional index does not support json paths")
+        raise unsupported("Functional index does not support json paths")
     if any(part.field_no != number for number, part in enumerate(parts)):
-        raise RequestError(
-            ErrorCode.FUNC_INDEX_PARTS,
-            "Wrong functional index definition: key part numbers must be sequential and first "
-            "part number must be 1",
-        )
+        raise refused(ErrorCode.FUNC_INDEX_PARTS)
 
 
 def _check_index(index: IndexDef, fail: Fail) -> None:
@@ -452,31 +399,23 @@ def _check_index(index: IndexDef, fail: Fail) -> None:
 def _check_for_engine(index: IndexDef, kind: IndexType | None, space: SpaceDef, fail: Fail) -> None:
     """What an index of an engine that holds tuples must be."""
     if space.engine == "blackhole":
-        raise RequestError(ErrorCode.UNSUPPORTED, "Blackhole does not support indexes")
+        raise unsupported("Blackhole does not support indexes")
     if space.engine not in ("memtx", "vinyl"):
         return
-    wrong_type = RequestError(
-        ErrorCode.INDEX_TYPE,
-        f"Unsupported index type supplied for index '{index.name}' in space '{space.name}'",
-    )
+    wrong_type = refused(ErrorCode.INDEX_TYPE, index=index.name, space=space.name)
     if space.engine == "vinyl" and kind is not IndexType.TREE:
         raise wrong_type
     if index.is_nullable and index.id == 0:
-        raise RequestError(
-            ErrorCode.NULLABLE_PRIMARY,
-            f"Primary index of space '{space.name}' can not contain nullable parts",
-        )
+        raise refused(ErrorCode.NULLABLE_PRIMARY, space=space.name)
     if index.is_nullable and kind is not None and kind is not IndexType.TREE:
-        raise RequestError(ErrorCode.UNSUPPORTED, f"{kind.name} does not support nullable parts")
+        raise unsupported(f"{kind.name} does not support nullable parts")
     root = index.multikey_part
     if (
         root is not None
         and root.field_no < len(space.fields)
         and space.fields[root.field_no].is_nullable
     ):
-        raise RequestError(
-            ErrorCode.UNSUPPORTED, "multikey index does not support nullable root field"
-        )
+        raise unsupported("multikey index does not support nullable root field")
     if kind is None:
         raise wrong_type
     if kind in (IndexType.RTREE, IndexType.BITSET):
@@ -522,15 +461,9 @@ def decode_sequence(data: bytes, *, is_new: bool) -> SequenceDef:
     """A row of `_sequence` → the sequence. Raises `RequestError`, 142 or 143 by `is_new`."""
     row = read_row(data)
     code = ErrorCode.CREATE_SEQUENCE if is_new else ErrorCode.ALTER_SEQUENCE
-    verb = "Failed to create sequence" if is_new else "Can't modify sequence"
     name = field(row, 2, MpType.STR)
-
-    def fail(reason: str, shown: str = name) -> NoReturn:
-        raise RequestError(code, f"{verb} '{shown}': {reason}")
-
-    if is_too_long(name):
-        fail("sequence name is too long", name[:NAME_SHOWN])
-    check_identifier(name)
+    check_name(name, "sequence", code)
+    fail = refusing(code, sequence=name)
     sequence = SequenceDef(
         id=u32(row, 0),
         owner=u32(row, 1),
@@ -567,20 +500,9 @@ def decode_collation(data: bytes) -> CollationDef:
     """A row of `_collation` → the collation. Raises `RequestError`."""
     row = read_row(data)
     collation_id, name = u32(row, 0), field(row, 1, MpType.STR)
-
-    def fail(reason: str) -> NoReturn:
-        raise RequestError(
-            ErrorCode.CANT_CREATE_COLLATION, f"Failed to initialize collation: {reason}."
-        )
-
-    def refuse(reason: str) -> NoReturn:
-        raise RequestError(
-            ErrorCode.WRONG_COLLATION_OPTIONS, f"Wrong collation options (field 5): {reason}"
-        )
-
-    if is_too_long(name):
-        fail("collation name is too long")
-    check_identifier(name)
+    check_name(name, "collation", ErrorCode.CANT_CREATE_COLLATION)
+    fail = refusing(ErrorCode.CANT_CREATE_COLLATION, collation=name)
+    refuse = refusing(ErrorCode.WRONG_COLLATION_OPTIONS, field=5)
     owner = u32(row, 2)
     kind = field(row, 3, MpType.STR).upper()
     if kind not in ("ICU", "BINARY"):

@@ -32,6 +32,7 @@ from logweir.errors import ErrorCode, RequestError
 from logweir.limits import TUPLE_BYTES
 from logweir.store.schema import jsonpath
 from logweir.store.schema.fieldtype import FieldType, MpType, admits, can_hold, mp_type
+from logweir.store.schema.refused import refused
 from logweir.store.schema.values import invalid_msgpack, read_array, read_bytes, read_map, skip
 
 if TYPE_CHECKING:
@@ -114,11 +115,10 @@ class TupleFormat:
 
     `fields`: the space's; `keys`: the parts of each of its indexes; `exact_count`: how many
     fields a tuple must have, 0 for any number. Raises `RequestError` as told above.
-    `top`: the nodes of the top-level fields; `names`: field name → number; `min_count`: fields
-    up to this number are always there.
+    `top`: the nodes of the top-level fields; `names`: field name → number.
     """
 
-    __slots__ = ("_nodes_made", "exact_count", "max_bytes", "min_count", "names", "required", "top")
+    __slots__ = ("_nodes_made", "exact_count", "max_bytes", "names", "required", "top")
 
     def __init__(
         self,
@@ -130,7 +130,6 @@ class TupleFormat:
         self.exact_count = exact_count
         self.max_bytes = max_bytes
         self.names = _names(fields)
-        self.min_count = _min_count(fields, keys)
         indexed = max((part.field_no + 1 for parts in keys for part in parts), default=0)
         self._nodes_made = max(len(fields), indexed)
         self.top = [FormatNode(number, number, None) for number in range(self._nodes_made)]
@@ -159,7 +158,9 @@ class TupleFormat:
         if can_hold(node.type, part.type):
             node.type = part.type
         elif not can_hold(part.type, node.type):
-            _raise_mismatch(node, part.type)
+            in_format = ErrorCode.FORMAT_MISMATCH_INDEX_PART
+            code = ErrorCode.INDEX_PART_TYPE_MISMATCH if node.is_key_part else in_format
+            raise _mismatch(node, part.type, code)
         node.is_key_part = True
 
     def _reach(self, part: PartDef) -> FormatNode:
@@ -265,10 +266,7 @@ class TupleFormat:
             raise invalid_msgpack()
         count, at = read_array(data, 0)
         if self.exact_count and count != self.exact_count:
-            raise RequestError(
-                ErrorCode.EXACT_FIELD_COUNT,
-                f"Tuple field count {count} does not match space field count {self.exact_count}",
-            )
+            raise refused(ErrorCode.EXACT_FIELD_COUNT, count=count, wanted=self.exact_count)
         seen: set[int] = set()
         for node in self.top[:count]:
             at = self._check_node(node, data, at, seen)
@@ -286,12 +284,7 @@ class TupleFormat:
     def _check_node(self, node: FormatNode, data: bytes, at: int, seen: set[int]) -> int:
         """Check the value at `at` and note its node as seen. Returns where the value ends."""
         if not admits(node.type, data, at, node.is_nullable):
-            raise RequestError(
-                ErrorCode.FIELD_TYPE,
-                f"Tuple field {node.label} type does not match one required by operation: "
-                f"expected {node.type.label}",
-                details={"field": node.label, "type": node.type.label},
-            )
+            raise refused(ErrorCode.FIELD_TYPE, field=node.label, type=node.type.label)
         seen.add(node.number)
         if not node.children:
             return skip(data, at)
@@ -331,11 +324,7 @@ class TupleFormat:
             return
         number = min(required - seen)
         label = next(node.label for top in self.top for node in top.walk() if node.number == number)
-        raise RequestError(
-            ErrorCode.FIELD_MISSING,
-            f"Tuple field {label} required by space format is missing",
-            details={"field": label},
-        )
+        raise refused(ErrorCode.FIELD_MISSING, field=label)
 
 
 def _names(fields: Sequence[FieldDef]) -> dict[bytes, int]:
@@ -343,48 +332,21 @@ def _names(fields: Sequence[FieldDef]) -> dict[bytes, int]:
     for number, one in enumerate(fields):
         raw = one.name.encode("utf-8", "surrogateescape")
         if raw in names:
-            raise RequestError(
-                ErrorCode.SPACE_FIELD_IS_DUPLICATE, f"Space field '{one.name}' is duplicate"
-            )
+            raise refused(ErrorCode.SPACE_FIELD_IS_DUPLICATE, field=one.name)
         names[raw] = number
     return names
-
-
-def _min_count(fields: Sequence[FieldDef], keys: Sequence[Sequence[PartDef]]) -> int:
-    wanted = [number + 1 for number, one in enumerate(fields) if not one.is_nullable]
-    wanted += [
-        part.field_no + 1 for parts in keys for part in parts if part.nullable_action != "none"
-    ]
-    return max(wanted, default=0)
 
 
 def _require_container(node: FormatNode, step: jsonpath.Step) -> None:
     """A path goes on below `node`: make it a map or an array, or tell why it cannot be."""
     wanted = FieldType.MAP if isinstance(step, bytes) else FieldType.ARRAY
     if not can_hold(node.type, wanted):
-        raise RequestError(
-            ErrorCode.INDEX_PART_TYPE_MISMATCH,
-            f"Field {node.label} has type '{node.type.label}' in one index, but type "
-            f"'{wanted.label}' in another",
-        )
+        raise _mismatch(node, wanted, ErrorCode.INDEX_PART_TYPE_MISMATCH)
     node.type = wanted
     one_for_all = step is jsonpath.ANY
     if node.children and one_for_all != node.is_multikey:
-        raise RequestError(
-            ErrorCode.MULTIKEY_INDEX_MISMATCH,
-            f"Field {node.label} is used as multikey in one index and as single key in another",
-        )
+        raise refused(ErrorCode.MULTIKEY_INDEX_MISMATCH, field=node.label)
 
 
-def _raise_mismatch(node: FormatNode, wanted: FieldType) -> None:
-    if node.is_key_part:
-        raise RequestError(
-            ErrorCode.INDEX_PART_TYPE_MISMATCH,
-            f"Field {node.label} has type '{node.type.label}' in one index, but type "
-            f"'{wanted.label}' in another",
-        )
-    raise RequestError(
-        ErrorCode.FORMAT_MISMATCH_INDEX_PART,
-        f"Field {node.label} has type '{node.type.label}' in space format, but type "
-        f"'{wanted.label}' in index definition",
-    )
+def _mismatch(node: FormatNode, wanted: FieldType, code: ErrorCode) -> RequestError:
+    return refused(code, field=node.label, type=node.type.label, wanted=wanted.label)

@@ -56,6 +56,7 @@ from logweir.errors import DecodeError, ErrorCode, RequestError
 from logweir.store.schema import collation, jsonpath
 from logweir.store.schema.definition import IndexDef, IndexType, PartDef
 from logweir.store.schema.fieldtype import FieldType, MpType, admits, mp_type
+from logweir.store.schema.refused import refused
 from logweir.store.schema.values import (
     go_to,
     invalid_msgpack,
@@ -280,12 +281,7 @@ def _encode(key: bytes, at: int, count: int, index: IndexDef, nullable: bool) ->
     keys = []
     for number, part in enumerate(index.parts[:count]):
         if not admits(part.type, key, at, nullable and part.nullable_action == "none"):
-            raise RequestError(
-                ErrorCode.KEY_PART_TYPE,
-                f"Supplied key type of part {number} does not match index part type: "
-                f"expected {part.type.label}",
-                details={"part": number, "type": part.type.label},
-            )
+            raise refused(ErrorCode.KEY_PART_TYPE, part=number, type=part.type.label)
         keys.append(_value_key(part, key, at))
         at = skip(key, at)
     return b"".join(keys)
@@ -302,10 +298,7 @@ def search_key(key: bytes, index: IndexDef, *, all_allowed: bool = True) -> tupl
     if count == 0 and (index.type is IndexType.TREE or all_allowed):
         return b"", 0
     if count > len(index.parts):
-        raise RequestError(
-            ErrorCode.KEY_PART_COUNT,
-            f"Invalid key part count (expected [0..{len(index.parts)}], got {count})",
-        )
+        raise refused(ErrorCode.KEY_PART_COUNT, wanted=len(index.parts), count=count)
     if index.type is not IndexType.TREE and count < len(index.parts):
         raise RequestError(
             ErrorCode.PARTIAL_KEY,
@@ -322,8 +315,5 @@ def exact_key(key: bytes, index: IndexDef) -> bytes:
     """
     count, at = _parts_of(key)
     if count != len(index.parts):
-        raise RequestError(
-            ErrorCode.EXACT_MATCH,
-            f"Invalid key part count in an exact match (expected {len(index.parts)}, got {count})",
-        )
+        raise refused(ErrorCode.EXACT_MATCH, wanted=len(index.parts), count=count)
     return _encode(key, at, count, index, nullable=False)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import unicodedata
 import uuid
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn
+from collections.abc import Mapping
+from typing import Any, Final
 
 from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError
 from logweir.limits import IDENTIFIER_BYTES
 from logweir.store.schema.fieldtype import MP_TYPE_NAMES, MpType
+from logweir.store.schema.refused import Fail, refused
 from logweir.store.schema.values import invalid_msgpack
 from logweir.wal.meta import parse_uuid
 from logweir.wal.mp import MapPairs, unpack
 
-Fail = Callable[[str], NoReturn]
-"""Raises the error of the thing at hand with a reason."""
-
-NAME_SHOWN: Final = 64
+_NAME_SHOWN: Final = 64
 """Of a name that is too long, in what is told of it."""
 
 _VARIANTS: Final = 0xE0  # the ninth byte of an UUID is below it, for a Tarantool
@@ -63,27 +61,17 @@ def row_numbers(data: bytes, count: int) -> list[int]:
 def field(row: list[Any], number: int, wanted: MpType) -> Any:
     """A field of a row, of that kind. Raises 37, 23."""
     if number >= len(row):
-        raise RequestError(
-            ErrorCode.NO_SUCH_FIELD_NO, f"Field {number + 1} was not found in the tuple"
-        )
+        raise refused(ErrorCode.NO_SUCH_FIELD_NO, field=number + 1)
     if kind_of(row[number]) is not wanted:
-        _raise_field_type(number, MP_TYPE_NAMES[wanted])
+        raise refused(ErrorCode.FIELD_TYPE, field=number + 1, type=MP_TYPE_NAMES[wanted])
     return row[number]
-
-
-def _raise_field_type(number: int, wanted: str) -> NoReturn:
-    raise RequestError(
-        ErrorCode.FIELD_TYPE,
-        f"Tuple field {number + 1} type does not match one required by operation: "
-        f"expected {wanted}",
-    )
 
 
 def u32(row: list[Any], number: int) -> int:
     """A field of a row that is below 2^32. Raises 37, 23."""
     value: int = field(row, number, MpType.UINT)
     if value > 0xFFFFFFFF:
-        _raise_field_type(number, "unsigned")
+        raise refused(ErrorCode.FIELD_TYPE, field=number + 1, type="unsigned")
     return value
 
 
@@ -91,7 +79,7 @@ def i64(row: list[Any], number: int) -> int:
     """A field of a row that is an integer below 2^63. Raises 23."""
     value = row[number] if number < len(row) else None
     if not isinstance(value, int) or isinstance(value, bool) or value > 2**63 - 1:
-        _raise_field_type(number, "integer")
+        raise refused(ErrorCode.FIELD_TYPE, field=number + 1, type="integer")
     return value
 
 
@@ -109,21 +97,20 @@ def check_identifier(name: str) -> None:
     """Check the name of a space, index, field, sequence or user. Raises 70."""
     forbidden = ("Cn", "Zl", "Zp", "Cc", "Cs")
     if not name or "\ufffd" in name or any(unicodedata.category(one) in forbidden for one in name):
-        raise RequestError(
-            ErrorCode.IDENTIFIER,
-            f"Invalid identifier '{name}' (expected printable symbols only or it is too long)",
-        )
+        raise refused(ErrorCode.IDENTIFIER, name=name)
 
 
-def check_user_length(name: str) -> None:
-    """Check the name of a user or a role. Raises CREATE_USER."""
+def check_length(name: str, what: str, code: ErrorCode, **details: object) -> None:
+    """Check the name of a `what`, such as a space. Raises the error of that code."""
     if is_too_long(name):
-        raise no_user(name[:NAME_SHOWN], "user name is too long")
+        details[what] = name[:_NAME_SHOWN]
+        raise refused(code, reason=f"{what} name is too long", **details)
 
 
-def no_user(name: object, reason: str) -> RequestError:
-    """Why a user is none."""
-    return RequestError(ErrorCode.CREATE_USER, f"Failed to create user '{name}': {reason}")
+def check_name(name: str, what: str, code: ErrorCode, **details: object) -> None:
+    """`check_length`, then `check_identifier`."""
+    check_length(name, what, code, **details)
+    check_identifier(name)
 
 
 def pairs(options: Any) -> list[tuple[Any, Any]]:

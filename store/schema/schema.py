@@ -60,6 +60,7 @@ from logweir.store.schema.definition import (
 from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.firstspaces import first_spaces
 from logweir.store.schema.jsonpath import PathError
+from logweir.store.schema.refused import refused, refusing, unsupported
 from logweir.store.schema.row import i64, need_uuid, read_row, row_numbers, uuid_of
 from logweir.wal.vclock import VClock
 
@@ -177,12 +178,8 @@ class Schema:
         """The space of that id or name. Raises 36."""
         found = self.get(key)
         if found is None:
-            raise RequestError(
-                ErrorCode.NO_SUCH_SPACE,
-                f"Space '{key}' does not exist",
-                hint="`logweir space list` shows those that there are",
-                details={"space": key},
-            )
+            hint = "`logweir space list` shows those that there are"
+            raise refused(ErrorCode.NO_SUCH_SPACE, hint, space=key)
         return found
 
     def index(self, space: SpaceDef, key: int | str) -> IndexDef:
@@ -265,9 +262,7 @@ class Schema:
         """The sequence of that id. Raises 145."""
         found = self.sequences.get(sequence_id)
         if found is None:
-            raise RequestError(
-                ErrorCode.NO_SUCH_SEQUENCE, f"Sequence '{sequence_id}' does not exist"
-            )
+            raise refused(ErrorCode.NO_SUCH_SEQUENCE, sequence=sequence_id)
         return found
 
     def _put(self, space: SpaceDef) -> None:
@@ -332,10 +327,8 @@ class Schema:
     def _check_collations(self, space: SpaceDef) -> None:
         for number, one in enumerate(space.fields, 1):
             if one.collation_id and one.collation_id not in self.collations:
-                raise RequestError(
-                    ErrorCode.WRONG_COLLATION_OPTIONS,
-                    f"Wrong collation options (field {number}): collation was not found by ID",
-                )
+                refuse = refusing(ErrorCode.WRONG_COLLATION_OPTIONS, field=number)
+                refuse("collation was not found by ID")
 
     # --- indexes ----------------------------------------------------------------------------------
     def _index_row(self, old: bytes | None, new: bytes | None, trusted: bool) -> Change | None:
@@ -389,22 +382,17 @@ class Schema:
         if is_insert:
             return None
         if space.is_system:
-            raise RequestError(
-                ErrorCode.TRUNCATE_SYSTEM_SPACE,
-                f"Can't truncate a system space, space '{space.name}'",
-            )
+            raise refused(ErrorCode.TRUNCATE_SYSTEM_SPACE, space=space.name)
         return Change("truncate", space, space)
 
     def _collation_row(self, old: bytes | None, new: bytes | None) -> Change:
         if new is None:
             (collation_id,) = row_numbers(old or b"", 1)
             if collation_id == 0:
-                raise RequestError(
-                    ErrorCode.DROP_COLLATION, "Can't drop collation none : system collation"
-                )
+                raise refused(ErrorCode.DROP_COLLATION)
             self.collations.pop(collation_id, None)
         elif old is not None:
-            raise RequestError(ErrorCode.UNSUPPORTED, "collation does not support alter")
+            raise unsupported("collation does not support alter")
         else:
             collation = _collation_of(new)
             self.collations[collation.id] = collation
@@ -420,9 +408,7 @@ class Schema:
             ):
                 key = [sequence.id] if space_id != SystemSpace.PRIV else ["sequence", sequence.id]
                 if has_rows(space_id, index_id, key):
-                    raise RequestError(
-                        ErrorCode.DROP_SEQUENCE, f"Can't drop sequence '{sequence.name}': {reason}"
-                    )
+                    refusing(ErrorCode.DROP_SEQUENCE, sequence=sequence.name)(reason)
             del self.sequences[sequence.id]
             self.unlogged.discard(sequence.id)
         else:
@@ -435,9 +421,7 @@ class Schema:
         space = self.space(space_id)
         self.sequence(sequence_id)
         if new is not None and old is not None:
-            raise RequestError(
-                ErrorCode.UNSUPPORTED, 'space "_space_sequence" does not support update'
-            )
+            raise unsupported('space "_space_sequence" does not support update')
         use: SequenceUse | None = None
         if new is not None:
             primary = self.index(space, 0)
@@ -462,43 +446,30 @@ def check_cluster_row(old: bytes | None, new: bytes | None, own_replica_id: int)
     """
     (replica_id,) = row_numbers(new or old or b"", 1)
     if replica_id == 0:
-        raise RequestError(
-            ErrorCode.REPLICA_ID_IS_RESERVED,
-            f"Can't initialize replica id with a reserved value {replica_id}",
-        )
+        raise refused(ErrorCode.REPLICA_ID_IS_RESERVED, replica_id=replica_id)
     if replica_id >= VCLOCK_COMPONENTS:
         raise RequestError(ErrorCode.REPLICA_MAX, f"Replica count limit reached: {replica_id}")
     if own_replica_id and replica_id == own_replica_id:
-        raise RequestError(
-            ErrorCode.LOCAL_INSTANCE_ID_IS_READ_ONLY,
-            f"The local instance id {replica_id} is read-only",
-        )
+        raise refused(ErrorCode.LOCAL_INSTANCE_ID_IS_READ_ONLY, replica_id=replica_id)
     if new is None:
         return
     instance = need_uuid(new)
     if old is not None and uuid_of(old) != instance:
-        raise RequestError(
-            ErrorCode.UNSUPPORTED, "Space _cluster does not support updates of instance uuid"
-        )
+        raise unsupported("Space _cluster does not support updates of instance uuid")
 
 
 # --- checks ---------------------------------------------------------------------------------------
 def alter_error(space: SpaceDef, reason: str) -> RequestError:
     """12, a change of that space that cannot be."""
-    return RequestError(
-        ErrorCode.ALTER_SPACE,
-        f"Can't modify space '{space.name}': {reason}",
-        details={"space": space.name},
-    )
+    return refused(ErrorCode.ALTER_SPACE, space=space.name, reason=reason)
 
 
 def _unsupported(index: IndexDef) -> RequestError:
     what = "functional" if index.function_id else index.type.name
-    return RequestError(
-        ErrorCode.UNSUPPORTED,
+    return unsupported(
         f"logweir does not keep {what} indexes, such as '{index.name}'",
         hint="use a TREE or HASH index; the tuples of the space are there",
-        details={"index": index.name},
+        index=index.name,
     )
 
 
@@ -515,11 +486,7 @@ def _check_drop(space: SpaceDef, has_rows: HasRows) -> None:
     )
     for hinders, reason in reasons:
         if hinders:
-            raise RequestError(
-                ErrorCode.DROP_SPACE,
-                f"Can't drop space '{space.name}': {reason}",
-                details={"space": space.name},
-            )
+            refusing(ErrorCode.DROP_SPACE, space=space.name)(reason)
 
 
 def _check_alter(before: SpaceDef, after: SpaceDef) -> None:
@@ -535,15 +502,9 @@ def _check_alter(before: SpaceDef, after: SpaceDef) -> None:
 
 def _check_primary_drop(space: SpaceDef) -> None:
     if space.is_system:
-        raise RequestError(
-            ErrorCode.LAST_DROP,
-            f"Can't drop the primary key in a system space, space '{space.name}'",
-        )
+        raise refused(ErrorCode.LAST_DROP, space=space.name)
     if len(space.indexes) > 1:
-        raise RequestError(
-            ErrorCode.DROP_PRIMARY_KEY,
-            f"Can't drop primary key in space '{space.name}' while secondary keys exist",
-        )
+        raise refused(ErrorCode.DROP_PRIMARY_KEY, space=space.name)
     if space.sequence is not None:
         raise alter_error(space, "can not drop primary key while space sequence exists")
 
@@ -554,16 +515,11 @@ def _check_sequence_part(index: IndexDef, space: SpaceDef, use: SequenceUse) -> 
     except PathError:
         wanted = (-1, ())
     part = next((one for one in index.parts if one.place == wanted), None)
-    reason = ""
+    refuse = refusing(ErrorCode.MODIFY_INDEX, index=index.name, space=space.name)
     if part is None:
-        reason = "sequence field must be a part of the index"
-    elif part.type not in (FieldType.UNSIGNED, FieldType.INTEGER):
-        reason = "sequence cannot be used with a non-integer key"
-    if reason:
-        raise RequestError(
-            ErrorCode.MODIFY_INDEX,
-            f"Can't create or modify index '{index.name}' in space '{space.name}': {reason}",
-        )
+        refuse("sequence field must be a part of the index")
+    if part.type not in (FieldType.UNSIGNED, FieldType.INTEGER):
+        refuse("sequence cannot be used with a non-integer key")
 
 
 def _check_schema_row(old: bytes | None, new: bytes | None, trusted: bool) -> None:
@@ -572,10 +528,7 @@ def _check_schema_row(old: bytes | None, new: bytes | None, trusted: bool) -> No
     if new is not None and not trusted:
         need_uuid(new)
     elif new is None:
-        raise RequestError(
-            ErrorCode.REPLICASET_UUID_IS_RO,
-            "Can't reset replica set UUID: it is already assigned",
-        )
+        raise refused(ErrorCode.REPLICASET_UUID_IS_RO)
 
 
 def _layout(index: IndexDef) -> tuple[object, ...]:
