@@ -5,12 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from logweir.errors import LogweirError
 from logweir.limits import EXPIRY_BATCH_TUPLES, EXPIRY_LOOK_SECONDS
@@ -19,26 +17,19 @@ from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request, key_bytes
 from logweir.store.engine.statements import Statements
 from logweir.store.expiry import EXPIRY_SPACE, FORMAT, Expiry, due, due_index, settings
+from logweir.store.reading import Reads
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.refused import illegal
-from logweir.store.view import ReadView
 from logweir.wal.process import start_thread
 from logweir.wal.xrow import RowType
-
-if TYPE_CHECKING:
-    from logweir.store.inner import Inner
 
 _LOGGER: Final = logging.getLogger("logweir")
 
 
-class Expires(Statements, ABC):
+class Expires(Reads, Statements):
     """What a log offers about tuples that expire."""
 
     instance: uuid.UUID
-    inner: Inner
-
-    @abstractmethod
-    def read_view(self) -> AbstractContextManager[ReadView]: ...
 
     def set_expiry(self, space: int | str, field: int | str | None, *, seconds: int = 0) -> None:
         """Let the tuples of a space expire `seconds` after the time in a field, a number of seconds
@@ -72,20 +63,15 @@ class Expires(Statements, ABC):
         """Delete what has expired and is this instance's to delete, now. Returns how many tuples.
         It happens by itself each second. Raises what a change raises."""
         deleted = 0
-        for space, expiry in self._own_expiries():
-            is_more = True
+        with self.read_view() as view:
+            found = settings(view.engine)
+        for space, expiry in found:
+            is_more = expiry.instance == str(self.instance)
             while is_more:
                 count = self._delete_due(space, expiry)
                 deleted += count
                 is_more = count == EXPIRY_BATCH_TUPLES
         return deleted
-
-    def _own_expiries(self) -> list[tuple[SpaceDef, Expiry]]:
-        if self.schema.get(EXPIRY_SPACE) is None:
-            return []
-        with self.read_view() as view:
-            found = settings(view.engine)
-        return [one for one in found if one[1].instance == str(self.instance)]
 
     def _delete_due(self, space: SpaceDef, expiry: Expiry) -> int:
         """Delete a batch, as one transaction."""

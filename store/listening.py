@@ -11,33 +11,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from logweir.errors import LogweirError
 from logweir.store.choosing import Changes, Chooser
+from logweir.store.reading import Reads
 from logweir.store.recover.upkeep import position_of
 from logweir.wal.closing import Closable
 from logweir.wal.mp import Value
 from logweir.wal.process import start_thread
 from logweir.wal.vclock import VClock
 
-if TYPE_CHECKING:
-    from logweir.store.inner import Inner
-
 _LOGGER: Final = logging.getLogger("logweir")
 
 
-class Listens(ABC):
+class Listens(Reads):
     """The part of `Log` that tells of changes."""
-
-    @property
-    @abstractmethod
-    def applied(self) -> VClock: ...
-
-    inner: Inner
 
     def listen(
         self,

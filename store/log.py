@@ -25,7 +25,6 @@ from logweir.store.expiry import EXPIRY_SPACE
 from logweir.store.inner import Inner
 from logweir.store.listening import Listens
 from logweir.store.past import Past
-from logweir.store.reading import Reads
 from logweir.store.recover.checkpoint import CheckpointOptions
 from logweir.store.recover.upkeep import Upkeep
 from logweir.store.transaction import Transaction
@@ -40,7 +39,7 @@ __all__ = ["Durability", "Log"]
 T = TypeVar("T")
 
 
-class Log(Reads, Past, Listens, Expires, Appends, Upkeep, Closable):
+class Log(Past, Listens, Expires, Appends, Upkeep, Closable):
     """A durable, append-only change log with the state it makes. Made by `logweir.open`.
 
     Safe to use from several threads: changes that meet share one sync. One process per folder.

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from logweir.store.engine.request import key_bytes
+from logweir.store.reading import Reads
 from logweir.store.recover.earlier import earlier
 from logweir.store.recover.history import Change, history
 from logweir.store.recover.upkeep import position_of
 from logweir.store.schema.keys import exact_key
 from logweir.store.schema.refused import illegal
-from logweir.store.schema.schema import Schema
 from logweir.store.view import View
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.mp import Value
 from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
-
-if TYPE_CHECKING:
-    from logweir.store.inner import Inner
 
 
 @contextlib.contextmanager
@@ -44,19 +39,10 @@ def as_of(
         yield View(engine, vclock)
 
 
-class Past(ABC):
+class Past(Reads):
     """The part of `Log` that looks back."""
 
     path: Path
-    inner: Inner
-
-    @property
-    @abstractmethod
-    def vclock(self) -> VClock: ...
-
-    @property
-    @abstractmethod
-    def schema(self) -> Schema: ...
 
     def history(
         self,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.commit.append import append_job, pack_run
 from logweir.store.commit.group import Group
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
-from logweir.store.engine.select import Select, rows
+from logweir.store.engine.select import Options, Select, rows
 from logweir.store.engine.statements import Row, Statements
 from logweir.store.expiry import EXPIRY_SPACE, expiry_of, unexpired
 from logweir.store.schema.schema import Schema
@@ -178,9 +178,7 @@ class Transaction(Statements):
         expiry = expiry_of(self._open().engine, schema.space(space))
         return None if expiry is not None and expiry.is_over(row, self._log.now()) else row
 
-    def select(
-        self, space: int | str, key: Value = None, **options: Any
-    ) -> list[tuple[Value, ...]]:
+    def select(self, space: int | str, key: Value = None, **options: Unpack[Options]) -> list[Row]:
         """As `Log.select`, this transaction's changes included."""
         engine = self._open().engine
         try:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
+from logweir.store.engine.select import Options
 from logweir.store.engine.statements import Row
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.refused import illegal
@@ -37,23 +38,11 @@ class TypedSpace:
         """The definition of the space now."""
         return self._log.schema.space(self._space)
 
-    def rows(
-        self,
-        into: type[T],
-        key: Value = None,
-        *,
-        iterator: str | None = None,
-        index: int | str = 0,
-        limit: int | None = None,
-        offset: int = 0,
-    ) -> list[T]:
+    def rows(self, into: type[T], key: Value = None, **options: Unpack[Options]) -> list[T]:
         """`Log.select`, as objects of the class `into`. Raises `RequestError` also for what is no
         dataclass or struct, or has a field that the format has not."""
         made = _maker(self.definition, into)
-        found = self._log.select(
-            self._space, key, iterator=iterator, index=index, limit=limit, offset=offset
-        )
-        return list(map(made, found))
+        return list(map(made, self._log.select(self._space, key, **options)))
 
     def get(self, into: type[T], key: Value, *, index: int | str = 0) -> T | None:
         """`Log.get`, as an object of the class `into`. Errors: `rows`."""

@@ -6,7 +6,7 @@ import uuid
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Unpack
 
 from logweir.store.engine import reads
 from logweir.store.engine.batches import Answers
@@ -15,7 +15,7 @@ from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import COLUMNS, Answer, Executor
 from logweir.store.engine.reference import kept, selected
 from logweir.store.engine.request import key_bytes
-from logweir.store.engine.select import Select, rows
+from logweir.store.engine.select import Options, Select, rows
 from logweir.store.engine.statements import Row
 from logweir.store.expiry import Expiry, due, expiry_of, unexpired
 from logweir.store.schema.definition import SpaceDef
@@ -56,18 +56,8 @@ class View:
         found = expiry_of(self.engine, self.schema.space(space))
         return None if found is None else (found, self.now)
 
-    def select(
-        self,
-        space: int | str,
-        key: Value = None,
-        *,
-        iterator: str | None = None,
-        index: int | str = 0,
-        limit: int | None = None,
-        offset: int = 0,
-    ) -> list[Row]:
+    def select(self, space: int | str, key: Value = None, **options: Unpack[Options]) -> list[Row]:
         """As `Log.select`."""
-        options: Any = {"iterator": iterator, "index": index, "limit": limit, "offset": offset}
         expiry = self._expiry(space)
         if expiry is None:
             return rows(self.engine, space, key, **options)

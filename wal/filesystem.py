@@ -80,20 +80,21 @@ class FolderGone(OSError):
 
 def explain(error: OSError, path: str, offset: int | None = None) -> WalError:
     """The typed error for what the system said about `path`, with what to do about it."""
+    number, hint = error.errno or 0, _HINTS.get(error.errno or 0, "")
     if isinstance(error, FolderGone):
-        return WriteFailed(
-            f"{error.strerror}.",
-            path=path,
-            offset=offset,
-            errno=errno.ESTALE,
-            hint=_HINTS[errno.ESTALE],
-        )
-    return WalError(
-        f"{(error.strerror or str(error)).lower()}.",
-        path=path,
-        offset=offset,
-        hint=_HINTS.get(error.errno or 0, ""),
-    )
+        text = f"{error.strerror}."
+        return WriteFailed(text, path=path, offset=offset, errno=number, hint=hint)
+    text = f"{(error.strerror or str(error)).lower()}."
+    return WalError(text, path=path, offset=offset, hint=hint)
+
+
+@contextlib.contextmanager
+def explaining(path: Path | str, offset: int | None = None) -> Iterator[None]:
+    """Around what the system may refuse: an `OSError` becomes what `explain` makes of it."""
+    try:
+        yield
+    except OSError as error:
+        raise explain(error, str(path), offset) from error
 
 
 def give_up(file: ReadFile | AppendFile) -> None:
@@ -201,13 +202,6 @@ class FileSystem(Protocol):
         folder are looked up in the folder that was locked, wherever its name leads since. It makes
         no file in a folder that is gone from its name: `FolderGone`.
         """
-
-
-def processors() -> int:
-    """How many this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def each(

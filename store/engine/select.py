@@ -21,7 +21,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypedDict
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.engine import reads
@@ -34,12 +34,9 @@ from logweir.store.schema.refused import illegal
 from logweir.store.schema.schema import Schema
 from logweir.wal.mp import Value, unpack
 
-_OTHER_ITERATORS: Final = (
-    "BITS_ALL_SET",
-    "BITS_ANY_SET",
-    "BITS_ALL_NOT_SET",
-    "OVERLAPS",
-    "NEIGHBOR",
+_ALL_ITERATORS: Final = (
+    *ITERATORS,
+    *("BITS_ALL_SET", "BITS_ANY_SET", "BITS_ALL_NOT_SET", "OVERLAPS", "NEIGHBOR"),
 )
 _HASH_ITERATORS: Final = frozenset(("EQ", "ALL", "GT"))
 
@@ -65,6 +62,15 @@ def numbers(
     elif type(limit) is not int or not 0 <= limit <= ALL:
         return None
     return by, limit, offset, _NO_KEY if key is None else key_bytes(key)
+
+
+class Options(TypedDict, total=False):
+    """Of a selection, as `Log.select` has them."""
+
+    iterator: str | None
+    index: int | str
+    limit: int | None
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +101,13 @@ class Select:
         """A selection given in Python values. Raises `RequestError`."""
         packed = _NO_KEY if key is None else key_bytes(key)
         name = str(iterator).upper() if iterator else "ALL" if key is None else "EQ"
-        if name not in ITERATORS + _OTHER_ITERATORS:
+        if name not in _ALL_ITERATORS:
             raise RequestError(
                 ErrorCode.ITERATOR_TYPE,
                 f"Unknown iterator type '{iterator}'",
                 hint=f"one of {', '.join(ITERATORS)}",
             )
-        number = (ITERATORS + _OTHER_ITERATORS).index(name)
+        number = _ALL_ITERATORS.index(name)
         return cls.packed(schema, space, packed, number, index=index, limit=limit, offset=offset)
 
     @classmethod
@@ -121,10 +127,9 @@ class Select:
         tells behind which entry it goes on. Raises `RequestError`."""
         found = schema.space(space)
         which = schema.index(found, index)
-        names = ITERATORS + _OTHER_ITERATORS
-        if not 0 <= iterator < len(names):
+        if not 0 <= iterator < len(_ALL_ITERATORS):
             raise illegal("Illegal parameters, Invalid iterator type")
-        name = names[iterator]
+        name = _ALL_ITERATORS[iterator]
         image, _ = search_key(key, which, all_allowed=name in ("ALL", "GT"))
         allowed = _HASH_ITERATORS if which.type == IndexType.HASH else frozenset(ITERATORS)
         if name not in allowed:

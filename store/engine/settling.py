@@ -11,10 +11,10 @@ for a ROLLBACK, and only if there is one are the rows before it judged.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from array import array
-from collections.abc import Callable, Container
-from functools import partial
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +27,7 @@ from logweir.wal.block import FIXHEADER_BYTES, decompress
 from logweir.wal.columns import RowColumns
 from logweir.wal.damage import Damage
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
-from logweir.wal.filesystem import FileSystem, each, processors
+from logweir.wal.filesystem import FileSystem, each
 from logweir.wal.follow import Follower
 from logweir.wal.mp import unpack
 from logweir.wal.reader import Block, WalReader
@@ -163,7 +163,8 @@ def judged(
     raises."""
     judge, start = judge_at(path, after, filesystem)
     try:
-        _walk(path, start, filesystem, upto, judge.take)
+        for columns in _rows(path, start, filesystem, upto):
+            judge.take(columns)
     except WalError:
         if not tolerant:
             raise
@@ -192,18 +193,23 @@ def may_wait(
                 if item.columns.space_id[-1] > SystemSpace.SPACE:
                     break
     logs = [log.path for log in logs_that_say(index) if log.path not in besides]
-    look = partial(_is_said, filesystem=filesystem)
+
+    def look(log: Path) -> bool:
+        with WalReader(log, filesystem=filesystem, skip_damage=True) as reader:
+            return is_said(reader)
+
     return any(each(filesystem, look, logs, at_once=min(processors(), _SEARCHES)))
+
+
+def processors() -> int:
+    """How many this process may use."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
 
 
 def logs_that_say(index: DirectoryIndex) -> list[LogFile]:
     """The logs of a folder that `may_wait` looks at: those behind the newest snapshot."""
     return index.xlogs_after(index.snaps[-1].vclock) if index.snaps else index.xlogs
-
-
-def _is_said(path: Path, filesystem: FileSystem) -> bool:
-    with WalReader(path, filesystem=filesystem, skip_damage=True) as reader:
-        return is_said(reader)
 
 
 def is_said(reader: WalReader) -> bool:
@@ -226,16 +232,12 @@ def is_said(reader: WalReader) -> bool:
     return any(SAYS in item.data for item in reader.blocks(at) if isinstance(item, Block))
 
 
-def _walk(
-    path: Path,
-    after: VClock,
-    filesystem: FileSystem,
-    upto: VClock | None,
-    take: Callable[[RowColumns], object],
-) -> None:
+def _rows(
+    path: Path, after: VClock, filesystem: FileSystem, upto: VClock | None
+) -> Iterator[RowColumns]:
     with Follower(path, after, filesystem=filesystem) as follower:
         for block in follower.poll():
-            take(block.columns)
+            yield block.columns
             if upto is not None and follower.vclock.covers(upto):
                 return
 
@@ -279,19 +281,9 @@ class Settlement:
             since = self._since
             start = VClock({i: min(lsn, since.lsn(i)) for i, lsn in position.items()})
             undone: tuple[Span, ...] = ()
-            if _has_rollback(self._path, start, since, self._filesystem):
+            rows = _rows(self._path, start, self._filesystem, since)
+            if any(RowType.ROLLBACK in columns.type for columns in rows):
                 undone = judged(self._path, start, self._filesystem, upto=since).undone
             with self._lock:
                 self._settled = self._settled.with_undone(undone)
             self._since = start
-
-
-def _has_rollback(path: Path, after: VClock, upto: VClock, filesystem: FileSystem) -> bool:
-    found = False
-
-    def look(columns: RowColumns) -> None:
-        nonlocal found
-        found = found or RowType.ROLLBACK in columns.type
-
-    _walk(path, after, filesystem, upto, look)
-    return found

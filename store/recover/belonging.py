@@ -30,7 +30,7 @@ from logweir.recovery import LogPosition, RecoveryPlan, RecoveryReport
 from logweir.store.state import base
 from logweir.store.state.state import State
 from logweir.store.state.statetxn import Position, Txn
-from logweir.wal.filesystem import NOT_NOW, FileSystem, explain
+from logweir.wal.filesystem import NOT_NOW, FileSystem, explaining
 from logweir.wal.place import Found, Place, find
 from logweir.wal.vclock import VClock
 
@@ -173,10 +173,8 @@ def _kept(
 def _found(place: Place | None, path: Path, filesystem: FileSystem) -> Found:
     if place is None:
         return Found.NOTHING
-    try:
+    with explaining(path / place.file, place.block):
         return find(place, path, filesystem)
-    except OSError as error:
-        raise explain(error, str(path / place.file), place.block) from error
 
 
 def discard(state: State, reason: str) -> None:

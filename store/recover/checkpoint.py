@@ -39,11 +39,11 @@ from logweir.store.state.state import StateError
 from logweir.wal.damage import DamageKind
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import OS, FileSystem, explain
+from logweir.wal.filesystem import OS, FileSystem, explain, explaining
 from logweir.wal.lease import holders, is_leased, unleased
 from logweir.wal.newfile import replace_file
 from logweir.wal.place import Place
-from logweir.wal.process import OfProcess
+from logweir.wal.process import OfProcess, start_thread
 from logweir.wal.snapshot import SnapshotWriter
 from logweir.wal.vclock import VClock
 
@@ -151,10 +151,7 @@ class Checkpoints(OfProcess):
             if self._thread is None or not self._thread.is_alive():
                 self._bytes = 0
                 self._last_time = time.monotonic()
-                self._thread = threading.Thread(
-                    target=self._in_background, name="logweir-checkpoint", daemon=True
-                )
-                self._thread.start()
+                self._thread = start_thread("logweir-checkpoint", self._in_background)
         finally:
             self._guard.release()
 
@@ -418,10 +415,8 @@ class Checkpoints(OfProcess):
     def _save_followers(self, followers: dict[str, VClock]) -> None:
         path = self._log.path / FOLLOWERS_NAME
         text = json.dumps({name: str(at) for name, at in sorted(followers.items())}, indent=1)
-        try:
+        with explaining(path):
             replace_file(self._log.filesystem, path, text.encode(), "followers.before_rename")
-        except OSError as error:
-            raise explain(error, str(path)) from error
         self._followers = followers
 
     def status(self) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Literal
 
-from logweir.recovery import Batch, examine, plan, replay, snapshot_blocks
+from logweir.recovery import examine, plan
 from logweir.recovery.rewrite import while_files_go
 from logweir.store.engine.engine import Plans
-from logweir.store.recover.loading import Source, load
+from logweir.store.recover.loading import Source, counted, load
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.schema import Schema
 from logweir.store.state.state import State
@@ -28,7 +28,7 @@ from logweir.store.state.statetxn import Txn
 from logweir.wal.directory import no_store
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.lease import leased
-from logweir.wal.reader import Block, read_meta
+from logweir.wal.reader import read_meta
 from logweir.wal.snapshot import read_snapshot
 
 Kind = Literal["added", "removed", "changed"]
@@ -126,16 +126,11 @@ def _load(
         if report.is_empty:
             raise no_store(path)
         decided = plan(report)
-        source = Source(
-            blocks=lambda: _counted(snapshot_blocks(decided), told),
-            start=decided.start,
-            batches=lambda after: _counted_batches(replay(decided, after=after), told),
-            end=decided.vclock,
-        )
+        source = Source.of(decided, decided.vclock, told=told)
     else:
         vclock = read_meta(path, filesystem).vclock
         source = Source(
-            blocks=lambda: _counted(read_snapshot(path, filesystem), told),
+            blocks=lambda: counted(read_snapshot(path, filesystem), told),
             start=vclock,
             batches=lambda _: (),
             end=vclock,
@@ -144,26 +139,14 @@ def _load(
     return stack.enter_context(state.read()), schema
 
 
-def _counted(blocks: Iterator[Block], told: Callable[[int], None]) -> Iterator[Block]:
-    for block in blocks:
-        yield block
-        told(block.header.stored_bytes)
-
-
-def _counted_batches(batches: Iterator[Batch], told: Callable[[int], None]) -> Iterator[Batch]:
-    for batch in batches:
-        yield batch
-        told(len(batch.data))
-
-
 def _aligned(
     old: Txn, before: SpaceDef | None, new: Txn, after: SpaceDef | None
 ) -> Iterable[tuple[bytes | None, bytes | None]]:
     """The tuples of a space, those with the same primary key together."""
     ours, theirs = _tuples(old, before), _tuples(new, after)
     if before is not None and after is not None and before.primary == after.primary:
-        return _merged(ours, theirs)
-    return _apart(ours, theirs)
+        return side_by_side(ours, theirs)
+    return chain(((data, None) for _, data in ours), ((None, data) for _, data in theirs))
 
 
 def _tuples(txn: Txn, space: SpaceDef | None) -> Pairs:
@@ -172,23 +155,12 @@ def _tuples(txn: Txn, space: SpaceDef | None) -> Pairs:
     return txn.items(space.id, 0)
 
 
-def _apart(ours: Pairs, theirs: Pairs) -> Iterator[tuple[bytes | None, bytes | None]]:
-    for _, data in ours:
-        yield data, None
-    for _, data in theirs:
-        yield None, data
-
-
-def _merged(ours: Pairs, theirs: Pairs) -> Iterator[tuple[bytes | None, bytes | None]]:
+def side_by_side(ours: Pairs, theirs: Pairs) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """The values under each key of both, None where one has none. Both are ascending."""
     one, other = next(ours, None), next(theirs, None)
     while one is not None or other is not None:
-        if other is None or (one is not None and one[0] < other[0]):
-            assert one is not None
-            yield one[1], None
-            one = next(ours, None)
-        elif one is None or other[0] < one[0]:
-            yield None, other[1]
-            other = next(theirs, None)
-        else:
-            yield one[1], other[1]
-            one, other = next(ours, None), next(theirs, None)
+        takes_one = one is not None and (other is None or one[0] <= other[0])
+        takes_other = other is not None and (one is None or other[0] <= one[0])
+        yield (one[1] if one and takes_one else None), (other[1] if other and takes_other else None)
+        one = next(ours, None) if takes_one else one
+        other = next(theirs, None) if takes_other else other

@@ -12,19 +12,20 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from logweir.recovery import Batch, RecoveryPlan, examine, replay, snapshot_blocks
+from logweir.recovery import Batch, RecoveryPlan, examine
 from logweir.recovery.restore import plan_until, unavailable
 from logweir.recovery.rewrite import while_files_go
 from logweir.store.engine.engine import Engine, Plans
 from logweir.store.recover.loading import Source, load
 from logweir.store.schema.schema import Schema
 from logweir.store.state.stackkernel import LayeredTxn
-from logweir.store.state.state import State
+from logweir.store.state.state import State, typed
 from logweir.wal.directory import no_store
-from logweir.wal.filesystem import FileSystem, explain
+from logweir.wal.filesystem import FileSystem
 from logweir.wal.lease import leased
 from logweir.wal.vclock import VClock
 
@@ -46,7 +47,8 @@ def earlier(
     """
     states: list[State] = []  # one, and more where a file went while it was made
     with contextlib.ExitStack() as stack:
-        scratch = _scratch_folder()
+        with typed(directory):
+            scratch = Path(tempfile.mkdtemp(prefix="logweir-as-of-"))
         stack.callback(_remove, scratch, states)
 
         def load_once() -> tuple[Schema, Plans, VClock]:
@@ -59,13 +61,6 @@ def earlier(
             schema, plans, vclock = while_files_go(load_once)
         txn = LayeredTxn((), stack.enter_context(states[-1].read()), write=False)
         yield Engine(txn, schema, plans), vclock
-
-
-def _scratch_folder() -> Path:
-    try:
-        return Path(tempfile.mkdtemp(prefix="logweir-as-of-"))
-    except OSError as error:
-        raise explain(error, str(error.filename or "")) from error
 
 
 def _remove(scratch: Path, states: list[State]) -> None:
@@ -95,17 +90,7 @@ def _source(
 def _loaded(
     state: State, source: RecoveryPlan, until: VClock | float
 ) -> tuple[Schema, Plans, VClock]:
-    reached = source.start
-
-    def batches(after: VClock) -> Iterator[Batch]:
-        nonlocal reached
-        for batch in replay(source, after=after, until=until):
-            yield batch
-            reached = batch.vclock
-
-    plans = Plans()
+    plans, last = Plans(), deque[Batch](maxlen=1)
     end = until if isinstance(until, VClock) else source.vclock  # nobody goes on behind it
-    schema, _ = load(
-        state, plans, Source(lambda: snapshot_blocks(source), source.start, batches, end), None
-    )
-    return schema, plans, reached
+    schema, _ = load(state, plans, Source.of(source, end, until=until, took=last.append), None)
+    return schema, plans, last[0].vclock if last else source.start

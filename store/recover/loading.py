@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import uuid
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from logweir.errors import CorruptBlock, RequestError
 from logweir.limits import TOPIC_TUPLE_BYTES
-from logweir.recovery import Batch
+from logweir.recovery import Batch, RecoveryPlan, replay, snapshot_blocks
 from logweir.store.commit.applying import apply_row, apply_rows, compiled_space
 from logweir.store.commit.rows import COMPILED
 from logweir.store.engine import ddl
@@ -72,6 +72,37 @@ class Source:
     batches: Callable[[VClock], Iterable[Batch]]
     end: VClock
     instance: uuid.UUID | None = None
+
+    @classmethod
+    def of(
+        cls,
+        decided: RecoveryPlan,
+        end: VClock,
+        *,
+        until: VClock | float | None = None,
+        told: Callable[[int], object] = lambda count: None,
+        took: Callable[[Batch], object] = lambda batch: None,
+    ) -> Source:
+        """What a plan says. `until`: see `recovery.replay`; `told`: called with the bytes of each
+        piece that was taken, `took` with each batch."""
+
+        def batches(after: VClock) -> Iterator[Batch]:
+            for batch in replay(decided, after=after, until=until):
+                yield batch
+                told(len(batch.data))
+                took(batch)
+
+        def blocks() -> Iterator[Block]:
+            return counted(snapshot_blocks(decided), told)
+
+        return cls(blocks, decided.start, batches, end, decided.report.instance)
+
+
+def counted(blocks: Iterable[Block], told: Callable[[int], object]) -> Iterator[Block]:
+    """Blocks; `told` is called with the bytes of each that was taken."""
+    for block in blocks:
+        yield block
+        told(block.header.stored_bytes)
 
 
 def load(

@@ -19,21 +19,14 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
 from logweir.errors import WalError
-from logweir.recovery import (
-    RecoveryPlan,
-    RecoveryReport,
-    examine,
-    plan,
-    replay,
-    snapshot_blocks,
-)
+from logweir.recovery import RecoveryPlan, RecoveryReport, examine, plan
 from logweir.store.commit.committer import Opened
 from logweir.store.engine.engine import Plans
 from logweir.store.engine.synchro import SynchroQueue
@@ -47,7 +40,7 @@ from logweir.store.state.state import State
 from logweir.store.state.statetxn import Position
 from logweir.wal.directory import no_store
 from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import FileSystem, explain, make_folders
+from logweir.wal.filesystem import FileSystem, explain, explaining, make_folders
 from logweir.wal.lease import LOCK_NAME
 from logweir.wal.mp import pack, unpack, unpack_at
 from logweir.wal.replacing import finish_replacing
@@ -71,7 +64,10 @@ def open_folder(
     """Open a folder for changes: see the module. Raises `WalError` and its kinds."""
     with contextlib.ExitStack() as stack:
         _prepare_folder(path, create, filesystem)
-        filesystem = stack.enter_context(_locked(path, filesystem))
+        with explaining(path / LOCK_NAME):
+            lock = filesystem.lock(path / LOCK_NAME)
+            filesystem = lock.__enter__()
+        stack.callback(lock.__exit__, None, None, None)  # whatever went wrong, it is given free
         finish_replacing(path, filesystem)
         _remove_unfinished(path, filesystem)
         state = State(path / STATE_NAME, LogFiles(path, filesystem), filesystem)
@@ -80,11 +76,9 @@ def open_folder(
         found = _recovered(
             state, kept, path, create, force_recovery, options.is_synced, filesystem, clock
         )
-        decided, position, vclock, schema = found.plan, found.position, found.vclock, found.schema
-        report = decided.report
-        instance, replica_id, plans = found.instance, found.replica_id, found.plans
+        decided, position, vclock = found.plan, found.position, found.vclock
         append_point = decided.append_point
-        free = _first_free(vclock, replica_id, decided, found.given_up)
+        free = _first_free(vclock, found.replica_id, decided, found.given_up)
         if free != vclock:
             vclock = free
             append_point = AppendPoint(vclock, append_point.prev_vclock)
@@ -93,9 +87,9 @@ def open_folder(
             failpoint("opening.after_reserve")
         with state.read() as txn:
             stands = txn.position()
-        is_unlogged = _is_unlogged(position)
+        is_unlogged = position is not None and position.unlogged
         at = replace(append_point, is_logged=not is_unlogged)
-        writer = WalWriter(path, instance, at, options=options, filesystem=filesystem)
+        writer = WalWriter(path, found.instance, at, options=options, filesystem=filesystem)
         if append_point is not decided.append_point:
             # Else the damaged log would be the newest, and its end be looked at again.
             stack.callback(writer.abandon)
@@ -104,14 +98,14 @@ def open_folder(
             path=path,
             filesystem=filesystem,
             lock=stack.pop_all(),
-            report=report,
-            instance=instance,
-            replica_id=replica_id,
+            report=decided.report,
+            instance=found.instance,
+            replica_id=found.replica_id,
             state=state,
-            schema=schema,
+            schema=found.schema,
             waiting=found.waiting,
             settled_since=decided.start if position is None else position.vclock,
-            plans=plans,
+            plans=found.plans,
             vclock=vclock,
             writer=writer,
             anchor=None if stands is None else stands.place,
@@ -148,19 +142,10 @@ def _first_free(
 def _set_position(state: State, vclock: VClock) -> None:
     """Of a state that holds all there is. Its last row stays where it is, but the next opening is
     to look at what stands behind that."""
-    txn = state.begin()
-    try:
+    with state.write() as txn:
         before = txn.position()
         place = None if before is None else before.place
         txn.set_position(Position(vclock, None if place is None else place.nowhere))
-        txn.commit()
-    except BaseException:
-        txn.abort()
-        raise
-
-
-def _is_unlogged(position: Position | None) -> bool:
-    return position is not None and position.unlogged
 
 
 def _prepare_folder(path: Path, create: bool, filesystem: FileSystem) -> None:
@@ -179,19 +164,6 @@ def _prepare_folder(path: Path, create: bool, filesystem: FileSystem) -> None:
     # may not sync we make none, see `make_folders`: there it is for who made it for us to do.
     with contextlib.suppress(PermissionError):
         filesystem.sync_directory(path.parent)
-
-
-@contextlib.contextmanager
-def _locked(path: Path, filesystem: FileSystem) -> Iterator[FileSystem]:
-    try:
-        lock = filesystem.lock(path / LOCK_NAME)
-        held = lock.__enter__()
-    except OSError as error:
-        raise explain(error, str(path / LOCK_NAME)) from error
-    try:
-        yield held
-    finally:
-        lock.__exit__(None, None, None)
 
 
 @dataclass(slots=True)
@@ -292,12 +264,10 @@ def _make_stable(decided: RecoveryPlan, filesystem: FileSystem, is_synced: bool)
     acknowledge rows of a log that they have not synced.
     """
     report = decided.report
-    try:
+    with explaining(report.directory):
         for path in [log.path for log in report.xlogs if not log.meta.is_ours]:
             filesystem.sync_file(path)
         filesystem.sync_directory(report.directory)
-    except OSError as error:
-        raise explain(error, str(report.directory)) from error
     if (end := decided.append_point.unsynced) is not None:
         resync(end, filesystem, whole=is_synced and not end.is_known)
 
@@ -307,14 +277,7 @@ def _at_end(state: State, kept: Kept | None, decided: RecoveryPlan) -> _Recovere
     start = decided.start if position is None else position.vclock
     end = decided.vclock.merge(start)
     plans = Plans()
-    source = Source(
-        blocks=lambda: snapshot_blocks(decided),
-        start=decided.start,
-        batches=lambda after: replay(decided, after=after),
-        end=end,
-        instance=decided.report.instance,
-    )
-    schema, waiting = load(state, plans, source, position)
+    schema, waiting = load(state, plans, Source.of(decided, end), position)
     _empty_temporary(state, schema)
     instance = _instance(decided.report)
     with state.read() as txn:
@@ -332,16 +295,10 @@ def _empty_temporary(state: State, schema: Schema) -> None:
             for index in space.indexes
             if before.count(space.id, index.id)
         ]
-    if not names:
-        return
-    txn = state.begin()
-    try:
-        for space_id, index_id in names:
-            txn.drop(space_id, index_id)
-        txn.commit()
-    except BaseException:
-        txn.abort()
-        raise
+    if names:
+        with state.write() as txn:
+            for space_id, index_id in names:
+                txn.drop(space_id, index_id)
 
 
 def _instance(report: RecoveryReport) -> uuid.UUID:

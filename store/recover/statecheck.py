@@ -8,21 +8,15 @@ by side in order of keys: constant memory, whatever the size. Nobody may have th
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from logweir.recovery import (
-    Batch,
-    RecoveryPlan,
-    RecoveryReport,
-    plan,
-    replay,
-    snapshot_blocks,
-)
+from logweir.recovery import RecoveryPlan, RecoveryReport, plan
 from logweir.store.engine.engine import Plans
 from logweir.store.recover.belonging import BROKEN, opened_to_read
+from logweir.store.recover.compare import side_by_side
 from logweir.store.recover.loading import Source, load
 from logweir.store.schema.definition import SystemSpace
 from logweir.store.schema.schema import Schema
@@ -31,12 +25,9 @@ from logweir.store.state.state import State
 from logweir.store.state.statetxn import Txn
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.mp import unpack
-from logweir.wal.reader import Block
 from logweir.wal.vclock import VClock
 
 NAMED_MAX: Final = 20
-
-Pairs = Iterator[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +104,15 @@ def check_state(
             return found
         made = State(scratch / "state")
         stack.callback(made.close, clean=False)
-        schema, _ = load(made, Plans(), _source(decided, position, progress), None)
+        loaded = 0
+
+        def told(count: int) -> None:
+            nonlocal loaded
+            loaded += count
+            progress(loaded)
+
+        source = Source.of(decided, position, until=position, told=told)
+        schema, _ = load(made, Plans(), source, None)
         wanted = stack.enter_context(made.read())
         try:
             with state.read() as txn:
@@ -144,28 +143,6 @@ def _position(state: State, decided: RecoveryPlan, found: StateReport) -> VClock
     return at
 
 
-def _source(decided: RecoveryPlan, end: VClock, progress: Callable[[int], None]) -> Source:
-    """Snapshot and logs, up to `end`."""
-    loaded = 0
-
-    def told(count: int) -> None:
-        nonlocal loaded
-        loaded += count
-        progress(loaded)
-
-    def blocks() -> Iterator[Block]:
-        for block in snapshot_blocks(decided):
-            yield block
-            told(block.header.stored_bytes)
-
-    def batches(after: VClock) -> Iterator[Batch]:
-        for batch in replay(decided, after=after, until=end):
-            yield batch
-            told(len(batch.data))
-
-    return Source(blocks, decided.start, batches, end)
-
-
 def _compare(found: StateReport, schema: Schema, wanted: Txn, state: Txn) -> None:
     """Note what is different in all indexes that either has. Rows of temporary spaces, which are in
     no log, are passed over, and so are the numbers that they took of a sequence."""
@@ -177,7 +154,7 @@ def _compare(found: StateReport, schema: Schema, wanted: Txn, state: Txn) -> Non
         index = None if space is None else space.index(index_id)
         name = (str(space_id) if space is None else space.name), (index.name if index else "?")
         ours, theirs = wanted.items(space_id, index_id), state.items(space_id, index_id)
-        for one, other in _pairs(ours, theirs):
+        for one, other in side_by_side(ours, theirs):
             found.entries += 1
             if one == other or (space_id == SystemSpace.SEQUENCE_DATA and _is_taken(schema, other)):
                 continue
@@ -198,17 +175,6 @@ def _is_taken(schema: Schema, found: bytes | None) -> bool:
     """Whether rows of a temporary space, which may be dropped by now or use the sequence no more,
     have taken numbers of a sequence, which are in no log: it may be anywhere then."""
     return found is not None and unpack(found)[0] in schema.unlogged
-
-
-def _pairs(ours: Pairs, theirs: Pairs) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """The values under each key of both."""
-    one, other = next(ours, None), next(theirs, None)
-    while one is not None or other is not None:
-        takes_one = one is not None and (other is None or one[0] <= other[0])
-        takes_other = other is not None and (one is None or other[0] <= one[0])
-        yield (one[1] if one and takes_one else None), (other[1] if other and takes_other else None)
-        one = next(ours, None) if takes_one else one
-        other = next(theirs, None) if takes_other else other
 
 
 def _tuple(txn: Txn, space_id: int, index_id: int, value: bytes | None) -> bytes | None:

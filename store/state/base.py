@@ -81,17 +81,7 @@ VERSION: Final[tuple[int, int, int]] = _LIBRARY.version()
 """The version of LMDB."""
 
 if not TYPE_CHECKING:
-    CorruptedError = _LIBRARY.CorruptedError
-    Cursor = _LIBRARY.Cursor
     Database = _LIBRARY._Database if BINDING == "py-lmdb" else _LIBRARY.Database
-    DbsFullError = _LIBRARY.DbsFullError
-    DiskError = _LIBRARY.DiskError
-    Environment = _LIBRARY.Environment
+    globals().update({name: getattr(_LIBRARY, name) for name in __all__ if name not in globals()})
     if hasattr(Environment, "lib_version"):  # py-lmdb brings LMDB 1.0 too, which has other files
         Environment = partial(Environment, lib_version=0)
-    Error = _LIBRARY.Error
-    LockError = _LIBRARY.LockError
-    MapFullError = _LIBRARY.MapFullError
-    MemoryError = _LIBRARY.MemoryError
-    ReadonlyError = _LIBRARY.ReadonlyError
-    Transaction = _LIBRARY.Transaction

@@ -40,7 +40,7 @@ from logweir.store.schema import largekernel
 from logweir.store.schema.values import LargeTuple
 from logweir.wal.block import Pieces
 from logweir.wal.crc32c import checksum
-from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain
+from logweir.wal.filesystem import OS, FileSystem, ReadFile, explaining
 
 REFERENCE: Final = 0xC1
 REFERENCE_KEY_BYTES: Final = STATE_KEY_BYTES - 16
@@ -113,10 +113,8 @@ class LogFiles:
         if number in self._open:
             return self._open.pop(number)
         path = self._directory / f"{number:020d}.xlog"
-        try:
+        with explaining(path):
             return self._filesystem.open_read(path)
-        except OSError as error:
-            raise explain(error, str(path)) from error
 
     def _find(self, number: int) -> ReadFile:
         file = self._held.get(number)
@@ -131,10 +129,8 @@ class LogFiles:
         wanted = {f"{number:020d}.xlog" for number in numbers}
         if not wanted:
             return
-        try:
+        with explaining(self._directory):
             missing = wanted.difference(self._filesystem.list_directory(self._directory))
-        except OSError as error:
-            raise explain(error, str(self._directory)) from error
         if missing:
             raise WalError(
                 "the state refers to this log, which is not there.",
@@ -146,10 +142,8 @@ class LogFiles:
         _, number, offset, size, before, behind = _FORM.unpack(reference)
         with self._lock:  # so that nobody closes it meanwhile
             file = self._find(number)
-            try:
+            with explaining(file.path, offset):
                 data = file.read(size, offset)
-            except OSError as error:
-                raise explain(error, str(file.path), offset) from error
         if len(data) != size or checksum(data, before) != behind:
             raise CorruptBlock(
                 f"the {size} bytes of a tuple that stood here are no longer the same.",

@@ -413,12 +413,6 @@ class LayeredTxn:
         assert tree is not None
         tree.load(pairs)
 
-    def remove(self, space_id: int, index_id: int, key: bytes) -> None:
-        """Remove one entry, which is there."""
-        tree = self.tree(space_id, index_id)
-        assert tree is not None
-        tree.delete(key)
-
     def space(self, plan: Plan) -> Space:
         """What compiled statements and selections of a space need of this transaction."""
         found = self.spaces.get(plan.space_id)

@@ -25,6 +25,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,9 +50,10 @@ from logweir.wal.filesystem import (
     FileSystem,
     FolderGone,
     explain,
+    explaining,
     make_folders,
 )
-from logweir.wal.process import OfProcess, keep_for_ever
+from logweir.wal.process import OfProcess, keep_for_ever, start_thread
 
 _MAP_LEAST_BYTES: Final = 16 * 1024 * 1024
 _DATABASES_MAX: Final = 65_000
@@ -156,18 +158,17 @@ class State(OfProcess):
         Raises `WalError` if something of it stays: LMDB must not see it.
         """
         try:
-            self._filesystem.remove_tree(self.directory)
-            with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(self._place)
-        except OSError as error:
-            raise explain(error, str(self.directory)) from error
+            with explaining(self.directory):
+                self._filesystem.remove_tree(self.directory)
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.rmtree(self._place)
         finally:
             self._seal, self._check, self._damage = None, None, ""
             self._is_noted, self._stop = False, threading.Event()
 
     def open(self) -> None:
         """Open or make the database. Raises `WalError` if the disk does not allow it."""
-        try:
+        with self._opening():
             make_folders(self._filesystem, self.directory)
             if self._is_noted:  # by who was killed, maybe before this
                 self._filesystem.sync_directory(self.directory)
@@ -191,19 +192,21 @@ class State(OfProcess):
                 self._env = self._open_environment()
             self._open_databases()
             if self._seal is not None and self._seal.waits(self._place):
-                self._check = threading.Thread(
-                    target=self._look, args=(self._seal,), name="logweir-state", daemon=True
-                )
-                self._check.start()
+                self._check = start_thread("logweir-state", partial(self._look, self._seal))
             self._belong()
-        except OSError as error:
-            raise explain(error, str(self.directory)) from error
+
+    @contextlib.contextmanager
+    def _opening(self) -> Iterator[None]:
+        """Around what opens LMDB."""
+        try:
+            with explaining(self.directory):
+                yield
         except base.Error as error:
             raise self.unusable(error) from error
 
     def open_to_read(self) -> None:
         """Open what is there, changing nothing; nobody may have it open. Raises `WalError`."""
-        try:
+        with self._opening():
             self._map_bytes = (self._place / DATA_NAME).stat().st_size
             self._env = base.Environment(
                 os.fsencode(self._place),
@@ -216,10 +219,6 @@ class State(OfProcess):
             with self._env.begin() as raw, raw.cursor() as cursor:
                 names = [bytes(name) for name in cursor.iternext(values=False)]
             self.databases = {name: self._env.open_db(name, create=False) for name in names}
-        except OSError as error:
-            raise explain(error, str(self.directory)) from error
-        except base.Error as error:
-            raise self.unusable(error) from error
 
     def unusable(self, error: base.Error) -> WalError:
         """What to raise where LMDB refused."""
@@ -299,10 +298,8 @@ class State(OfProcess):
     def _break_seal(self) -> None:
         """Before the first change: note that the file is no longer what was closed in order."""
         self.check_fully()
-        try:
+        with explaining(self.directory):
             write_epoch(self.directory, self._filesystem, None)
-        except OSError as error:
-            raise explain(error, str(self.directory)) from error
         self._seal = None
 
     def close(self, *, clean: bool) -> None:
@@ -323,13 +320,10 @@ class State(OfProcess):
             self._env = None
         if not clean or self._seal is not None:
             return
-        try:
+        # It may be removed at any time, the whole folder be renamed.
+        with explaining(self.directory), contextlib.suppress(FileNotFoundError, FolderGone):
             sync_data(self._place)
             write_epoch(self.directory, self._filesystem, Seal.of(self._place))
-        except (FileNotFoundError, FolderGone):
-            return  # it may be removed at any time, the whole folder be renamed
-        except OSError as error:
-            raise explain(error, str(self.directory)) from error
 
     @property
     def _environment(self) -> base.Environment:
@@ -382,11 +376,9 @@ class State(OfProcess):
     def _open_again(self) -> None:
         self.databases = {}
         self._environment.close()
-        try:
+        with self._opening():
             self._env = self._open_environment()
             self._open_databases()
-        except base.Error as error:
-            raise self.unusable(error) from error
 
     @property
     def used_bytes(self) -> int:
@@ -419,6 +411,18 @@ class State(OfProcess):
         finally:
             if txn is not None:
                 txn.abort()
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[Txn]:
+        """A change, which is committed at the end of the context. Raises what `begin` and
+        `Txn.commit` raise."""
+        txn = self.begin()
+        try:
+            yield txn
+            txn.commit()
+        except BaseException:
+            txn.abort()
+            raise
 
     def begin(self, *, write: bool = True) -> Txn:
         """A transaction, to be committed or aborted in the thread that began it. Of those that
