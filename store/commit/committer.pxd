@@ -23,8 +23,9 @@ cdef class Committer(Fails):
 
     cpdef object check_open(self)
     cpdef object check_readable(self)
-    @cython.locals(look=Look, group=Group)
     cpdef Group begin(self)
+    @cython.locals(look=Look, group=Group)
+    cdef Group _begun(self, object plans, object executor, bint is_ahead)
     @cython.locals(job=Job)
     cpdef object commit(self, list jobs)
     @cython.locals(group=Group, job=Job)

@@ -246,10 +246,21 @@ class Committer(Fails):
         if not self.layers.admits:
             with self.viewers.waiting():
                 self.layers.admit()
+        return self._begun(self.plans, self._executor, True)
+
+    def trial(self, executor: Executor) -> Group:
+        """See `Inner.trial`. The caller does not hold `lock`."""
+        self.check_open()
+        # A plan has room for one key at a time, for who commits.
+        return self._begun(Plans(), executor, False)
+
+    def _begun(self, plans: Plans, executor: Executor, is_ahead: bool) -> Group:
+        """A group on what is published; `is_ahead`: over the groups that have ended, too."""
         look = self.viewers.look()
         try:
             with self._view_guard:
-                ahead = self.ahead.groups
+                self.check_open()
+                ahead = self.ahead.groups if is_ahead else ()
                 early = self.ahead.layers if ahead else ()
                 txn = self.layers.begin(look, write=True, early=early)
                 tip: Committer | Group = ahead[-1] if ahead else self
@@ -257,8 +268,8 @@ class Committer(Fails):
             group = Group(
                 txn,
                 schema,
-                self.plans,
-                self._executor,
+                plans,
+                executor,
                 vclock=vclock,
                 replica_id=self.replica_id,
                 now=self._clock(),
@@ -266,29 +277,6 @@ class Committer(Fails):
             )
             group.below = ahead[-1] if ahead else None
             return group
-        except BaseException:
-            look.end()
-            raise
-
-    def trial(self, executor: Executor) -> Group:
-        """See `Inner.trial`. The caller does not hold `lock`."""
-        self.check_open()
-        look = self.viewers.look()
-        try:
-            with self._view_guard:
-                self.check_open()
-                txn = self.layers.begin(look, write=True)
-                schema, vclock, waiting = self.schema, self.vclock, self.waiting
-            return Group(
-                txn,
-                schema,
-                Plans(),  # a plan has room for one key at a time, for who commits
-                executor,
-                vclock=vclock,
-                replica_id=self.replica_id,
-                now=self._clock(),
-                waiting=waiting,
-            )
         except BaseException:
             look.end()
             raise
@@ -488,12 +476,6 @@ class TakesJobs(OfProcess):
 
     committer: Committer
     queue: CommitQueue
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a change is being made, or a transaction is open, so that one more waits."""
-        self.check_process()
-        return self.queue.is_busy
 
     def submit(self, request: Request) -> Future[bytes | None]:
         """`Log.execute` without waiting: the future is resolved, in another thread, once it is

@@ -100,11 +100,6 @@ class CommitQueue:
         self._line, self._leader, self._thread = deque(), None, None
         self._closing = True
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a group is being committed, or somebody else holds the lock."""
-        return self._lock.locked()
-
     def run(self, job: Job, before: Sequence[Job] = ()) -> None:
         """Wait until `job` is durable. Raises its error.
 

@@ -272,11 +272,6 @@ class SequenceUse:
     path: str | None = None
 
 
-def _is_topic(fields: tuple[FieldDef, ...]) -> bool:
-    """Whether a space has the format of topics, whose bundles may be larger than other tuples."""
-    return tuple((each.name, each.type.name.lower()) for each in fields) == TOPIC_FIELDS
-
-
 @dataclass(frozen=True)
 class SpaceDef:
     """One space. `field_count`: exact number of fields of a tuple, 0 for any number.
@@ -311,13 +306,13 @@ class SpaceDef:
             self.fields,
             [index.parts for index in indexes if not index.function_id],
             self.field_count,
-            TOPIC_TUPLE_BYTES if _is_topic(self.fields) else self.tuple_bytes,
+            TOPIC_TUPLE_BYTES if self.is_topic else self.tuple_bytes,
         )
 
     @property
     def is_topic(self) -> bool:
         """Whether it has the format of topics, whose bundles may be larger than other tuples."""
-        return _is_topic(self.fields)
+        return tuple((each.name, each.type.label) for each in self.fields) == TOPIC_FIELDS
 
     @property
     def is_system(self) -> bool:
@@ -357,10 +352,6 @@ class SpaceDef:
             if key in (index.id, index.name):
                 return index
         return None
-
-    def field_no(self, name: str) -> int | None:
-        """The number, from 0, of the field of that name; None if there is none."""
-        return self.format.names.get(name.encode("utf-8", "surrogateescape"))
 
     def with_indexes(self, indexes: tuple[IndexDef, ...]) -> SpaceDef:
         """The same space with other indexes: sorted by id, each knowing the primary one. Where

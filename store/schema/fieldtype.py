@@ -46,17 +46,8 @@ class MpType(IntEnum):
 
 
 MP_TYPE_NAMES: Final = (
-    "nil",
-    "unsigned",
-    "integer",
-    "string",
-    "blob",
-    "array",
-    "map",
-    "boolean",
-    "float",
-    "double",
-    "extension",
+    *("nil", "unsigned", "integer", "string", "blob", "array", "map", "boolean", "float"),
+    *("double", "extension"),
 )
 """What Tarantool calls them in messages, by `MpType`."""
 
@@ -110,50 +101,35 @@ def _mask(*kinds: MpType) -> int:
 _ANY_INT: Final = (MpType.UINT, MpType.INT)
 _ANY_NUMBER: Final = (*_ANY_INT, MpType.FLOAT, MpType.DOUBLE)
 
-PLAIN_MASKS: Final[tuple[int, ...]] = (
-    _mask(*MpType) & ~_mask(MpType.EXT),
-    _mask(MpType.UINT),
-    _mask(MpType.STR),
-    _mask(*_ANY_NUMBER),
-    _mask(MpType.DOUBLE),
-    _mask(*_ANY_INT),
-    _mask(MpType.BOOL),
-    _mask(MpType.BIN),
-    _mask(*_ANY_NUMBER, MpType.STR, MpType.BIN, MpType.BOOL),
-    0,
-    0,
-    _mask(MpType.ARRAY),
-    _mask(MpType.MAP),
-)
+_ADMITTED: Final = {
+    FieldType.ANY: (_mask(*MpType) & ~_mask(MpType.EXT), 0xFFFFFFFE),
+    FieldType.UNSIGNED: (_mask(MpType.UINT), 0),
+    FieldType.STRING: (_mask(MpType.STR), 0),
+    FieldType.NUMBER: (_mask(*_ANY_NUMBER), 1 << EXT_DECIMAL),
+    FieldType.DOUBLE: (_mask(MpType.DOUBLE), 0),
+    FieldType.INTEGER: (_mask(*_ANY_INT), 0),
+    FieldType.BOOLEAN: (_mask(MpType.BOOL), 0),
+    FieldType.VARBINARY: (_mask(MpType.BIN), 0),
+    FieldType.SCALAR: (
+        _mask(*_ANY_NUMBER, MpType.STR, MpType.BIN, MpType.BOOL),
+        1 << EXT_DECIMAL,
+    ),
+    FieldType.DECIMAL: (0, 1 << EXT_DECIMAL),
+    FieldType.UUID: (0, 1 << EXT_UUID),
+    FieldType.ARRAY: (_mask(MpType.ARRAY), 0),
+    FieldType.MAP: (_mask(MpType.MAP), 0),
+}
+
+PLAIN_MASKS: Final = tuple(_ADMITTED[kind][0] for kind in FieldType)
 """By `FieldType`: bit set of the `MpType`s it admits, extensions left out."""
 
-EXT_MASKS: Final[tuple[int, ...]] = (
-    0xFFFFFFFE,
-    0,
-    0,
-    1 << EXT_DECIMAL,
-    0,
-    0,
-    0,
-    0,
-    1 << EXT_DECIMAL,
-    1 << EXT_DECIMAL,
-    1 << EXT_UUID,
-    0,
-    0,
-)
+EXT_MASKS: Final = tuple(_ADMITTED[kind][1] for kind in FieldType)
 """By `FieldType`: bit set of the extension types it admits. Negative ones are never admitted."""
 
 _HOLDS: Final[dict[FieldType, frozenset[FieldType]]] = {
     FieldType.ANY: frozenset(FieldType),
     FieldType.NUMBER: frozenset(
-        (
-            FieldType.UNSIGNED,
-            FieldType.NUMBER,
-            FieldType.DOUBLE,
-            FieldType.INTEGER,
-            FieldType.DECIMAL,
-        )
+        FieldType[name] for name in ("UNSIGNED", "NUMBER", "DOUBLE", "INTEGER", "DECIMAL")
     ),
     FieldType.INTEGER: frozenset((FieldType.UNSIGNED, FieldType.INTEGER)),
     FieldType.SCALAR: frozenset(FieldType)
@@ -166,17 +142,11 @@ def can_hold(outer: FieldType, inner: FieldType) -> bool:
     return inner in _HOLDS.get(outer, (outer,))
 
 
-def _type_of_first_byte(first: int) -> MpType:
-    if first < 0x80:
-        return MpType.UINT
-    if first < 0xC0:
-        return (MpType.MAP, MpType.ARRAY, MpType.STR, MpType.STR)[(first - 0x80) >> 4]
-    if first >= 0xE0:
-        return MpType.INT
-    return _FROM_C0[first - 0xC0]
-
-
-_FROM_C0: Final = (
+_BY_FIRST_BYTE: Final = (
+    *(MpType.UINT,) * 128,
+    *(MpType.MAP,) * 16,
+    *(MpType.ARRAY,) * 16,
+    *(MpType.STR,) * 32,
     *(MpType.NIL, MpType.EXT, MpType.BOOL, MpType.BOOL),
     *(MpType.BIN,) * 3,
     *(MpType.EXT,) * 3,
@@ -187,9 +157,8 @@ _FROM_C0: Final = (
     *(MpType.STR,) * 3,
     *(MpType.ARRAY,) * 2,
     *(MpType.MAP,) * 2,
+    *(MpType.INT,) * 32,
 )
-
-_BY_FIRST_BYTE: Final = tuple(map(_type_of_first_byte, range(256)))
 
 
 def mp_type(data: bytes | memoryview, at: int) -> MpType:

@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import compress, filterfalse
@@ -139,13 +140,8 @@ class Schema:
     def copy(self) -> Schema:
         """Another schema with the same content, changed apart from this one."""
         other = Schema.__new__(Schema)
-        other._spaces = dict(self._spaces)
-        other._by_name = dict(self._by_name)
-        other.sequences = dict(self.sequences)
-        other.collations = dict(self.collations)
-        other.unlogged = set(self.unlogged)
-        other.version = self.version
-        other.tuple_bytes = self.tuple_bytes
+        for name in self.__slots__:
+            setattr(other, name, copy(getattr(self, name)))
         return other
 
     def changed_since(self, before: Schema) -> set[int]:
