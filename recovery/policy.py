@@ -27,6 +27,7 @@ After a forced opening the damaged logs are still there, so a checkpoint must fo
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -35,7 +36,7 @@ from logweir.errors import RecoveryRefused
 from logweir.recovery.report import LogPosition, RecoveryReport, count_of_rows
 from logweir.wal.damage import Damage
 from logweir.wal.directory import LogFile
-from logweir.wal.filesystem import explain
+from logweir.wal.filesystem import explaining
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, file_name
 
@@ -83,18 +84,12 @@ class RecoveryPlan:
         filesystem = self.report.filesystem
         moved = False
         for old, new in self.renames:
-            try:
+            with explaining(old), suppress(FileNotFoundError):  # done before
                 filesystem.rename(old, new)
-            except FileNotFoundError:
-                continue  # done before
-            except OSError as error:
-                raise explain(error, str(old)) from error
-            moved = True
+                moved = True
         if moved:
-            try:
+            with explaining(self.report.directory):
                 filesystem.sync_directory(self.report.directory)
-            except OSError as error:
-                raise explain(error, str(self.report.directory)) from error
 
 
 def plan(report: RecoveryReport, *, force: bool = False) -> RecoveryPlan:

@@ -28,7 +28,7 @@ from logweir.recovery.unfinished import UNFINISHED_NAME, mark_unfinished, unmark
 from logweir.wal.block import EOF_MARKER, encode_block
 from logweir.wal.endmark import END_MARK_NAME
 from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import FileSystem, explain, make_folders
+from logweir.wal.filesystem import FileSystem, explaining, make_folders
 from logweir.wal.lease import LOCK_NAME
 from logweir.wal.newfile import create_file
 from logweir.wal.reader import Block, WalReader
@@ -101,13 +101,11 @@ def new_target(source: Path, to: Path, what: str, filesystem: FileSystem) -> Ite
     if to.resolve().is_relative_to(source.resolve()):
         hint = "name a folder beside it"
         raise ConfigError("to", f"{to} is inside of what is read, {source}.", hint=hint)
-    try:
+    with explaining(to):
         make_folders(filesystem, to)
-    except OSError as error:
-        raise explain(error, str(to)) from error
     _check_free(to, filesystem)
     making = f"{what} of {source}"
-    with _explained(to), filesystem.lock(to / LOCK_NAME):
+    with explaining(to), filesystem.lock(to / LOCK_NAME):
         _check_free(to, filesystem)  # nobody has begun in it in between
         try:
             _remove_all_but_mark(to, filesystem)
@@ -150,14 +148,6 @@ def _remove_all_but_mark(to: Path, filesystem: FileSystem) -> None:
     filesystem.sync_directory(to)
 
 
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise explain(error, str(path)) from error
-
-
 def while_files_go(make: Callable[[], T]) -> T:
     """What `make` returns; made again where a file went away that it had seen before."""
     for _ in range(_ATTEMPTS - 1):
@@ -171,16 +161,14 @@ def while_files_go(make: Callable[[], T]) -> T:
 
 def names_in(folder: Path, filesystem: FileSystem) -> tuple[str, ...]:
     """The names in a folder, without the lock's. Raises `WalError`."""
-    try:
+    with explaining(folder):
         return tuple(name for name in filesystem.list_directory(folder) if name != LOCK_NAME)
-    except OSError as error:
-        raise explain(error, str(folder)) from error
 
 
 def file_digest(path: Path, filesystem: FileSystem) -> bytes:
     """A digest of a whole file. Raises `WalError`."""
     digest, offset = blake2b(digest_size=_DIGEST_BYTES), 0
-    with _explained(path), closing(filesystem.open_read(path)) as file:
+    with explaining(path), closing(filesystem.open_read(path)) as file:
         while piece := file.read(READ_WINDOW_BYTES, offset):
             digest.update(piece)
             offset += len(piece)
@@ -190,11 +178,9 @@ def file_digest(path: Path, filesystem: FileSystem) -> bytes:
 def copy_file(source: Path, target: Path, filesystem: FileSystem) -> None:
     """Copy a whole file and make the copy durable; it has its name only when it is complete."""
     temporary = target.with_name(target.name + INPROGRESS)
-    try:
+    with explaining(source):
         read = filesystem.open_read(source)
-    except OSError as error:
-        raise explain(error, str(source)) from error
-    try:
+    with explaining(target):
         with closing(read), closing(create_file(filesystem, temporary)) as out:
             offset = 0
             while piece := read.read(READ_WINDOW_BYTES, offset):
@@ -203,8 +189,6 @@ def copy_file(source: Path, target: Path, filesystem: FileSystem) -> None:
             out.sync()
         filesystem.rename(temporary, target)
         filesystem.sync_directory(target.parent)
-    except OSError as error:
-        raise explain(error, str(target)) from error
 
 
 def salvage_snapshot(source: Path, target: Path, filesystem: FileSystem) -> None:
@@ -215,7 +199,7 @@ def salvage_snapshot(source: Path, target: Path, filesystem: FileSystem) -> None
         meta = replace(
             reader.meta, program=PROGRAM, version="0.13", unknown=(*reader.meta.unknown, hole)
         )
-        try:
+        with explaining(target):
             with closing(create_file(filesystem, temporary)) as out:
                 out.write([meta.encode()])
                 for item in reader.blocks():
@@ -225,8 +209,6 @@ def salvage_snapshot(source: Path, target: Path, filesystem: FileSystem) -> None
                 out.sync()
             filesystem.rename(temporary, target)
             filesystem.sync_directory(target.parent)
-        except OSError as error:
-            raise explain(error, str(target)) from error
 
 
 class LogRewriter:

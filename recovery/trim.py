@@ -16,7 +16,7 @@ from logweir.errors import WriteFailed
 from logweir.recovery.chain import is_bad_tail
 from logweir.wal.damage import TAIL_KINDS, Damage
 from logweir.wal.directory import LogFile, no_store, scan_directory
-from logweir.wal.filesystem import OS, FileSystem, explain
+from logweir.wal.filesystem import OS, FileSystem, explaining
 from logweir.wal.lease import LOCK_NAME
 from logweir.wal.reader import WalReader
 
@@ -45,16 +45,13 @@ def trim(
     index = scan_directory(directory, filesystem)
     if not index.files:
         raise no_store(directory)
-    try:
-        with filesystem.lock(directory / LOCK_NAME) as held:
-            index = scan_directory(directory, held)
-            passed = {str(log.path) for log in index.files}
-            for damage in index.damage:
-                if damage.file.endswith(".xlog") and damage.file not in passed:
-                    raise damage.to_error()
-            found = [_trimmed(log, held, dry_run) for log in index.xlogs]
-    except OSError as error:
-        raise explain(error, str(directory)) from error
+    with explaining(directory), filesystem.lock(directory / LOCK_NAME) as held:
+        index = scan_directory(directory, held)
+        passed = {str(log.path) for log in index.files}
+        for damage in index.damage:
+            if damage.file.endswith(".xlog") and damage.file not in passed:
+                raise damage.to_error()
+        found = [_trimmed(log, held, dry_run) for log in index.xlogs]
     return tuple(one for one in found if one is not None)
 
 

@@ -17,12 +17,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from logweir.store.engine import reads
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import key_bytes
-from logweir.store.engine.select import Select, select
+from logweir.store.engine.select import Options, Select, rows, select
 from logweir.store.engine.statements import Row
 from logweir.store.schema.definition import IndexDef, IndexType, SpaceDef
 from logweir.store.schema.fieldtype import FieldType
@@ -113,8 +113,17 @@ def due(engine: Engine, space: SpaceDef, expiry: Expiry, now: float) -> Iterator
         yield row
 
 
-def unexpired(engine: Engine, wanted: Select, expiry: Expiry, now: float) -> list[Row]:
-    """The tuples of a selection that have not expired."""
+def unexpired(
+    engine: Engine, space: int | str, key: Value, now: float | None, **options: Unpack[Options]
+) -> list[Row]:
+    """The tuples of a selection that have not expired by `now`, None for all. Raises
+    `RequestError`."""
+    if now is None or engine.schema.get(EXPIRY_SPACE) is None:
+        return rows(engine, space, key, **options)
+    expiry = expiry_of(engine, engine.schema.space(space))
+    if expiry is None:
+        return rows(engine, space, key, **options)
+    wanted = Select.of(engine.schema, space, key, **options)
     found = (tuple(unpack(data)) for data in select(engine, replace(wanted, limit=None, offset=0)))
     end = None if wanted.limit is None else wanted.offset + wanted.limit
     return list(islice((row for row in found if not expiry.is_over(row, now)), wanted.offset, end))

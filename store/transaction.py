@@ -12,7 +12,7 @@ from logweir.store.commit.append import append_job, pack_run
 from logweir.store.commit.group import Group
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request
-from logweir.store.engine.select import Options, Select, rows
+from logweir.store.engine.select import Options
 from logweir.store.engine.statements import Row, Statements
 from logweir.store.expiry import EXPIRY_SPACE, expiry_of, unexpired
 from logweir.store.schema.schema import Schema
@@ -182,11 +182,7 @@ class Transaction(Statements):
         """As `Log.select`, this transaction's changes included."""
         engine = self._open().engine
         try:
-            expiry = expiry_of(engine, engine.schema.space(space))
-            if expiry is None:
-                return rows(engine, space, key, **options)
-            wanted = Select.of(engine.schema, space, key, **options)
-            return unexpired(engine, wanted, expiry, self._log.now())
+            return unexpired(engine, space, key, self._log.now(), **options)
         finally:
             self._hold()
 

@@ -15,7 +15,7 @@ from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import COLUMNS, Answer, Executor
 from logweir.store.engine.reference import kept, selected
 from logweir.store.engine.request import key_bytes
-from logweir.store.engine.select import Options, Select, rows
+from logweir.store.engine.select import Options
 from logweir.store.engine.statements import Row
 from logweir.store.expiry import Expiry, due, expiry_of, unexpired
 from logweir.store.schema.definition import SpaceDef
@@ -58,10 +58,7 @@ class View:
 
     def select(self, space: int | str, key: Value = None, **options: Unpack[Options]) -> list[Row]:
         """As `Log.select`."""
-        expiry = self._expiry(space)
-        if expiry is None:
-            return rows(self.engine, space, key, **options)
-        return unexpired(self.engine, Select.of(self.schema, space, key, **options), *expiry)
+        return unexpired(self.engine, space, key, self.now, **options)
 
     def count(self, space: int | str) -> int:
         """As `Log.count`."""

@@ -28,7 +28,7 @@ from logweir.wal.closing import Closable
 from logweir.wal.columns import RowColumns
 from logweir.wal.crc32c import checksum
 from logweir.wal.damage import DamageKind
-from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain
+from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain, explaining
 from logweir.wal.filler import FILLER_BYTES, filler_before, filler_zeros, last_nonzero
 from logweir.wal.settled import Settled
 from logweir.wal.walk import Walked, walk_blocks
@@ -126,10 +126,8 @@ class BlockFile(Closable):
         self.path = path if isinstance(path, Path) else Path(path)
         self.name = str(path)
         self.limit_bytes = limit_bytes
-        try:
+        with explaining(self.name):
             self._file: ReadFile = filesystem.open_read(self.path)
-        except OSError as error:
-            raise explain(error, self.name) from error
         self._window = memoryview(b"")
         self._window_offset = 0
         self._window_bytes = READ_WINDOW_BYTES
@@ -161,10 +159,8 @@ class BlockFile(Closable):
         is read at a time at first: there may be nothing but zeros behind it."""
         self._window = memoryview(b"")
         self._window_bytes = _FIRST_WINDOW_BYTES
-        try:
+        with explaining(self.name):
             self._size = self._file.size()
-        except OSError as error:
-            raise explain(error, self.name) from error
 
     def block_at(self, offset: int) -> Block | Problem:
         """The block that begins at `offset`, or why there is none."""
@@ -200,10 +196,8 @@ class BlockFile(Closable):
     def walked(self, offset: int, most: int | None = None) -> Iterator[Walked]:
         """The blocks from the one at `offset` on, a window at a time, as far as they are whole and
         their headers in order. `most`: bytes of a window, see `walk_blocks`."""
-        try:
+        with explaining(self.name, offset):
             yield from walk_blocks(_Seen(self), offset, self._size, whole=True, most=most)
-        except OSError as error:
-            raise explain(error, self.name, offset) from error
 
     def unpack(self, header: FixHeader, payload: memoryview) -> bytes | None:
         """The rows of a block, None if its checksum is wrong."""
@@ -245,11 +239,9 @@ class BlockFile(Closable):
 
     def ending(self) -> tuple[int, int | None]:
         """Where the file's zeros begin, and the filler in front of them, if there is one."""
-        try:
+        with explaining(self.name):
             seen = _Seen(self)
             return last_nonzero(seen, self._size) + 1, filler_before(seen, self._size)
-        except OSError as error:
-            raise explain(error, self.name) from error
 
     def has_nonzero(self, start: int, stop: int) -> bool:
         """Whether a byte from `start` on and before `stop` is not zero."""

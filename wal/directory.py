@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from logweir.errors import CorruptFile, PositionUnavailable, WalError
 from logweir.wal.damage import Damage, DamageKind
-from logweir.wal.filesystem import OS, FileSystem, each, explain
+from logweir.wal.filesystem import OS, FileSystem, each, explaining
 from logweir.wal.meta import Meta
 from logweir.wal.reader import Block, WalReader
 from logweir.wal.replacing import replaced
@@ -163,10 +163,8 @@ def scan_directory(
     """Read the names and headers of a folder. `look`: is given each file while it is open. Raises
     `WalError` if the folder cannot be listed."""
     index = DirectoryIndex(path)
-    try:
+    with explaining(path):
         names = filesystem.list_directory(path)
-    except OSError as error:
-        raise explain(error, str(path)) from error
     found: list[LogFile] = []
     logs: list[re.Match[str]] = []
     gone = replaced(path, names, filesystem)

@@ -18,7 +18,7 @@ from logweir.errors import ChainGap, WalError
 from logweir.wal.closing import Closable
 from logweir.wal.damage import TAIL_KINDS, Damage, DamageKind
 from logweir.wal.directory import DirectoryIndex, LogFile, removed, scan_directory
-from logweir.wal.filesystem import OS, FileSystem, explain
+from logweir.wal.filesystem import OS, FileSystem, explaining
 from logweir.wal.lease import Lease
 from logweir.wal.reader import Block, Taker, WalReader
 from logweir.wal.settled import ALL_SETTLED, Settled
@@ -213,10 +213,8 @@ class Follower(Closable):
 
     def _has_newer(self, name: str) -> bool:
         """Whether a later log is there, by names alone."""
-        try:
+        with explaining(self.directory):
             names = self._filesystem.list_directory(self.directory)
-        except OSError as error:
-            raise explain(error, str(self.directory)) from error
         return any(other > name and other.endswith(".xlog") for other in names)
 
     def _open_first(self) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import uuid
 from array import array
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,7 @@ from logweir.wal.block import EOF_MARKER, encode_block
 from logweir.wal.columns import encode_run
 from logweir.wal.damage import Damage, FileEnd
 from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import OS, FileSystem, explain, give_up
+from logweir.wal.filesystem import OS, FileSystem, explaining, give_up
 from logweir.wal.meta import Meta
 from logweir.wal.newfile import create_file
 from logweir.wal.process import OfProcess
@@ -70,15 +71,13 @@ class SnapshotWriter(OfProcess):
         self._filesystem = filesystem
         self._rows = bytearray()
         meta = Meta(kind="SNAP", vclock=vclock, instance=instance, program=PROGRAM)
-        try:
+        with explaining(self._temporary):
             self._file = create_file(filesystem, self._temporary)
             try:
                 self._file.write([meta.encode()])
             except BaseException:
                 give_up(self._file)
                 raise
-        except OSError as error:
-            raise explain(error, str(self._temporary)) from error
         self._belong()
 
     def write(self, space_id: int, tuples: Iterable[bytes], *, local: bool = False) -> None:
@@ -98,7 +97,7 @@ class SnapshotWriter(OfProcess):
         """Complete the file and make it visible and durable. Returns its path."""
         self.check_process()
         self._flush()
-        try:
+        with explaining(self._temporary):
             self._file.write([EOF_MARKER])
             self._file.sync()
             self.size = self._file.size()
@@ -107,8 +106,6 @@ class SnapshotWriter(OfProcess):
             self._filesystem.rename(self._temporary, self.path)
             failpoint("snapshot.after_rename_before_directory_sync")
             self._filesystem.sync_directory(self.path.parent)
-        except OSError as error:
-            raise explain(error, str(self._temporary)) from error
         return self.path
 
     def abort(self) -> None:
@@ -116,12 +113,8 @@ class SnapshotWriter(OfProcess):
         if self.is_foreign:
             return
         give_up(self._file)
-        try:
+        with explaining(self._temporary), suppress(FileNotFoundError):
             self._filesystem.remove(self._temporary)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise explain(error, str(self._temporary)) from error
 
     def _add(self, space_id: int, tuples: list[bytes], local: bool) -> None:
         if not tuples:
@@ -147,10 +140,8 @@ class SnapshotWriter(OfProcess):
             self._rows, threshold_bytes=COMPRESS_THRESHOLD_BYTES, level=self._level
         )
         begin = self._file.size()
-        try:
+        with explaining(self._temporary, begin):
             self._file.write(parts)
-        except OSError as error:
-            raise explain(error, str(self._temporary), begin) from error
         self.last_block = (self.path, self._file.size(), begin, parts[0])
         self._rows = bytearray()
 

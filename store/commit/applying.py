@@ -20,7 +20,7 @@ from logweir.store.engine.executing import Executor
 from logweir.store.engine.reads import compiled
 from logweir.store.engine.refusal import refusal
 from logweir.store.engine.request import Request
-from logweir.store.engine.sequence import learn_sequence
+from logweir.store.engine.sequence import fill_sequence
 from logweir.store.engine.synchro import DECISIONS
 from logweir.store.schema.definition import SYSTEM_ID_MAX
 from logweir.store.schema.refused import refused
@@ -137,7 +137,7 @@ def apply_row(engine: Engine, columns: RowColumns, row: int) -> None:
         index_base=columns.index_base[row],
     )
     if space.sequence is not None and kind in (RowType.INSERT, RowType.REPLACE):
-        learn_sequence(engine, space, request)
+        fill_sequence(engine, space, request)  # the number is there: the sequence learns it
     old, new, _ = engine.execute(space, request)
     if space.is_system and ddl.defines(space.id):
         is_insert = kind == RowType.INSERT

@@ -258,25 +258,11 @@ class Group:
         those that want one (`store.engine.computing`). From what it halts on, or a SELECT that is
         long (`reference.selected`), they are left out.
         """
-        spaces: list[SpaceDef | None] = []
-        places: list[Space | None] = []
-        for space_id in ids:
-            spaces.append(space := self.engine.schema.get(space_id))
-            places.append(self._compiled(space))
-        answers = Answers(
-            data,
-            columns,
-            *self._executor.execute(
-                data,
-                columns,
-                places,
-                self.undo,
-                lambda number: self._referred(data, columns, number, ids, computer),
-                limit_bytes,
-                computer,
-            ),
-            spaces,
-        )
+        spaces = [self.engine.schema.get(space_id) for space_id in ids]
+        places = [self._compiled(space) for space in spaces]
+        refer = partial(self._referred, data, columns, ids, computer)
+        given = data, columns, places, self.undo, refer, limit_bytes, computer
+        answers = Answers(data, columns, *self._executor.execute(*given), spaces)
         if whole and answers.refused:
             raise answers.error(answers.cause)
         self._log_batch(answers, is_open=is_open, is_inside=is_inside)
@@ -293,9 +279,9 @@ class Group:
         self,
         data: bytes,
         columns: array[int],
-        number: int,
         ids: Sequence[int],
         computer: Computer | None,
+        number: int,
     ) -> Answer:
         """A statement of a batch by the reference engine."""
         if columns[number * COLUMNS] == RowType.SELECT:

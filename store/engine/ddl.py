@@ -7,6 +7,7 @@ spaces that `defines` does not name (users, grants, functions) are data like any
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -55,10 +56,7 @@ def apply(
     if old is None and new is None:
         return
     schema = engine.schema.copy()
-
-    def has_rows(other_id: int, index_id: int, key: list[Any]) -> bool:
-        return _has_rows(engine, other_id, index_id, key)
-
+    has_rows = partial(_has_rows, engine)
     change = schema.apply(
         space_id, old, new, is_insert=is_insert, trusted=trusted, has_rows=has_rows
     )
@@ -107,13 +105,10 @@ def _check_tuples(engine: Engine, space: SpaceDef, build: Sequence[int]) -> None
 
 def _has_rows(engine: Engine, space_id: int, index_id: int, key: list[Any]) -> bool:
     space = engine.schema.space(space_id)
-    index = space.index(index_id)
-    if index is None:
+    index, tree = space.index(index_id), engine.txn.tree(space_id, index_id)
+    if index is None or tree is None:
         return False
     image, _ = search_key(pack(key), index)
-    tree = engine.txn.tree(space_id, index_id)
-    if tree is None:
-        return False
     first = next(tree.ascending(image), None)
     return first is not None and first[0].startswith(image)
 

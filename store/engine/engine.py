@@ -16,14 +16,13 @@ from logweir.errors import ErrorCode, RequestError, WalError
 from logweir.store.engine.operation import changed_columns, decode_operations
 from logweir.store.engine.request import Request
 from logweir.store.engine.update import apply_update, apply_upsert, check_ops
-from logweir.store.schema import jsonpath
 from logweir.store.schema.bulk import KeyPlan
 from logweir.store.schema.definition import IndexDef, SpaceDef
-from logweir.store.schema.keys import exact_key
+from logweir.store.schema.keys import exact_key, field_places, step_into
 from logweir.store.schema.refused import refused
 from logweir.store.schema.schema import Schema
 from logweir.store.schema.spaceplan import plan_of
-from logweir.store.schema.values import go_to, read_array, skip
+from logweir.store.schema.values import read_array, skip
 from logweir.store.state.stackkernel import LayeredTree, LayeredTxn
 from logweir.store.state.statetxn import Txn
 from logweir.store.state.tree import Tree
@@ -295,16 +294,6 @@ def _by_primary(request: Request, primary: IndexDef, index: IndexDef, found: byt
 
 def key_of(index: IndexDef, data: bytes) -> bytes:
     """The key of a tuple as a request would give it: a MsgPack array of its parts."""
-    count, at = read_array(data, 0)
-    places = []
-    for _ in range(min(count, max(part.field_no for part in index.parts) + 1)):
-        places.append(at)
-        at = skip(data, at)
-    parts = []
-    for part in index.parts:
-        start = places[part.field_no]
-        for step in part.steps:
-            assert step is not jsonpath.ANY
-            start = go_to(data, start, step)
-        parts.append(data[start : skip(data, start)])
-    return encode_array_header(len(parts)) + b"".join(parts)
+    places = field_places(data, max(part.field_no for part in index.parts) + 1)
+    starts = [step_into(data, places[part.field_no], part.steps) for part in index.parts]
+    return encode_array_header(len(starts)) + b"".join(data[at : skip(data, at)] for at in starts)

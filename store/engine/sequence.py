@@ -46,11 +46,6 @@ def fill_sequence(engine: Engine, space: SpaceDef, request: Request) -> Request:
     return request
 
 
-def learn_sequence(engine: Engine, space: SpaceDef, request: Request) -> None:
-    """Let the sequence know the number in a row that is applied again."""
-    fill_sequence(engine, space, request)
-
-
 def _current(engine: Engine, sequence: SequenceDef) -> int | None:
     data = engine.schema.space(SystemSpace.SEQUENCE_DATA)
     assert data.primary is not None
@@ -88,6 +83,5 @@ def _next(engine: Engine, sequence: SequenceDef) -> int:
 
 def _learn(engine: Engine, sequence: SequenceDef, number: int) -> None:
     last = _current(engine, sequence)
-    ahead = last is None or (number > last if sequence.step > 0 else number < last)
-    if ahead:
+    if last is None or (number > last if sequence.step > 0 else number < last):
         _set(engine, sequence, number)

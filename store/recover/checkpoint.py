@@ -446,15 +446,15 @@ def read_followers(folder: Path, filesystem: FileSystem = OS) -> dict[str, VCloc
     """For whom logs are kept in a folder, and from where. Raises `ConfigError` if the file that
     tells it is damaged, `WalError`."""
     path = folder / FOLLOWERS_NAME
+    data = b"{}"
+    with (
+        explaining(path),
+        contextlib.suppress(FileNotFoundError),
+        contextlib.closing(filesystem.open_read(path)) as file,
+    ):
+        data = file.read(file.size(), 0)
     try:
-        file = filesystem.open_read(path)
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise explain(error, str(path)) from error
-    try:
-        found = json.loads(file.read(file.size(), 0))
-        return {name: VClock.parse(text) for name, text in found.items()}
+        return {name: VClock.parse(text) for name, text in json.loads(data).items()}
     except (ValueError, AttributeError, TypeError, LogweirError) as error:
         raise ConfigError(
             FOLLOWERS_NAME,
@@ -462,8 +462,6 @@ def read_followers(folder: Path, filesystem: FileSystem = OS) -> dict[str, VCloc
             origin=str(path),
             hint="remove the file: the followers' logs are then no longer kept for them",
         ) from error
-    finally:
-        file.close()
 
 
 def logs_before(

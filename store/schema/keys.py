@@ -203,7 +203,7 @@ def _value_key(part: PartDef, data: bytes, at: int) -> bytes:
 
 
 # --- keys of tuples -------------------------------------------------------------------------------
-def _field_places(data: bytes, upto: int) -> list[int]:
+def field_places(data: bytes, upto: int) -> list[int]:
     """Where the first fields of a tuple begin, as many as there are, at most `upto`."""
     count, at = read_array(data, 0)
     places = []
@@ -213,7 +213,8 @@ def _field_places(data: bytes, upto: int) -> list[int]:
     return places
 
 
-def _step_into(data: bytes, at: int, steps: Sequence[jsonpath.Step]) -> int:
+def step_into(data: bytes, at: int, steps: Sequence[jsonpath.Step]) -> int:
+    """Where the value some steps into the one at `at` begins; -1 if there is none, or was none."""
     for step in steps:
         if at < 0:
             break
@@ -226,20 +227,20 @@ def _elements(part: PartDef, data: bytes, places: list[int]) -> int:
     if part.field_no >= len(places):
         return 0
     steps = part.steps[: jsonpath.multikey_prefix(part.steps)]
-    at = _step_into(data, places[part.field_no], steps)
+    at = step_into(data, places[part.field_no], steps)
     return read_array(data, at)[0] if at >= 0 and mp_type(data, at) is MpType.ARRAY else 0
 
 
 def _walk(data: bytes, parts: Sequence[PartDef]) -> Iterator[list[bytes]]:
     """The keys of these parts of a tuple: once, or for each element of a multikey array."""
-    places = _field_places(data, max(part.field_no for part in parts) + 1)
+    places = field_places(data, max(part.field_no for part in parts) + 1)
     many = next((part for part in parts if jsonpath.ANY in part.steps), None)
     for element in range(1 if many is None else _elements(many, data, places)):
         keys = []
         for part in parts:
             at = places[part.field_no] if part.field_no < len(places) else -1
             steps = [element if step is jsonpath.ANY else step for step in part.steps]
-            at = _step_into(data, at, steps)
+            at = step_into(data, at, steps)
             keys.append(_NIL if at < 0 else _value_key(part, data, at))
         yield keys
 

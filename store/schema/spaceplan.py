@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from logweir.store.schema.bulk import KeyPlan
-from logweir.store.schema.definition import IndexDef, IndexType, PartDef, SpaceDef
+from logweir.store.schema.definition import IndexType, PartDef, SpaceDef
 from logweir.store.schema.fieldtype import EXT_MASKS, PLAIN_MASKS, FieldType
 
 try:
@@ -34,7 +34,10 @@ def plan_of(space: SpaceDef) -> Plan | None:
     if not COMPILED:
         return None
     indexes = [index for index in space.indexes if index.is_usable]
-    if not (indexes and indexes[0].id == 0 and _is_simple(space) and all(map(_has_types, indexes))):
+    is_simple = not (space.is_system or space.is_view or space.is_sync or space.sequence)
+    if not (indexes and indexes[0].id == 0 and is_simple):
+        return None
+    if any(part.type is FieldType.ANY for index in indexes for part in index.sort_parts):
         return None
     tables = [KeyPlan(space, index, check=index.id == 0).table for index in indexes]
     numbers = array("Q")
@@ -57,14 +60,6 @@ def plan_of(space: SpaceDef) -> Plan | None:
         b"".join(names),
         array("Q", accumulate(map(len, names), initial=0)),
     )
-
-
-def _is_simple(space: SpaceDef) -> bool:
-    return not (space.is_system or space.is_view or space.is_sync or space.sequence)
-
-
-def _has_types(index: IndexDef) -> bool:
-    return all(part.type is not FieldType.ANY for part in index.sort_parts)
 
 
 def _part(part: PartDef) -> tuple[int, ...]:

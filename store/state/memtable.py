@@ -20,6 +20,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 __all__ = [
@@ -146,7 +147,7 @@ def plain_merged_ascending(
     keys, none below `start`, and values.
     """
     layers = [*(table.ascending(start) for table in tables), base]
-    return _seen(merge(*layers, key=_key))
+    return _seen(merge(*layers, key=itemgetter(0)))
 
 
 def plain_merged_descending(
@@ -154,11 +155,7 @@ def plain_merged_descending(
 ) -> Iterator[Item]:
     """The same from the greatest key below `stop` down. `base`: descending keys below `stop`."""
     layers = [*(table.descending(stop) for table in tables), base]
-    return _seen(merge(*layers, key=_key, reverse=True))
-
-
-def _key(item: Item) -> bytes:
-    return item[0]
+    return _seen(merge(*layers, key=itemgetter(0), reverse=True))
 
 
 def _seen(items: Iterable[Item]) -> Iterator[Item]:
