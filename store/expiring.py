@@ -88,8 +88,7 @@ class Expires(Reads, Statements):
                 group.execute(Request(RowType.DELETE, space.id, key=key_bytes(key)))
             return len(rows)
 
-        count: int = self.inner.run(apply)
-        return count
+        return self.inner.run(apply)
 
 
 class Sweeper:

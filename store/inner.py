@@ -9,7 +9,6 @@ import contextlib
 import threading
 import time
 import uuid
-from array import array
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,8 +21,7 @@ from logweir.store.commit.group import Group
 from logweir.store.commit.queue import CommitQueue
 from logweir.store.cursor import LogCursor
 from logweir.store.ending import Ending
-from logweir.store.engine.batches import Answers
-from logweir.store.engine.computing import Computer
+from logweir.store.engine.batches import Answers, Asked
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import Executor
 from logweir.store.expiring import Sweeper
@@ -184,23 +182,14 @@ class _Views(OfProcess):
         except StateError as error:
             raise explained(error, committer.state.directory) from error
 
-    def select_batch(
-        self,
-        executor: Executor,
-        data: bytes,
-        columns: array[int],
-        ids: Sequence[int],
-        limit_bytes: int,
-        computer: Computer | None = None,
-    ) -> tuple[Answers, Schema]:
+    def select_batch(self, executor: Executor, asked: Asked) -> tuple[Answers, Schema]:
         """Many statements that change nothing, and the definitions then: see
         `ReadView.select_batch`."""
-        given = executor, data, columns, ids, limit_bytes, computer
-        found = self.committer.reader.select_batch(*given)
+        found = self.committer.reader.select_batch(executor, asked)
         if found is not None:
             return found
         with self.read_view() as view:
-            return view.select_batch(*given)
+            return view.select_batch(executor, asked)
 
     def cursor(self, after: Mapping[int, int] | None = None, *, settled: bool = False) -> LogCursor:
         """A reader behind a position that is asked for what is there, and asked again: `Log.rows`
@@ -424,8 +413,7 @@ class Inner(TakesJobs, _Groups, _Views):
     ) -> int:
         """`Log.append` of tuples that are MsgPack already: arrays, one behind the other."""
         job = append_job(space, packed, one_transaction=one_transaction)
-        count: int = self.run(job, size=len(packed))
-        return count
+        return self.run(job, size=len(packed))
 
     def collect(self) -> list[Path]:
         """Remove old snapshots and logs that nobody needs any more; returns them. A snapshot does

@@ -107,10 +107,7 @@ class Log(Past, Listens, Expires, Appends, Upkeep, Closable):
 
         Returns the new tuple; of a DELETE the old one; None if there is none, and for UPSERT.
         """
-        found: bytes | None = self.inner.run(
-            lambda group: group.answer(request), request.size_bytes
-        )
-        return found
+        return self.inner.run(lambda group: group.answer(request), request.size_bytes)
 
     def _make(
         self,
@@ -122,10 +119,7 @@ class Log(Past, Listens, Expires, Appends, Upkeep, Closable):
     ) -> Row | None:
         given = None if ops is None else listed(ops)  # it may be wanted twice
         size = about_bytes(first) + (0 if given is None else about_bytes(given))
-        made: Row | None = self.inner.run(
-            lambda group: group.make(kind, space, first, given, index), size
-        )
-        return made
+        return self.inner.run(lambda group: group.make(kind, space, first, given, index), size)
 
     def _define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
         def apply(group: Group) -> int:
@@ -134,8 +128,7 @@ class Log(Past, Listens, Expires, Appends, Upkeep, Closable):
                 group.execute(request)
             return result
 
-        result: int = self.inner.run(apply)
-        return result
+        return self.inner.run(apply)
 
     def end_waiting(self, *, confirm: bool) -> int:
         """Decide about all transactions that wait, as `box.ctl.clear_synchro_queue` does: where
@@ -145,8 +138,7 @@ class Log(Past, Listens, Expires, Appends, Upkeep, Closable):
         may still decide: it could decide otherwise.
         """
         kind = RowType.CONFIRM if confirm else RowType.ROLLBACK
-        count: int = self.inner.run(lambda group: group.end_waiting(kind))
-        return count
+        return self.inner.run(lambda group: group.end_waiting(kind))
 
     def on_commit(self, callback: Callable[[VClock], None]) -> Callable[[], None]:
         """Call `callback` with the position after each commit, in the committing thread: it must

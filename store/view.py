@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Unpack
 
 from logweir.store.engine import reads
-from logweir.store.engine.batches import Answers
-from logweir.store.engine.computing import Computer
+from logweir.store.engine.batches import Answers, Asked
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import COLUMNS, Answer, Executor
 from logweir.store.engine.reference import kept, selected
@@ -112,25 +110,14 @@ class ReadView(View):
         ]
         return sorted(spaces, key=lambda space: (not space.is_system, space.id))
 
-    def select_batch(
-        self,
-        executor: Executor,
-        data: bytes,
-        columns: array[int],
-        ids: Sequence[int],
-        limit_bytes: int,
-        computer: Computer | None = None,
-    ) -> tuple[Answers, Schema]:
+    def select_batch(self, executor: Executor, asked: Asked) -> tuple[Answers, Schema]:
         """Many statements that change nothing, up to a SELECT that is long: see
         `reads.select_batch`."""
         engine = self.engine
 
         def refer(number: int) -> Answer:
-            if columns[number * COLUMNS] != RowType.SELECT:
-                return kept(engine, data, columns, number, ids, computer)
-            return selected(engine, data, columns, number, ids)
+            if asked.columns[number * COLUMNS] != RowType.SELECT:
+                return kept(engine, asked, number)
+            return selected(engine, asked, number)
 
-        spaces = reads.placed(engine, ids)
-        return reads.select_batch(
-            engine, spaces, executor, data, columns, limit_bytes, refer, computer
-        )
+        return reads.select_batch(engine, reads.placed(engine, asked.ids), executor, asked, refer)

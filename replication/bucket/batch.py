@@ -26,7 +26,7 @@ from logweir.replication.bucket.store import (
 )
 from logweir.replication.logs import get_logger
 from logweir.store.commit.group import Group
-from logweir.store.engine.batches import Answers
+from logweir.store.engine.batches import Answers, Asked
 from logweir.store.engine.computing import UNMET
 from logweir.store.engine.executing import COLUMNS, LAST, RESULTS
 from logweir.store.engine.reference import COMPUTED
@@ -283,14 +283,9 @@ class Looks(_Batches):
             return
         del columns[numbers[COUNT] * COLUMNS :]
         computer = ItemComputer(self._now, 0, self._wins)
-        done, _ = self._buckets.log.inner.select_batch(
-            self._buckets.executor,
-            bytes(memoryview(given)[: numbers[USED]]),
-            columns,
-            (bucket.space_id,),
-            TAP_ANSWERS_BYTES,
-            computer,
-        )
+        said = bytes(memoryview(given)[: numbers[USED]])
+        asked = Asked(said, columns, (bucket.space_id,), TAP_ANSWERS_BYTES, computer)
+        done, _ = self._buckets.log.inner.select_batch(self._buckets.executor, asked)
         if bucket.known_states() is not states:
             numbers[AT] = begin
             return

@@ -14,7 +14,7 @@ from logweir.store.commit.group import Group
 from logweir.store.engine.batches import puts
 from logweir.store.engine.engine import duplicate_key
 from logweir.store.engine.executing import COLUMNS
-from logweir.store.engine.request import Request, packing
+from logweir.store.engine.request import UNPACKABLE, Request, cannot_store
 from logweir.store.schema.bulk import pack_tuples, split_tuples
 from logweir.store.schema.refused import illegal
 from logweir.store.schema.values import LargeTuple
@@ -31,8 +31,10 @@ _PIECE_TUPLES: Final = 16_384
 def pack_run(tuples: Iterable[Sequence[Value]]) -> tuple[bytes, array[int]]:
     """Tuples in MsgPack, one behind the other, and their bounds. Raises `RequestError`
     ILLEGAL_PARAMS."""
-    with packing("a tuple"):
+    try:
         return pack_tuples(list(tuples))
+    except UNPACKABLE as error:
+        raise cannot_store("a tuple", error) from error
 
 
 class Appends:
@@ -50,8 +52,7 @@ class Appends:
         """
         packed, bounds = pack_run(tuples)
         job = append_job(space, packed, bounds, one_transaction=one_transaction)
-        count: int = self.inner.run(job, size=len(packed))
-        return count
+        return self.inner.run(job, size=len(packed))
 
 
 def append_job(

@@ -22,7 +22,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from logweir.errors import ErrorCode, LogweirError, RequestError, UsedAfterFork
 from logweir.limits import SYNC_ASIDE_BYTES
@@ -504,7 +504,7 @@ class TakesJobs(OfProcess):
         self.committer.check_open()
         self.queue.submit_job(*jobs)
 
-    def run(self, apply: Callable[[Group], Any], size: int = 0) -> Any:
+    def run(self, apply: Callable[[Group], T], size: int = 0) -> T:
         """Make a change of `size` bytes, wait until it is durable, return what `apply` does."""
         job = Job(apply, size)
         try:
@@ -512,4 +512,5 @@ class TakesJobs(OfProcess):
         except BaseException:
             job.error = None  # whose frames hold the job
             raise
-        return job.result
+        result: T = job.result
+        return result

@@ -24,7 +24,7 @@ from logweir.store.commit.applying import RefusedRow, anonymous, apply_row
 from logweir.store.commit.marks import Large, Mark, Spoiled
 from logweir.store.commit.rows import COMPILED, Rows
 from logweir.store.engine import ddl, reads
-from logweir.store.engine.batches import Answers
+from logweir.store.engine.batches import Answers, Asked
 from logweir.store.engine.computing import KEPT, MADE, Computer
 from logweir.store.engine.engine import Engine, Plans
 from logweir.store.engine.executing import COLUMNS, DONE, LAST, UNMET, Answer, Drafts, Executor
@@ -260,7 +260,7 @@ class Group:
         """
         spaces = [self.engine.schema.get(space_id) for space_id in ids]
         places = [self._compiled(space) for space in spaces]
-        refer = partial(self._referred, data, columns, ids, computer)
+        refer = partial(self._referred, Asked(data, columns, ids, limit_bytes, computer))
         given = data, columns, places, self.undo, refer, limit_bytes, computer
         answers = Answers(data, columns, *self._executor.execute(*given), spaces)
         if whole and answers.refused:
@@ -275,24 +275,17 @@ class Group:
             return None
         return reads.compiled(self.engine, space)
 
-    def _referred(
-        self,
-        data: bytes,
-        columns: array[int],
-        ids: Sequence[int],
-        computer: Computer | None,
-        number: int,
-    ) -> Answer:
+    def _referred(self, asked: Asked, number: int) -> Answer:
         """A statement of a batch by the reference engine."""
-        if columns[number * COLUMNS] == RowType.SELECT:
-            return selected(self.engine, data, columns, number, ids)
-        request = request_of(data, columns, number, ids)
+        if asked.columns[number * COLUMNS] == RowType.SELECT:
+            return selected(self.engine, asked, number)
+        request = request_of(asked, number)
         at = number * COLUMNS + LAST + 1
-        expect, field, value, as_replace = list(columns[at : at + 4])
+        expect, field, value, as_replace = list(asked.columns[at : at + 4])
         if expect:
             found = found_by(self.engine, self.schema.space(request.space_id), request)
-            if expect == COMPUTED and computer is not None:
-                return self._computed(request, found, computer, field, value)
+            if expect == COMPUTED and asked.computer is not None:
+                return self._computed(request, found, asked.computer, field, value)
             if not is_expected(found, expect, field, value):
                 return UNMET, found, None, None, _NOTHING
         old, new, body = self._refer(request)

@@ -8,13 +8,16 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from logweir.errors import RequestError
 from logweir.store.engine.executing import COLUMNS, LAST, RESULTS
 from logweir.store.engine.refusal import refusal
 from logweir.store.schema.definition import SpaceDef
 from logweir.wal.xrow import RowType
+
+if TYPE_CHECKING:
+    from logweir.store.engine.computing import Computer
 
 _FIRST: Final = 4
 _OLD: Final = 4
@@ -24,6 +27,18 @@ _OPS: Final = 6
 _AS_REPLACE: Final = 12
 _UNDONE: Final = 3
 _ONE: Final = array("Q", (1,))
+
+
+class Asked(NamedTuple):
+    """Statements, as columns with spans in `data` and the places of spaces in `ids`. Those behind
+    the transaction with which the answers have `limit_bytes` are left out; `computer`: for those
+    that want one (`store.engine.computing`)."""
+
+    data: bytes
+    columns: array[int]
+    ids: Sequence[int]
+    limit_bytes: int
+    computer: Computer | None = None
 
 
 @dataclass(slots=True)

@@ -8,12 +8,10 @@ What is long, or unknown to compiled selections, is read in a view.
 from __future__ import annotations
 
 import threading
-from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from logweir.store.engine.batches import Answers
-from logweir.store.engine.computing import Computer
+from logweir.store.engine.batches import Answers, Asked
 from logweir.store.engine.engine import Engine, Plans
 from logweir.store.engine.executing import COMPILED, Answer, Executor
 from logweir.store.engine.reads import (
@@ -71,12 +69,12 @@ class Published(Engine):
             self.spaces[space_id] = compiled(self, found)
         return found is not None
 
-    def select_batch(self, ids: Sequence[int], *given: Any) -> tuple[Answers, Schema]:
+    def select_batch(self, executor: Executor, asked: Asked) -> tuple[Answers, Schema]:
         """`reads.select_batch` of spaces by their ids."""
-        known = self.batches.get(ids)
+        known = self.batches.get(asked.ids)
         if known is None:
-            known = self.batches[ids] = placed(self, ids)
-        return select_batch(self, known, *given)
+            known = self.batches[asked.ids] = placed(self, asked.ids)
+        return select_batch(self, known, executor, asked, _refer)
 
 
 class _Referred(Exception):
@@ -165,23 +163,13 @@ class Reader:
             return None
         return self.ask(lambda reading: counted(reading, reading.schema.space(space)))
 
-    def select_batch(
-        self,
-        executor: Executor,
-        data: bytes,
-        columns: array[int],
-        ids: Sequence[int],
-        limit_bytes: int,
-        computer: Computer | None = None,
-    ) -> tuple[Answers, Schema] | None:
+    def select_batch(self, executor: Executor, asked: Asked) -> tuple[Answers, Schema] | None:
         """Many statements that change nothing, and the definitions then; None if they want a
         view. See `ReadView.select_batch`."""
         if not COMPILED:
             return None
         try:
-            return self.ask(
-                Published.select_batch, ids, executor, data, columns, limit_bytes, _refer, computer
-            )
+            return self.ask(Published.select_batch, executor, asked)
         except _Referred:
             return None
 

@@ -7,15 +7,13 @@ alone. Tuples come in pieces, so that a long selection takes little memory.
 from __future__ import annotations
 
 import sys
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from logweir.errors import LogweirError
-from logweir.store.engine.batches import Answers
-from logweir.store.engine.computing import Computer
+from logweir.store.engine.batches import Answers, Asked
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import COMPILED, Answer, Executor
 from logweir.store.engine.refusal import refusal
@@ -90,23 +88,17 @@ def placed(engine: Engine, ids: Sequence[int]) -> Placed:
 
 
 def select_batch(
-    engine: Engine,
-    spaces: Placed,
-    executor: Executor,
-    data: bytes,
-    columns: array[int],
-    limit_bytes: int,
-    refer: Callable[[int], Answer],
-    computer: Computer | None = None,
+    engine: Engine, spaces: Placed, executor: Executor, asked: Asked, refer: Callable[[int], Answer]
 ) -> tuple[Answers, Schema]:
     """Many statements that change nothing: SELECTs, and those whose tuple the computer keeps. With
     what came of them the definitions then.
 
     `spaces`: `placed` for them; `executor`: not used by another thread meanwhile; `refer`: has the
-    reference engine do one, or halts; the rest as for `Group.execute_batch`."""
+    reference engine do one, or halts."""
     txn = engine.txn
     assert isinstance(txn, LayeredTxn)
     definitions, below = spaces
+    data, columns, _, limit_bytes, computer = asked
     done = executor.execute(data, columns, below, txn.undo, refer, limit_bytes, computer)
     return Answers(data, columns, *done, definitions), engine.schema
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from typing import Final
 
-from logweir.store.engine.computing import KEPT, Computer
+from logweir.store.engine.batches import Asked
+from logweir.store.engine.computing import KEPT
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import COLUMNS, DONE, HALTED, LAST, Answer
 from logweir.store.engine.reads import PIECE_BYTES
@@ -25,15 +25,15 @@ _NONE: Final = (None, None, None)
 _NOTHING: Final = (0, 0, 0)
 
 
-def request_of(data: bytes, columns: array[int], number: int, ids: Sequence[int]) -> Request:
-    """A statement of a batch as a request. `ids`: of the batch's spaces."""
-    at = number * COLUMNS
+def request_of(asked: Asked, number: int) -> Request:
+    """A statement of a batch as a request."""
+    data, columns, at = asked.data, asked.columns, number * COLUMNS
     kind, place, index, base, first, first_end, ops, ops_end = columns[at : at + 8]
     given = data[first:first_end] if first_end else None
     by_key = kind in (RowType.UPDATE, RowType.DELETE)
     return Request(
         RowType(kind),
-        ids[place],
+        asked.ids[place],
         key=given if by_key else None,
         tuple=None if by_key else given,
         ops=data[ops:ops_end] if ops_end else None,
@@ -42,25 +42,19 @@ def request_of(data: bytes, columns: array[int], number: int, ids: Sequence[int]
     )
 
 
-def selected(
-    engine: Engine,
-    data: bytes,
-    columns: array[int],
-    number: int,
-    ids: Sequence[int],
-) -> Answer:
+def selected(engine: Engine, asked: Asked, number: int) -> Answer:
     """A SELECT of a batch: its tuples as a MsgPack array, or that it halts the batch, for it is
     more than a piece (`reads.pieces`). Raises `RequestError`."""
-    at = number * COLUMNS
+    columns, at = asked.columns, number * COLUMNS
     _, place, index_id, iterator, first, end = columns[at : at + 6]
     limit, offset = columns[at + LAST + 2 : at + LAST + 4]
-    key = data[first:end]
+    key, space_id = asked.data[first:end], asked.ids[place]
     if iterator == _GET:
-        space = engine.schema.space(ids[place])
+        space = engine.schema.space(space_id)
         one = engine.only(space, engine.schema.index(space, index_id), key)
         return _found([] if one is None or offset or not limit else [one])
     wanted = Select.packed(
-        engine.schema, ids[place], key, iterator, index=index_id, limit=limit, offset=offset
+        engine.schema, space_id, key, iterator, index=index_id, limit=limit, offset=offset
     )
     parts = pieces(engine, wanted)
     piece = next(parts, None)
@@ -75,20 +69,14 @@ def _found(tuples: Sequence[bytes]) -> Answer:
     return DONE, None, data, None, _NOTHING
 
 
-def kept(
-    engine: Engine,
-    data: bytes,
-    columns: array[int],
-    number: int,
-    ids: Sequence[int],
-    computer: Computer | None,
-) -> Answer:
+def kept(engine: Engine, asked: Asked, number: int) -> Answer:
     """A computed statement of a batch that changes nothing. Raises `RequestError`."""
-    request = request_of(data, columns, number, ids)
+    request = request_of(asked, number)
     found = found_by(engine, engine.schema.space(request.space_id), request)
-    how, step = columns[number * COLUMNS + LAST + 2 : number * COLUMNS + LAST + 4]
-    assert computer is not None
-    outcome, made, told = computer.refer(how, step, request.tuple or b"", found)
+    at = number * COLUMNS + LAST + 2
+    how, step = asked.columns[at : at + 2]
+    assert asked.computer is not None
+    outcome, made, told = asked.computer.refer(how, step, request.tuple or b"", found)
     assert made is None
     return (DONE, found, None, None, told) if outcome == KEPT else (outcome, *_NONE, told)
 

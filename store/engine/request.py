@@ -7,8 +7,7 @@ are not zero; the operations of an UPDATE stand under key 21, of an UPSERT under
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -24,15 +23,6 @@ UNPACKABLE: Final = (TypeError, ValueError, OverflowError)
 """What `wal.mp.pack` raises."""
 
 
-@contextlib.contextmanager
-def packing(what: str) -> Iterator[None]:
-    """Around the packing of a program's values: what has no MsgPack form is ILLEGAL_PARAMS."""
-    try:
-        yield
-    except UNPACKABLE as error:
-        raise cannot_store(what, error) from error
-
-
 def cannot_store(what: str, error: Exception) -> RequestError:
     """The error for a program's value that has no MsgPack form."""
     hint = "MsgPack has nil, bool, int, float, str, bytes, list, dict, Decimal and UUID"
@@ -42,7 +32,7 @@ def cannot_store(what: str, error: Exception) -> RequestError:
 def pack_value(value: Value, what: str) -> bytes:
     """One value as MsgPack. Raises `RequestError` ILLEGAL_PARAMS that names what cannot be
     stored."""
-    try:  # a context manager costs as much as to pack
+    try:
         return pack(value)
     except UNPACKABLE as error:
         raise cannot_store(what, error) from error

@@ -10,13 +10,12 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from logweir.errors import RequestError
 from logweir.limits import TOPIC_TUPLE_BYTES
 from logweir.store.commit.applying import APPLIED, apply_row
 from logweir.store.engine import ddl, reads
 from logweir.store.engine.engine import Engine, Plans
 from logweir.store.engine.request import key_bytes
-from logweir.store.recover.loading import cannot_apply
+from logweir.store.recover.loading import applying
 from logweir.store.schema.definition import SYSTEM_ID_MAX, SystemSpace
 from logweir.store.schema.schema import Definitions, Schema
 from logweir.store.state.stackkernel import LayeredTxn
@@ -75,10 +74,8 @@ class Defined:
         columns = block.columns
         for row, space_id in enumerate(columns.space_id):
             if ddl.defines(space_id) and columns.type[row] in APPLIED:
-                try:
+                with applying(block, columns, row):
                     apply_row(self.engine, columns, row)
-                except RequestError as error:
-                    raise cannot_apply(block, columns, row, error) from error
                 self.txn.forget()
 
 

@@ -35,7 +35,7 @@ from logweir.store.engine import ddl
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.settling import judged, may_wait
 from logweir.store.recover.defined import Defined, system_blocks
-from logweir.store.recover.loading import cannot_apply
+from logweir.store.recover.loading import applying
 from logweir.store.schema.bulk import KeyPlan
 from logweir.store.schema.definition import (
     IndexDef,
@@ -333,10 +333,8 @@ class _Story:
         self._txn.forget()
 
     def _apply(self, engine: Engine, block: Block, row: int) -> None:
-        try:
+        with applying(block, block.columns, row):
             apply_row(engine, block.columns, row)
-        except RequestError as error:
-            raise cannot_apply(block, block.columns, row, error) from error
 
     def _learn(self) -> None:
         """See what the space is now, and what the key is there."""

@@ -11,6 +11,7 @@ are there. Rows that wait for their CONFIRM at the end of the log are not applie
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -210,10 +211,8 @@ class Loader:
         self._settle()
         columns = block.columns
         space_id = columns.space_id[start]
-        try:
+        with applying(block, columns, start):
             self._load_run(space_id, columns, start, end)
-        except RequestError as error:
-            raise cannot_apply(block, columns, start, error) from error
         self._in_bulk.add(space_id)
 
     def _load_run(self, space_id: int, columns: RowColumns, start: int, end: int) -> None:
@@ -315,11 +314,9 @@ class Loader:
         """A row that may change definitions: on the state itself."""
         self._settle()
         engine = Engine(self._begun(), self.schema, self._plans)
-        try:
+        with applying(batch.block, columns, row):
             if columns.type[row] != RowType.NOP:
                 apply_row(engine, columns, row)
-        except RequestError as error:
-            raise cannot_apply(batch.block, columns, row, error) from error
         self.schema = engine.schema
 
     def _settle(self) -> None:
@@ -369,11 +366,9 @@ class Loader:
         self._apply_rows(batch, columns, ready, batch.last, spaces)
 
     def _decide(self, batch: Batch, row: int) -> None:
-        try:
-            decision = Decision.of(batch.block.columns, row)
-        except RequestError as error:
-            raise cannot_apply(batch.block, batch.block.columns, row, error) from error
-
+        columns = batch.block.columns
+        with applying(batch.block, columns, row):
+            decision = Decision.of(columns, row)
         for entry in self.waiting.decide(decision, lambda space: self.schema.is_synchronous(space)):
             rows = entry.columns()
             self._apply_rows(batch, rows, 0, len(rows), rows.space_id.tolist())
@@ -433,6 +428,15 @@ def _undecided(kind: int) -> RequestError:
         "here",
         hint="let the Tarantool that wrote the folder take a snapshot behind it, then open that",
     )
+
+
+@contextlib.contextmanager
+def applying(block: Block, columns: RowColumns, row: int) -> Iterator[None]:
+    """Around what applies a row of a log or snapshot: `CorruptBlock` where that is refused."""
+    try:
+        yield
+    except RequestError as error:
+        raise cannot_apply(block, columns, row, error) from error
 
 
 def cannot_apply(block: Block, columns: RowColumns, row: int, error: RequestError) -> CorruptBlock:

@@ -49,7 +49,7 @@ from logweir.store.schema.definition import (
     SpaceDef,
 )
 from logweir.store.schema.fieldtype import MP_TYPE_NAMES, FieldType, MpType, mp_type
-from logweir.store.schema.refused import Fail, refused, refusing, unsupported
+from logweir.store.schema.refused import Fail, refuse_first, refused, refusing, unsupported
 from logweir.store.schema.row import (
     Options,
     check_identifier,
@@ -375,18 +375,15 @@ def _check_function_parts(parts: tuple[PartDef, ...]) -> None:
 
 def _check_index(index: IndexDef, fail: Fail) -> None:
     """What any index must be."""
-    if index.id > INDEX_ID_MAX:
-        fail("index id too big")
-    if index.id == 0 and not index.is_unique:
-        fail("primary key must be unique")
-    if not index.parts:
-        fail("part count must be positive")
-    if len(index.parts) > PARTS_MAX:
-        fail("too many key parts")
-    if index.id == 0 and index.is_multikey:
-        fail("primary key cannot be multikey")
-    if index.id == 0 and index.function_id:
-        fail("primary key can not use a function")
+    refuse_first(
+        fail,
+        (index.id > INDEX_ID_MAX, "index id too big"),
+        (index.id == 0 and not index.is_unique, "primary key must be unique"),
+        (not index.parts, "part count must be positive"),
+        (len(index.parts) > PARTS_MAX, "too many key parts"),
+        (index.id == 0 and index.is_multikey, "primary key cannot be multikey"),
+        (index.id == 0 and bool(index.function_id), "primary key can not use a function"),
+    )
     seen = set()
     for part in index.parts:
         if part.field_no > FIELD_NO_MAX:
@@ -422,13 +419,12 @@ def _check_for_engine(index: IndexDef, kind: IndexType | None, space: SpaceDef, 
         _check_special(index, fail)
         return
     if kind is IndexType.HASH:
-        for is_wrong, reason in (
+        refuse_first(
+            fail,
             (not index.is_unique, "HASH index must be unique"),
             (index.is_multikey, "HASH index cannot be multikey"),
             (bool(index.function_id), "HASH index can not use a function"),
-        ):
-            if is_wrong:
-                fail(reason)
+        )
     for part in index.parts:
         if part.type in (FieldType.ANY, FieldType.ARRAY, FieldType.MAP):
             fail(f"field type '{part.type.label}' is not supported")
@@ -445,15 +441,14 @@ def _check_special(index: IndexDef, fail: Fail) -> None:
         if is_rtree
         else "BITSET index field type must be NUM or STR"
     )
-    for is_wrong, reason in (
+    refuse_first(
+        fail,
         (len(index.parts) != 1, f"{kind} index key can not be multipart"),
         (index.is_unique, not_unique),
         (index.parts[0].type not in types, wrong_type),
         (index.is_multikey, f"{kind} index cannot be multikey"),
         (bool(index.function_id), f"{kind} index can not use a function"),
-    ):
-        if is_wrong:
-            fail(reason)
+    )
 
 
 # --- sequences and collations ---------------------------------------------------------------------
@@ -463,7 +458,6 @@ def decode_sequence(data: bytes, *, is_new: bool) -> SequenceDef:
     code = ErrorCode.CREATE_SEQUENCE if is_new else ErrorCode.ALTER_SEQUENCE
     name = field(row, 2, MpType.STR)
     check_name(name, "sequence", code)
-    fail = refusing(code, sequence=name)
     sequence = SequenceDef(
         id=u32(row, 0),
         owner=u32(row, 1),
@@ -475,12 +469,13 @@ def decode_sequence(data: bytes, *, is_new: bool) -> SequenceDef:
         cache=i64(row, 7),
         cycle=field(row, 8, MpType.BOOL),
     )
-    if sequence.step == 0:
-        fail("step option must be non-zero")
-    if sequence.min > sequence.max:
-        fail("max must be greater than or equal to min")
-    if not sequence.min <= sequence.start <= sequence.max:
-        fail("start must be between min and max")
+    is_outside = not sequence.min <= sequence.start <= sequence.max
+    refuse_first(
+        refusing(code, sequence=name),
+        (sequence.step == 0, "step option must be non-zero"),
+        (sequence.min > sequence.max, "max must be greater than or equal to min"),
+        (is_outside, "start must be between min and max"),
+    )
     return sequence
 
 

@@ -99,6 +99,13 @@ def refusing(code: Code, **details: object) -> Fail:
     return fail
 
 
+def refuse_first(refuse: Fail, *checks: tuple[bool, str]) -> None:
+    """Call `refuse` with the first reason that holds, if any does."""
+    for is_wrong, reason in checks:
+        if is_wrong:
+            refuse(reason)
+
+
 def unsupported(text: str, hint: str = "", **details: object) -> RequestError:
     """Error 5: what the text says is not done here."""
     return RequestError(Code.UNSUPPORTED, text, hint=hint, details=details)

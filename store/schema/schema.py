@@ -35,7 +35,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import compress, filterfalse
 from operator import is_not
 from typing import Any, Final, Literal
@@ -52,6 +52,7 @@ from logweir.store.schema.decode import (
 from logweir.store.schema.definition import (
     CollationDef,
     IndexDef,
+    IndexType,
     PartDef,
     SequenceDef,
     SequenceUse,
@@ -59,9 +60,8 @@ from logweir.store.schema.definition import (
     SystemSpace,
 )
 from logweir.store.schema.fieldtype import FieldType
-from logweir.store.schema.firstspaces import first_spaces
 from logweir.store.schema.jsonpath import PathError
-from logweir.store.schema.refused import refused, refusing, unsupported
+from logweir.store.schema.refused import refuse_first, refused, refusing, unsupported
 from logweir.store.schema.row import i64, need_uuid, read_row, row_numbers, uuid_of
 from logweir.wal.vclock import VClock
 
@@ -104,6 +104,32 @@ _REMEMBERED_BYTES: Final = 4096
 """Of a row. Those of a new folder have 546 at most."""
 
 
+_UNSIGNED: Final = FieldType.UNSIGNED
+_STRING: Final = FieldType.STRING
+_KEYS: Final[dict[SystemSpace, tuple[FieldType, ...]]] = {
+    SystemSpace.SCHEMA: (_STRING,),
+    SystemSpace.INDEX: (_UNSIGNED, _UNSIGNED),
+    SystemSpace.TRIGGER: (_STRING,),
+    SystemSpace.FK_CONSTRAINT: (_STRING, _UNSIGNED),
+    SystemSpace.CK_CONSTRAINT: (_UNSIGNED, _STRING),
+    SystemSpace.FUNC_INDEX: (_UNSIGNED, _UNSIGNED),
+}
+"""Types of the first fields, which are the primary key, where that is more than an id. Replaced
+when their own rows come."""
+
+
+@cache
+def _first_spaces() -> dict[int, SpaceDef]:
+    """The system spaces that are there before any row; made once, for they never change."""
+    found = {}
+    for one in SystemSpace:
+        parts = tuple(PartDef(at, kind) for at, kind in enumerate(_KEYS.get(one, (_UNSIGNED,))))
+        primary = IndexDef(one, 0, "primary", IndexType.TREE, parts)
+        space = SpaceDef(int(one), 1, f"_{one.name.lower()}")
+        found[space.id] = space.with_indexes((primary,))
+    return found
+
+
 def _is_alike(space: SpaceDef) -> bool:
     return (
         space.is_system
@@ -130,7 +156,7 @@ class Schema:
 
     def __init__(self, tuple_bytes: int = TUPLE_BYTES) -> None:
         self.tuple_bytes = tuple_bytes
-        self._spaces = dict(first_spaces())
+        self._spaces = dict(_first_spaces())
         self._by_name = {space.name: space.id for space in self._spaces.values()}
         self.sequences: dict[int, SequenceDef] = {}
         self.collations: dict[int, CollationDef] = {}
@@ -397,14 +423,13 @@ class Schema:
     def _sequence_row(self, old: bytes | None, new: bytes | None, has_rows: HasRows) -> Change:
         if new is None:
             sequence = self.sequence(row_numbers(old or b"", 1)[0])
-            for space_id, index_id, reason in (
-                (SystemSpace.SEQUENCE_DATA, 0, "the sequence has data"),
-                (SystemSpace.SPACE_SEQUENCE, 1, "the sequence is in use"),
-                (SystemSpace.PRIV, 2, "the sequence has grants"),
-            ):
-                key = [sequence.id] if space_id != SystemSpace.PRIV else ["sequence", sequence.id]
-                if has_rows(space_id, index_id, key):
-                    refusing(ErrorCode.DROP_SEQUENCE, sequence=sequence.name)(reason)
+            key, granted = [sequence.id], ["sequence", sequence.id]
+            refuse_first(
+                refusing(ErrorCode.DROP_SEQUENCE, sequence=sequence.name),
+                (has_rows(SystemSpace.SEQUENCE_DATA, 0, key), "the sequence has data"),
+                (has_rows(SystemSpace.SPACE_SEQUENCE, 1, key), "the sequence is in use"),
+                (has_rows(SystemSpace.PRIV, 2, granted), "the sequence has grants"),
+            )
             del self.sequences[sequence.id]
             self.unlogged.discard(sequence.id)
         else:
@@ -470,7 +495,8 @@ def _unsupported(index: IndexDef) -> RequestError:
 
 
 def _check_drop(space: SpaceDef, has_rows: HasRows) -> None:
-    reasons = (
+    refuse_first(
+        refusing(ErrorCode.DROP_SPACE, space=space.name),
         (bool(space.indexes), "the space has indexes"),
         (has_rows(SystemSpace.PRIV, 2, ["space", space.id]), "the space has grants"),
         (has_rows(SystemSpace.TRUNCATE, 0, [space.id]), "the space has truncate record"),
@@ -480,20 +506,16 @@ def _check_drop(space: SpaceDef, has_rows: HasRows) -> None:
         ),
         (has_rows(SystemSpace.CK_CONSTRAINT, 0, [space.id]), "the space has check constraints"),
     )
-    for hinders, reason in reasons:
-        if hinders:
-            refusing(ErrorCode.DROP_SPACE, space=space.name)(reason)
 
 
 def _check_alter(before: SpaceDef, after: SpaceDef) -> None:
-    for is_wrong, reason in (
+    refuse_first(
+        refusing(ErrorCode.ALTER_SPACE, space=before.name),
         (after.id != before.id, "space id is immutable"),
         (after.engine != before.engine, "can not change space engine"),
         (after.group_id != before.group_id, "replication group is immutable"),
         (after.is_view != before.is_view, "can not convert a space to a view and vice versa"),
-    ):
-        if is_wrong:
-            raise alter_error(before, reason)
+    )
 
 
 def _check_primary_drop(space: SpaceDef) -> None:

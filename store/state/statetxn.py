@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from logweir.store.state import base
 from logweir.store.state.references import REFERENCE, LogFiles, file_of, file_part
-from logweir.store.state.tree import SortedPart, Tree
+from logweir.store.state.tree import Tree
 from logweir.wal.mp import pack, unpack
 from logweir.wal.place import Place
 from logweir.wal.vclock import VClock
@@ -84,14 +84,6 @@ class Txn:
         assert tree is not None
         if pairs:
             tree.load(pairs)
-
-    def load_sorted(
-        self, space_id: int, index_id: int, parts: Iterable[SortedPart], longest: int
-    ) -> None:
-        """`load` of keys that are ascending, none of them twice: see `Tree.load_sorted`."""
-        tree = self.tree(space_id, index_id)
-        assert tree is not None
-        tree.load_sorted(parts, longest)
 
     def count(self, space_id: int, index_id: int) -> int:
         """How many entries an index has."""

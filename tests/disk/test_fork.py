@@ -23,6 +23,7 @@ from logweir.errors import UsedAfterFork
 from logweir.recovery import examine
 from logweir.replication.server import Server, ServerOptions
 from logweir.store.commit.queue import Job
+from logweir.store.engine.batches import Asked
 from logweir.store.engine.executing import Executor
 from logweir.store.engine.request import Request
 from logweir.store.engine.statements import request_for
@@ -114,7 +115,7 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
         "retain_all": ({"somebody": VClock({1: 1})},),
         "run": (lambda group: None,),
         "run_job": (job,),
-        "select_batch": (Executor(), b"", array("Q"), (), 1),
+        "select_batch": (Executor(), Asked(b"", array("Q"), (), 1)),
         "settled": (VClock(),),
         "submit": (request,),
         "submit_jobs": ([job],),

@@ -17,7 +17,7 @@ from logweir.replication.iproto.wire import codec, kernel, runs
 from logweir.replication.iproto.wire.codec import Splitter
 from logweir.replication.iproto.wire.requests import Request, decode_request, encode_request
 from logweir.store.engine import executing
-from logweir.store.engine.batches import Answers
+from logweir.store.engine.batches import Answers, Asked
 from logweir.store.engine.reference import request_of
 from logweir.wal.mp import pack
 
@@ -55,7 +55,7 @@ def test_a_run_holds_what_the_codec_reads() -> None:
     for number, (start, end) in enumerate(Splitter().split(stream)[0]):
         request = Request(-1)
         decode_request(stream, start, end, request)
-        found = request_of(run.data, run.columns, number, run.space_ids)
+        found = request_of(Asked(run.data, run.columns, run.space_ids, 0), number)
         is_update = request.type == 4
         assert run.syncs[number] == request.sync
         assert found.type == request.type
@@ -147,7 +147,7 @@ def test_parts_of_a_run() -> None:
     left = run.without([(512, kernel.USED_TO_WRITE)])
     assert list(left.syncs) == [1, 3, 5]
     for number in range(3):
-        request = request_of(left.data, left.columns, number, left.space_ids)
+        request = request_of(Asked(left.data, left.columns, left.space_ids, 0), number)
         assert (request.space_id, request.tuple) == (513, pack([2 * number + 1]))
     error = RequestError(ErrorCode.READONLY, "no")
     assert run.errors({(512, kernel.USED_TO_WRITE): error}, VERSION) == [

@@ -20,6 +20,7 @@ from logweir.replication.iproto.wire.codec import encode_ack
 from logweir.replication.iproto.wire.requests import Request, encode_request
 from logweir.replication.iproto.wire.runs import Run
 from logweir.replication.urls import STALL_SECONDS
+from logweir.store.engine.batches import Asked
 from logweir.store.engine.reference import request_of
 from logweir.wal.vclock import VClock
 
@@ -45,7 +46,7 @@ def requests(events: Iterable[object]) -> list[object]:
     for event in events:
         if isinstance(event, Run):
             for number, sync in enumerate(event.syncs):
-                change = request_of(event.data, event.columns, number, event.space_ids)
+                change = request_of(Asked(event.data, event.columns, event.space_ids, 0), number)
                 found.append((sync, change))
         else:
             found.append((event.sync, event) if isinstance(event, Request) else event)
