@@ -49,8 +49,8 @@ from logweir.replication.stream.places import Places
 from logweir.replication.urls import Url
 from logweir.replication.web import web_service
 from logweir.replication.web.board import Board
-from logweir.store.checksum import space_checksums
 from logweir.store.log import Log
+from logweir.store.view import space_checksums
 from logweir.wal.follow import Follower
 from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock

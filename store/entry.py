@@ -18,6 +18,7 @@ from logweir.limits import (
     WAL_MAX_SIZE_BYTES,
     WRITE_AHEAD_BYTES,
 )
+from logweir.store.inner import Inner
 from logweir.store.log import Durability, Log
 from logweir.store.recover.checkpoint import CheckpointOptions
 from logweir.store.recover.opening import open_folder
@@ -107,7 +108,8 @@ def open(
         )
         stack.callback(opened.release)
         opened.schema.limit_tuples(tuple_bytes)
-        log = Log(opened, durability=durability, checkpoints=checkpoints, clock=clock)
+        inner = Inner(opened, durability=durability, checkpoints=checkpoints, clock=clock)
+        log = Log(inner, opened.report)
         if opened.needs_snapshot:
             log.snapshot()
         stack.pop_all()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -301,7 +300,7 @@ class Inner(TakesJobs, _Groups, _Views):
         *,
         durability: Durability,
         checkpoints: CheckpointOptions,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float],
     ) -> None:
         self.path = opened.path
         self.instance = opened.instance

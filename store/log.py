@@ -7,15 +7,15 @@ in Python values, `store.recover.upkeep` snapshots and old files.
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from logweir.errors import LogweirError
+from logweir.recovery import RecoveryReport
 from logweir.store.commit.append import Appends
-from logweir.store.commit.committer import Durability, Opened
+from logweir.store.commit.committer import Durability
 from logweir.store.commit.group import Group
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request, listed
@@ -25,7 +25,6 @@ from logweir.store.expiry import EXPIRY_SPACE
 from logweir.store.inner import Inner
 from logweir.store.listening import Listens
 from logweir.store.past import Past
-from logweir.store.recover.checkpoint import CheckpointOptions
 from logweir.store.recover.upkeep import Upkeep
 from logweir.store.transaction import Transaction
 from logweir.store.typed import TypedSpace
@@ -49,23 +48,16 @@ class Log(Past, Listens, Expires, Appends, Upkeep, Closable):
     child of `fork` everything raises `UsedAfterFork`, and `close` does nothing.
     """
 
-    def __init__(
-        self,
-        opened: Opened,
-        *,
-        durability: Durability,
-        checkpoints: CheckpointOptions,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.path: Path = opened.path
-        self.durability: Durability = durability
-        self.report = opened.report
+    def __init__(self, inner: Inner, report: RecoveryReport) -> None:
+        self.path: Path = inner.path
+        self.report = report
         """What recovery found when the folder was opened."""
-        self.instance: uuid.UUID = opened.instance
-        self.replica_id: int = opened.replica_id
-        self.inner = Inner(opened, durability=durability, checkpoints=checkpoints, clock=clock)
+        self.instance: uuid.UUID = inner.instance
+        self.inner = inner
         """What logweir's own server and jobs use; it may change with every release."""
-        self._committer = self.inner.committer
+        self._committer = inner.committer
+        self.durability: Durability = self._committer.durability
+        self.replica_id: int = self._committer.replica_id
         if self.schema.get(EXPIRY_SPACE) is not None:
             self.inner.sweeper.start(self.delete_expired)
 

@@ -31,6 +31,7 @@ from __future__ import annotations
 import decimal
 import struct
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
 
@@ -64,6 +65,7 @@ Number = int | float | Decimal
 _ALL_COLUMNS: Final = 2**64 - 1
 
 
+@dataclass(slots=True, eq=False)
 class Operation:
     """One operation, decoded. It changes while it is applied: use it once.
 
@@ -71,17 +73,14 @@ class Operation:
     step at hand, `is_taken` whether it has been used up and the next one is to be read.
     """
 
-    __slots__ = ("_path", "argument", "code", "cut", "field_no", "is_taken", "position", "step")
-
-    def __init__(self, code: str) -> None:
-        self.code = code
-        self.field_no = 0
-        self.step: jsonpath.Step = 0
-        self.is_taken = False
-        self._path: jsonpath.Tokenizer | None = None
-        self.argument: bytes | Number = 0
-        self.position = 0
-        self.cut = 0
+    code: str
+    field_no: int = 0
+    step: jsonpath.Step = 0
+    is_taken: bool = False
+    argument: bytes | Number = 0
+    position: int = 0
+    cut: int = 0
+    _path: jsonpath.Tokenizer | None = None
 
     # --- where ------------------------------------------------------------------------------------
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from logweir.store.engine.batches import Answers, Asked
@@ -106,23 +107,16 @@ class PlainRequests:
         return b""
 
 
+@dataclass(frozen=True, slots=True)
 class Reader:
-    """For all threads of a store. `guard`: held around what publishes; `published`: the schema, or
-    what a closed store raises."""
+    """For all threads of a store. `_guard`: held around what publishes; `_published`: the schema,
+    or what a closed store raises."""
 
-    def __init__(
-        self,
-        state: State,
-        layers: Layers,
-        guard: threading.Lock,
-        plans: Plans,
-        published: Callable[[], Schema],
-    ) -> None:
-        self._state = state
-        self._layers = layers
-        self._guard = guard
-        self._plans = plans
-        self._published = published
+    _state: State
+    _layers: Layers
+    _guard: threading.Lock
+    _plans: Plans
+    _published: Callable[[], Schema]
 
     def forget(self) -> None:
         """Something else is published; the caller holds the guard."""

@@ -35,6 +35,7 @@ Source: Tarantool 2.6.0, `xrow_update_*.c`, `memtx_space.c`, observed.
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass, field
 from typing import Final
 
 from logweir.errors import RequestError
@@ -64,17 +65,16 @@ ROUTE: Final = 5
 Steps = tuple[jsonpath.Step, ...]
 
 
+@dataclass(slots=True, eq=False)
 class _Item:
     """Of a MAP: a key with its value, both None if only pairs are left; `tail`: raw pairs."""
 
-    __slots__ = ("key", "node", "tail")
-
-    def __init__(self, key: bytes | None, node: _Node, tail: bytes) -> None:
-        self.key = key
-        self.node = node
-        self.tail = tail
+    key: bytes | None
+    node: _Node
+    tail: bytes
 
 
+@dataclass(slots=True, eq=False)
 class _Node:
     """One node. `data`: its bytes before any operation.
 
@@ -83,23 +83,17 @@ class _Node:
     `size`: the bytes that `hop` stands for. `steps`: the way to it from `data`.
     """
 
-    __slots__ = (
-        *("data", "hop", "items", "kind", "new_key", "op", "pairs"),
-        *("parent", "point", "size", "steps"),
-    )
-
-    def __init__(self, data: bytes) -> None:
-        self.kind = NOP
-        self.data = data
-        self.op: Operation | None = None
-        self.items: list[bytes | _Node] = []
-        self.pairs: list[_Item] = []
-        self.size = 0
-        self.steps: Steps = ()
-        self.parent = 0
-        self.point = 0
-        self.new_key = b""
-        self.hop: _Node | None = None
+    data: bytes
+    kind: int = NOP
+    op: Operation | None = None
+    items: list[bytes | _Node] = field(default_factory=list)
+    pairs: list[_Item] = field(default_factory=list)
+    size: int = 0
+    steps: Steps = ()
+    parent: int = 0
+    point: int = 0
+    new_key: bytes = b""
+    hop: _Node | None = None
 
 
 # --- applying -------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Container
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -59,14 +60,14 @@ def is_refusal(error: BaseException | None) -> bool:
     )
 
 
+@dataclass(frozen=True, slots=True)
 class Kept:
     """A state that was found on the disk, open. `position`: its own; `found`: what the folder has
     at its place."""
 
-    def __init__(self, position: Position, instance: object, found: Found) -> None:
-        self.position = position
-        self._instance = instance
-        self._found = found
+    position: Position
+    _instance: object
+    _found: Found
 
     @property
     def since(self) -> LogPosition | None:

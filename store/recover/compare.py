@@ -100,43 +100,34 @@ def _loaded(
     stack: contextlib.ExitStack,
     told: Callable[[int], None],
 ) -> tuple[Txn, Schema]:
-    """`_load`, with the files of a live folder leased, and again where one goes nevertheless."""
+    """The state of `path`, in a transaction that ends with `stack`. The files of a live folder are
+    leased, and read again where one goes nevertheless."""
     numbers = count()
 
     def load_once() -> tuple[Txn, Schema]:
-        place = scratch.with_name(f"{scratch.name}-{next(numbers)}")
-        return _load(path, place, filesystem, stack, told)
+        state = State(scratch.with_name(f"{scratch.name}-{next(numbers)}"))
+        stack.callback(state.close, clean=False)
+        schema, _ = load(state, Plans(), _source(path, filesystem, told), None)
+        return stack.enter_context(state.read()), schema
 
     with leased(path):
         return while_files_go(load_once)
 
 
-def _load(
-    path: Path,
-    scratch: Path,
-    filesystem: FileSystem,
-    stack: contextlib.ExitStack,
-    told: Callable[[int], None],
-) -> tuple[Txn, Schema]:
-    """The state of `path`, in a transaction that ends with `stack`."""
-    state = State(scratch)
-    stack.callback(state.close, clean=False)
+def _source(path: Path, filesystem: FileSystem, told: Callable[[int], None]) -> Source:
     if path.is_dir():
         report = examine(path, filesystem=filesystem)
         if report.is_empty:
             raise no_store(path)
         decided = plan(report)
-        source = Source.of(decided, decided.vclock, told=told)
-    else:
-        vclock = read_meta(path, filesystem).vclock
-        source = Source(
-            blocks=lambda: counted(read_snapshot(path, filesystem), told),
-            start=vclock,
-            batches=lambda _: (),
-            end=vclock,
-        )
-    schema, _ = load(state, Plans(), source, None)
-    return stack.enter_context(state.read()), schema
+        return Source.of(decided, decided.vclock, told=told)
+    vclock = read_meta(path, filesystem).vclock
+    return Source(
+        blocks=lambda: counted(read_snapshot(path, filesystem), told),
+        start=vclock,
+        batches=lambda _: (),
+        end=vclock,
+    )
 
 
 def _aligned(

@@ -386,8 +386,6 @@ def _is_same_key(before: SpaceDef | None, after: SpaceDef | None) -> bool:
     """Whether two definitions of a space, one behind the other, make the key of the same fields."""
     if before is None or after is None or before.primary is None or after.primary is None:
         return True
-    return _places(before.primary) == _places(after.primary)
-
-
-def _places(primary: IndexDef) -> list[object]:
-    return [(part.place, part.order) for part in primary.parts]
+    parts = before.primary.parts, after.primary.parts
+    one, other = ([(part.place, part.order) for part in index] for index in parts)
+    return one == other

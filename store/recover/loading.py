@@ -193,7 +193,7 @@ class Loader:
         start = 0
         for space_id, run in groupby(columns.space_id.tolist()):
             end = start + len(list(run))
-            if self._is_compiled(space_id):
+            if COMPILED and compiled_space(self._engine(), space_id) is not None:
                 self._apply_some(block, columns, start, end)
                 self._rows += end - start
             else:
@@ -201,10 +201,6 @@ class Loader:
             start = end
         self._bytes += len(block.data)
         self._commit_if_large(None)
-
-    def _is_compiled(self, space_id: int) -> bool:
-        """Whether all rows of a space but odd ones go through the compiled statements."""
-        return COMPILED and compiled_space(self._engine(), space_id) is not None
 
     def _load_in_bulk(self, block: Block, start: int, end: int) -> None:
         """Rows of one space, below the layer."""

@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 
 from logweir.errors import RequestError
 from logweir.store.schema import kernel, largekernel
-from logweir.store.schema.definition import IndexDef, PartDef, SpaceDef
+from logweir.store.schema.definition import IndexDef, SpaceDef
 from logweir.store.schema.fieldtype import EXT_MASKS, PLAIN_MASKS, MpType
 from logweir.store.schema.format import HEADER_BYTES, TupleFormat
 from logweir.store.schema.keys import index_keys
@@ -257,10 +257,6 @@ class KeyPlan:
         return index_keys(data, self._index)
 
 
-def _is_plain(part: PartDef) -> bool:
-    return part.path is None and part.field_no < kernel.PLACES
-
-
 def _limit_bytes(format_: TupleFormat) -> int:
     """Of a tuple of a space."""
     return max(format_.max_bytes - HEADER_BYTES - format_.offsets_bytes, 0)
@@ -268,7 +264,8 @@ def _limit_bytes(format_: TupleFormat) -> int:
 
 def _table(format_: TupleFormat, index: IndexDef, check: bool) -> Bounds | None:
     """The plan as the kernel takes it; None if the kernel can do nothing for this index."""
-    if (check and format_.has_paths) or not all(map(_is_plain, index.sort_parts)):
+    is_far = any(part.path or part.field_no >= kernel.PLACES for part in index.sort_parts)
+    if is_far or (check and format_.has_paths):
         return None
     own, all_parts = len(index.parts), len(index.sort_parts)
     used = all_parts if index.is_nullable or not index.is_unique else own

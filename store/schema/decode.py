@@ -229,7 +229,12 @@ def decode_index(data: bytes, space: SpaceDef, collations: Collations) -> IndexD
     name = row[2]
     options = _index_options(row[4])
     check_name(name, "index", ErrorCode.MODIFY_INDEX, space=space.name)
-    parts = _join_parts(_decode_parts(row[5], space), collations)
+    is_old = bool(row[5]) and kind_of(row[5][0]) is MpType.ARRAY
+    given = [
+        (_decode_old_part(one, space), 0) if is_old else _decode_part(one, number)
+        for number, one in enumerate(row[5], 1)
+    ]
+    parts = _join_parts(given, collations)
     if options.get("func", 0):
         _check_function_parts(parts)
     kind = next((one for one in IndexType if one.name == row[3].upper()), None)
@@ -279,13 +284,6 @@ def _index_options(given: Any) -> dict[str, Any]:
     if not 0 < options.get("bloom_fpr", 0.05) <= 1:
         refuse("bloom_fpr must be greater than 0 and less than or equal to 1")
     return options.values
-
-
-def _decode_parts(given: list[Any], space: SpaceDef) -> list[tuple[PartDef, int]]:
-    """The parts of an index, each with the id of its collation, which is not in it yet."""
-    if given and kind_of(given[0]) is MpType.ARRAY:
-        return [(_decode_old_part(one, space), 0) for one in given]
-    return [_decode_part(one, number) for number, one in enumerate(given, 1)]
 
 
 def _decode_old_part(given: Any, space: SpaceDef) -> PartDef:
@@ -346,7 +344,8 @@ def _decode_part(given: Any, at: int) -> tuple[PartDef, int]:
 
 
 def _join_parts(given: list[tuple[PartDef, int]], collations: Collations) -> tuple[PartDef, ...]:
-    """The parts with their collations. Multikey parts go all through the same one array."""
+    """The parts with their collations, of which the ids are given. Multikey parts go all through
+    the same one array."""
     first: tuple[int, tuple[jsonpath.Step, ...]] | None = None
     parts = []
     for number, (part, collation_id) in enumerate(given, 1):
@@ -458,23 +457,15 @@ def decode_sequence(data: bytes, *, is_new: bool) -> SequenceDef:
     code = ErrorCode.CREATE_SEQUENCE if is_new else ErrorCode.ALTER_SEQUENCE
     name = field(row, 2, MpType.STR)
     check_name(name, "sequence", code)
-    sequence = SequenceDef(
-        id=u32(row, 0),
-        owner=u32(row, 1),
-        name=name,
-        step=i64(row, 3),
-        min=i64(row, 4),
-        max=i64(row, 5),
-        start=i64(row, 6),
-        cache=i64(row, 7),
-        cycle=field(row, 8, MpType.BOOL),
-    )
-    is_outside = not sequence.min <= sequence.start <= sequence.max
+    own_id, owner = (u32(row, at) for at in range(2))
+    step, least, most, start, cache = (i64(row, at) for at in range(3, 8))
+    cycle = field(row, 8, MpType.BOOL)
+    sequence = SequenceDef(own_id, owner, name, step, least, most, start, cache, cycle)
     refuse_first(
         refusing(code, sequence=name),
-        (sequence.step == 0, "step option must be non-zero"),
-        (sequence.min > sequence.max, "max must be greater than or equal to min"),
-        (is_outside, "start must be between min and max"),
+        (step == 0, "step option must be non-zero"),
+        (least > most, "max must be greater than or equal to min"),
+        (not least <= start <= most, "start must be between min and max"),
     )
     return sequence
 

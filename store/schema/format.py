@@ -26,6 +26,7 @@ have one name. Source: Tarantool 2.6.0, `tuple_format.c`, observed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from logweir.errors import ErrorCode, RequestError
@@ -42,6 +43,7 @@ HEADER_BYTES: Final = 14
 OFFSET_BYTES: Final = 4
 
 
+@dataclass(slots=True, eq=False)
 class FormatNode:
     """One node of a format: a field, or a place inside one that an index uses.
 
@@ -49,30 +51,16 @@ class FormatNode:
     action; `required`: numbers of the nodes that each element of a multikey array must have.
     """
 
-    __slots__ = (
-        "action",
-        "children",
-        "collation_id",
-        "has_offset",
-        "is_key_part",
-        "number",
-        "parent",
-        "required",
-        "step",
-        "type",
-    )
-
-    def __init__(self, number: int, step: jsonpath.Step, parent: FormatNode | None) -> None:
-        self.number = number
-        self.step = step
-        self.parent = parent
-        self.type = FieldType.ANY
-        self.action = "none"
-        self.collation_id = 0
-        self.children: dict[jsonpath.Step, FormatNode] = {}
-        self.is_key_part = False
-        self.has_offset = False
-        self.required: frozenset[int] = frozenset()
+    number: int
+    step: jsonpath.Step
+    parent: FormatNode | None
+    type: FieldType = FieldType.ANY
+    action: str = "none"
+    collation_id: int = 0
+    children: dict[jsonpath.Step, FormatNode] = field(default_factory=dict)
+    is_key_part: bool = False
+    has_offset: bool = False
+    required: frozenset[int] = frozenset()
 
     @property
     def is_nullable(self) -> bool:
@@ -134,11 +122,8 @@ class TupleFormat:
         self._nodes_made = max(len(fields), indexed)
         self.top = [FormatNode(number, number, None) for number in range(self._nodes_made)]
         for node, one in zip(self.top, fields, strict=False):
-            node.type, node.action, node.collation_id = (
-                one.type,
-                one.nullable_action,
-                one.collation_id,
-            )
+            node.type, node.action = one.type, one.nullable_action
+            node.collation_id = one.collation_id
         for parts in keys:
             in_order = all(
                 part.field_no == at and part.path is None for at, part in enumerate(parts)

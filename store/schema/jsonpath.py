@@ -30,16 +30,9 @@ Step = int | bytes | _Any
 _NUMBER_DIGITS: Final = 10
 """Numbers of more digits name no element anyway; so many are looked at."""
 
-_LETTERS: Final = frozenset(("Lu", "Ll", "Lt", "Lm", "Lo"))
-
-
-def _is_letter(char: str) -> bool:
-    return unicodedata.category(char) in _LETTERS
-
-
-def _goes_on(char: str) -> bool:
-    category = unicodedata.category(char)
-    return category in _LETTERS or category in ("Nd", "Nl") or char == "_"
+_BEGINS: Final = frozenset(("Lu", "Ll", "Lt", "Lm", "Lo"))
+_GOES_ON: Final = _BEGINS | {"Nd", "Nl"}
+"""Categories of the characters of bare names, besides `_`."""
 
 
 class PathError(ValueError):
@@ -93,7 +86,7 @@ class Tokenizer:
     def _name(self) -> bytes:
         begin = self.at
         char = self._read()
-        if not (_is_letter(char) or char == "_"):
+        if char != "_" and unicodedata.category(char) not in _BEGINS:
             raise PathError(self.characters)
         while self.at < len(self.path):
             before = self.at, self.characters
@@ -101,7 +94,7 @@ class Tokenizer:
                 char = self._read()
             except PathError:
                 break
-            if not _goes_on(char):
+            if char != "_" and unicodedata.category(char) not in _GOES_ON:
                 self.at, self.characters = before
                 break
         return self.path[begin : self.at]

@@ -166,19 +166,14 @@ def _decimal_key(data: bytes, at: int) -> bytes:
     return number_key(value)
 
 
-def _integer_key(data: bytes, at: int) -> bytes:
-    value = read_int(data, at)
-    head = _NEGATIVE if value < 0 else _POSITIVE
-    return head + (value & _ONES).to_bytes(8, "big")
-
-
 def _value_key(part: PartDef, data: bytes, at: int) -> bytes:
     """The key of the value at `at`, which the part's type admits."""
     kind = mp_type(data, at)
     if kind in (MpType.UINT, MpType.INT):
-        if part.type in (FieldType.UNSIGNED, FieldType.INTEGER):
-            return _integer_key(data, at)
-        return number_key(read_int(data, at))
+        value = read_int(data, at)
+        if part.type not in (FieldType.UNSIGNED, FieldType.INTEGER):
+            return number_key(value)
+        return (_NEGATIVE if value < 0 else _POSITIVE) + (value & _ONES).to_bytes(8, "big")
     if kind is MpType.STR:
         begin, end = read_bytes(data, at)
         raw = data[begin:end]

@@ -133,7 +133,11 @@ def read_epoch(directory: Path, place: Path, filesystem: FileSystem) -> tuple[Se
 
 def sync_data(directory: Path) -> None:
     """Have LMDB's file, which is closed, on stable storage. Raises `OSError`."""
-    _sync(directory / DATA_NAME)
+    fd = os.open(directory / DATA_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def write_epoch(
@@ -146,11 +150,3 @@ def write_epoch(
     if damage:
         epoch["damage"] = damage
     replace_file(filesystem, directory / _EPOCH_NAME, json.dumps(epoch).encode())
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

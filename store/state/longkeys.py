@@ -20,6 +20,7 @@ names it; its number may come again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from logweir.limits import STATE_KEY_BYTES
@@ -31,18 +32,16 @@ _ROOM_BYTES: Final = PIECE_BYTES - _NUMBER_BYTES
 _Pairs = Iterator[tuple[bytes, bytes]]
 
 
+@dataclass(slots=True)
 class LongKeys:
     """The keys of one index that have at least `PIECE_BYTES` bytes, in one transaction.
 
-    `raw`: LMDB's transaction; `top`: the database of the index; `below`: the second one.
+    `_raw`: LMDB's transaction; `_top`: the database of the index; `_below`: the second one.
     """
 
-    __slots__ = ("_below", "_raw", "_top")
-
-    def __init__(self, raw: Any, top: Any, below: Any) -> None:
-        self._raw = raw
-        self._top = top
-        self._below = below
+    _raw: Any
+    _top: Any
+    _below: Any
 
     def get(self, key: bytes) -> bytes | None:
         """The value under `key`."""
