@@ -74,10 +74,12 @@ INDEX_ID_MAX: Final = 128 - 1
 IDENTIFIER_BYTES: Final = 65000
 """Longest name of a space, index, field or user. Source: 2.6.0 BOX_NAME_MAX."""
 
+SQL_CHARACTERS: Final = 16 * 1024
+"""Longest CHECK, and all `default`s of a space together (error 191)."""
+
 # --- state ----------------------------------------------------------------------------------------
 SYNC_ASIDE_BYTES: Final = 16 * 1024 * 1024
-"""From so many unsynced bytes on a log file is synced where nobody waits for it (durability
-`write`): closing it syncs the rest, and that is waited for."""
+"""So many unsynced bytes of a log file are synced before it is closed (durability `write`)."""
 
 LAYER_BYTES: Final = 16 * 1024 * 1024
 """When the layers over the state hold so much, the state takes them (`store.state.layers`); changes
@@ -94,8 +96,7 @@ STATE_MAP_START_BYTES: Final = 1024 * 1024 * 1024
 """Size of the state's memory map (address space, not disk) at first; it doubles when full."""
 
 STATE_CHECK_BYTES: Final = 512 * 1024 * 1024
-"""A larger file of the state, to which nobody has written since an orderly close, is compared with
-its checksum while it is already read."""
+"""A larger file of the state, closed in order, is read while its checksum is compared."""
 
 STATE_KEY_BYTES: Final = 511
 """Longest key that LMDB takes."""
@@ -469,8 +470,7 @@ TAP_PIPELINE_BYTES: Final = 16 * 1024 * 1024
 """Bytes of one connection's commands that may be unanswered; then it is not read until some are."""
 
 TAP_ANSWERS_BYTES: Final = 2 * 1024 * 1024
-"""Answers to pipelined commands of one connection that are made before the client has taken those
-that were; one more may be any size."""
+"""Answers of one connection that the client has not taken; one more may be any size."""
 
 TAP_OUTPUT_HIGH_BYTES: Final = 1024 * 1024
 """Unsent bytes of one TAP stream from which on nothing more is produced for it; about as much as is

@@ -53,7 +53,7 @@ from logweir.store.schema.definition import LOGIN_METHOD, SYSTEM_ID_MAX, SystemS
 from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.refused import refused, refusing, unsupported
 from logweir.store.schema.row import check_identifier, check_length, check_name
-from logweir.store.schema.sqltext import check_expression
+from logweir.store.schema.sqltext import check_expressions
 from logweir.wal.mp import Value, pack, unpack
 from logweir.wal.xrow import RowType
 
@@ -167,7 +167,7 @@ def check_row(
 def _check_condition(row: Row) -> None:
     """Check what a CHECK says, as far as is known here."""
     try:
-        check_expression(row[4])
+        check_expressions((row[4],))
     except RequestError as error:
         code = ErrorCode.CREATE_CK_CONSTRAINT
         raise refused(code, name=row[1], reason=error.message) from None

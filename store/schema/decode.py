@@ -64,7 +64,7 @@ from logweir.store.schema.row import (
     read_row,
     u32,
 )
-from logweir.store.schema.sqltext import check_expression
+from logweir.store.schema.sqltext import check_expressions
 from logweir.store.schema.values import read_array, skip
 
 ENGINES: Final = ("memtx", "vinyl", "blackhole", "sysview", "service")
@@ -123,9 +123,7 @@ def decode_space(data: bytes, *, is_new: bool, trusted: bool = False) -> SpaceDe
     flags, format_ = field(row, 5, MpType.MAP), field(row, 6, MpType.ARRAY)
     fields = tuple(_decode_field(one, number, fail) for number, one in enumerate(format_))
     if not trusted:
-        for one in fields:
-            if one.default:
-                check_expression(one.default)
+        check_expressions(one.default for one in fields if one.default)
     if field_count and field_count < len(fields):
         fail("exact_field_count must be either 0 or >= formatted field count")
     options = _space_options(flags, fail)

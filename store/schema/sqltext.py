@@ -12,9 +12,11 @@ Source: Tarantool 2.6.0, observed.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from logweir.errors import ErrorCode, RequestError
+from logweir.limits import SQL_CHARACTERS
 
 _LETTER: Final = r"[A-Za-z0-9_$\x80-\U0010ffff]"
 _NUMBER: Final = r"(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?\d++)?+"
@@ -26,7 +28,7 @@ _TOKEN: Final = re.compile(
     |(?P<none>{_NUMBER}{_LETTER}+|[xX]'[^']*'?|['"].*)
     |(?P<word>[A-Za-z_\x80-\U0010ffff]{_LETTER}*)|(?P<binding>\?\d*|[$:@\#]{_LETTER}+)
     |(?P<between><=|<>|<<|<|>=|>>|>|==?|!=|\|\|?|[/%&])|(?P<sign>[-+])|(?P<invert>~)
-    |(?P<star>\*)|(?P<open>\()|(?P<close>\))|(?P<comma>,)|(?P<dot>\.)|(?P<end>;)""",
+    |(?P<star>\*)|(?P<open>\()|(?P<close>\))|(?P<comma>,)|(?P<dot>\.)|(?P<end>;)|(?P<other>.)""",
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
 _BEGINS: Final = frozenset(("number", "text", "name", "word", "sign", "invert", "open", "binding"))
@@ -55,44 +57,59 @@ _VALUES: Final = frozenset(("number", "text", "name", "close"))
 _MAY_END: Final = _VALUES | {"word", "all", "star", "alias", "end"}
 
 
-def check_expression(text: str) -> None:
-    """Raises `RequestError` 184, 185 or 206 where `text` is certain not to compile."""
+def check_expressions(texts: Iterable[str]) -> None:
+    """Raises `RequestError` 184, 185 or 206 where one of them is certain not to compile, 191 where
+    all together are longer than is looked at: see `limits.SQL_CHARACTERS`."""
+    texts = list(texts)
+    length = sum(map(len, texts))
+    if length > SQL_CHARACTERS:
+        raise RequestError(
+            ErrorCode.SQL_PARSER_LIMIT,
+            f"SQL expression length {length} exceeds the limit ({SQL_CHARACTERS})",
+            hint="write a shorter one: it is looked at while all other clients wait",
+        )
+    for text in texts:
+        _check_expression(text)
+
+
+def _check_expression(text: str) -> None:
     text, _, _ = f" {text}".partition("\0")  # a blank is what stands before it when it is compiled
     if any(one > "\x7f" and one.isspace() for one in text):
         return
-    at, line, column, depth = 0, 1, 0, 0
+    end, line, line_at, depth = len(text), 1, 1, 0
     before, last, has_binding = "", "", False
     has_values = "values" in text.lower()  # whose rows may be empty behind the first
-    while at < len(text):
-        found = _TOKEN.match(text, at)
-        kind = (found and found.lastgroup) or "none"
-        last = found[0] if found else text[at]
-        at += len(last)
+    for found in _TOKEN.finditer(text):
+        kind, last = found.lastgroup or "", found[0]
         if kind == "line":
-            line, column = line + 1, 1
+            line, line_at = line + 1, found.end()
+        if kind in ("line", "space"):
             continue
-        if kind == "none":
-            raise _refused(
-                ErrorCode.SQL_UNKNOWN_TOKEN, line, column, f"unrecognized token '{last}'"
-            )
-        if kind == "space":
-            column += len(last.encode(errors="surrogateescape"))
-            continue
+        if kind in ("none", "other"):
+            told = f"unrecognized token '{last}'"
+            column = _column(text, line_at, found.start())
+            raise _refused(ErrorCode.SQL_UNKNOWN_TOKEN, line, column, told)
         if has_binding:
+            end = found.start()
             break
         if kind not in _MAY_FOLLOW[before] or (depth == 0 and kind == "close"):
             raise _unexpected(line, last)
         if kind == "end" and depth:
             raise _unexpected(line, last)
-        column += len(last.encode(errors="surrogateescape"))
         depth += (kind == "open") - (kind == "close")
         has_binding = kind == "binding"
         is_row = kind == "open" and before == "comma" and has_values
         before = "call" if is_row else _meant(kind, before)
     if has_binding:
-        raise _refused(ErrorCode.SQL_BIND_IN_DDL, line, column, "bindings are not allowed in DDL")
+        told = "bindings are not allowed in DDL"
+        raise _refused(ErrorCode.SQL_BIND_IN_DDL, line, _column(text, line_at, end), told)
     if depth or before not in _MAY_END:
         raise _unexpected(line, last)
+
+
+def _column(text: str, line_at: int, at: int) -> int:
+    """The place that a Tarantool tells: in bytes of the line, from 1 on."""
+    return 1 + len(text[line_at:at].encode(errors="surrogateescape"))
 
 
 def _meant(kind: str, before: str) -> str:

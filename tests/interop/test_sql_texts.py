@@ -10,7 +10,7 @@ from unit.test_store_sqltext import REFUSED, TAKEN
 
 from interop.realtarantool import RealTarantool
 from logweir.errors import RequestError
-from logweir.store.schema.sqltext import check_expression
+from logweir.store.schema.sqltext import check_expressions
 
 pytestmark = pytest.mark.tarantool
 
@@ -40,7 +40,7 @@ return found
 def ours(text: str) -> tuple[int, str]:
     """What is told here, 0 where the text is taken."""
     try:
-        check_expression(text)
+        check_expressions((text,))
     except RequestError as error:
         return error.code, error.message
     return 0, ""

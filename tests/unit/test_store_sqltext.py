@@ -8,8 +8,9 @@ import pytest
 
 import logweir
 from logweir.errors import ErrorCode, RequestError
+from logweir.limits import SQL_CHARACTERS
 from logweir.store.schema.schema import Schema
-from logweir.store.schema.sqltext import check_expression
+from logweir.store.schema.sqltext import check_expressions
 from logweir.wal.mp import pack
 
 REFUSED = {
@@ -63,14 +64,14 @@ TAKEN = [
 def test_what_is_certain_not_to_compile_is_refused(text: str) -> None:
     """With the number, the text and the place that a Tarantool tells."""
     with pytest.raises(RequestError) as caught:
-        check_expression(text)
+        check_expressions((text,))
     assert (caught.value.code, caught.value.message) == REFUSED[text]
 
 
 @pytest.mark.parametrize("text", TAKEN)
 def test_what_compiles_is_taken(text: str) -> None:
     """Also what looks odd."""
-    check_expression(text)
+    check_expressions((text,))
 
 
 def test_a_row_of_a_log_is_taken_as_it_is() -> None:
@@ -106,3 +107,28 @@ def test_a_default_or_a_check_that_cannot_be_is_refused(tmp_path: Path) -> None:
         told = "Failed to create check constraint 'c': Syntax error at line 1 near '2'"
         assert caught.value.message == told
         log.insert("_ck_constraint", (600, "c", False, "SQL", '"a" = 1', True))
+
+
+def test_texts_together_are_bounded(tmp_path: Path) -> None:
+    """They are looked at in the turn of the loop that brought them: of all fields, or of a CHECK."""
+    with logweir.open(tmp_path / "s") as log:
+
+        def define(*texts: str) -> None:
+            fields = [
+                {"name": f"f{at}", "type": "any", "is_nullable": True, "default": text}
+                for at, text in enumerate(texts)
+            ]
+            log.replace("_space", (600, 1, "s", "memtx", 0, {}, fields))
+
+        half = "+" * (SQL_CHARACTERS // 2 - 1) + "1"
+        define(half, half)
+        with pytest.raises(RequestError) as caught:
+            define(half, half, "1")
+        assert caught.value.code == ErrorCode.SQL_PARSER_LIMIT
+        assert len(log.schema.space("s").fields) == 2
+        check = (600, "c", False, "SQL", half + half, True)
+        log.insert("_ck_constraint", check)
+        with pytest.raises(RequestError) as caught:
+            log.replace("_ck_constraint", (*check[:4], f"{check[4]} ", True))
+        assert caught.value.code == ErrorCode.CREATE_CK_CONSTRAINT
+        assert f"exceeds the limit ({SQL_CHARACTERS})" in caught.value.message
