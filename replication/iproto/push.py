@@ -164,7 +164,11 @@ def _check_history(conversation: Conversation, theirs: VClock, ours: VClock) -> 
         f"at {theirs.lsn(own)} there"
     )
     if shared.options.follows:
-        raise RequestError(ErrorCode.LOADING, f"{text}; they may come back from its upstreams")
+        text += (
+            "; they may come back from its upstreams, else have it follow a member that has them, "
+            "such as this replica, or copy the replica anew"
+        )
+        raise RequestError(ErrorCode.LOADING, text)
     raise RequestError(ErrorCode.PROC_LUA, f"Missing .xlog file: {text}")
 
 

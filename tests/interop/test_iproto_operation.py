@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import ssl
@@ -301,3 +302,27 @@ def test_anonymous_copy_follows_and_restarts(tmp_path: Path) -> None:
             assert log.vclock.without_local() == logweir.VClock({1: log.vclock[1]})
         with logweir.open(tmp_path / "next3") as log:
             assert [row[0] for row in log.select("t")] == [1, 2, 3]
+
+
+def test_a_source_that_lost_rows_is_to_follow_who_has_them(tmp_path: Path) -> None:
+    """Its replica tries again and tells that; its upstream, which follows nobody, never gets them."""
+    here = parse_url(f"tarantool://127.0.0.1:{free_port()}")
+    with Serving(tmp_path / "master", guest="all") as master:
+        master.log.create_space("t")
+        asyncio.run(join(master.url, tmp_path / "source"))
+        source = {"listen": [here], "guest": "all"}
+        with Serving(tmp_path / "source", follow=[master.url], **source):
+            asyncio.run(join(here, tmp_path / "replica"))
+        shutil.copytree(tmp_path / "source", tmp_path / "backup")
+        with Serving(tmp_path / "replica", follow=[here], guest="replicate") as replica:
+            (runner,) = replica.server.runners
+            with Serving(tmp_path / "source", follow=[master.url], **source) as serving:
+                serving.log.append("t", [(1,), (2,)])
+                until(lambda: replica.log.vclock.covers(serving.log.vclock))
+            with Serving(tmp_path / "backup", follow=[master.url], **source):
+                until(lambda: "lost rows of its own" in (runner.status.last_error or ""))
+                assert "follow a member that has them" in (runner.status.last_error or "")
+                assert runner.status.state in (SourceState.WAITING, SourceState.CONNECTING)
+            with Serving(tmp_path / "backup", follow=[master.url, replica.url], **source) as serving:
+                until(lambda: serving.log.select("t") == [(1,), (2,)])
+                until(lambda: runner.status.state == SourceState.FOLLOWING)
