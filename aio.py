@@ -49,6 +49,7 @@ from logweir.store.engine.request import Request
 from logweir.store.engine.statements import Row, answered, request_for
 from logweir.store.inner import Inner
 from logweir.store.log import Log
+from logweir.store.recover.upkeep import position_of
 from logweir.store.schema.schema import Schema
 from logweir.store.transaction import Transaction
 from logweir.wal.mp import Value
@@ -280,7 +281,7 @@ class AsyncLog(_AsyncStatements):
         """The transactions that `Log.listen` calls a function for, until the log is closed. Leave
         it by `contextlib.aclosing`, or by `break`."""
         chooser = self._inner.chooser(spaces, key)
-        start = self.sync.applied if after is None else VClock(after)
+        start = self.sync.applied if after is None else position_of(after)
         lsns = array("Q", start.lsns())
 
         def ready(cursor: LogCursor) -> Iterator[Changes]:

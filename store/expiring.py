@@ -46,7 +46,7 @@ class Expires(Reads, Statements):
                 self.delete(EXPIRY_SPACE, found.id)
             return
         names = [one.name for one in found.fields]
-        if isinstance(field, str) and field not in names:
+        if field not in names if isinstance(field, str) else type(field) is not int:
             hint = f"its fields are {', '.join(names) or 'without names'}"
             raise illegal(f"space {found.name!r} has no field {field!r}", hint)
         number = names.index(field) if isinstance(field, str) else field

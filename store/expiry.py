@@ -88,9 +88,10 @@ def due_index(space: SpaceDef, field: int) -> IndexDef:
             continue
         if part.path is None and part.type in _TIMES:
             return index
+    name = space.fields[field].name if 0 <= field < len(space.fields) else field
     raise illegal(
-        f"space {space.name!r} has no TREE index that begins with the number in field {field}",
-        hint="create_index(space, 'expiry', {'parts': [field], 'unique': False})",
+        f"space {space.name!r} has no TREE index that begins with the number in field {name!r}",
+        hint=f"create_index({space.name!r}, 'expiry', {{'parts': [{name!r}], 'unique': False}})",
     )
 
 

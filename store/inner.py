@@ -177,7 +177,10 @@ class _Views(OfProcess):
         try:
             with committer.view() as (txn, schema, vclock):
                 engine = Engine(txn, schema, committer.plans)
-                yield ReadView(engine, vclock, self.now(), instance=self.instance)
+                try:
+                    yield ReadView(engine, vclock, self.now(), instance=self.instance)
+                finally:
+                    engine.end()
         except StateError as error:
             raise explained(error, committer.state.directory) from error
 

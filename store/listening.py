@@ -13,12 +13,14 @@ import logging
 import threading
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from inspect import iscoroutinefunction
 from typing import Final
 
 from logweir.errors import LogweirError
 from logweir.store.choosing import Changes, Chooser
 from logweir.store.reading import Reads
 from logweir.store.recover.upkeep import position_of
+from logweir.store.schema.refused import illegal
 from logweir.wal.closing import Closable
 from logweir.wal.mp import Value
 from logweir.wal.process import start_thread
@@ -46,9 +48,15 @@ class Listens(Reads):
         one. A slow one is called later: nothing is left out. With durability "none", and of
         temporary spaces, there is nothing to tell. After a crash nobody knows what it was called
         for: `logweir.capture` keeps the place. Raises `RequestError` for a space that is not there,
-        or a key that does not fit; `PositionUnavailable`.
+        a key that does not fit, or what is no function; `PositionUnavailable`.
         """
         self.inner.committer.check_open()
+        if not callable(function) or iscoroutinefunction(function):
+            raise illegal(
+                f"{function!r} is no function that can be called in a thread",
+                hint="give one that takes the changes; with asyncio iterate over "
+                "`logweir.aio`'s `listen(spaces)`",
+            )
         start = self.applied if after is None else position_of(after)
         self.inner.cursor(start).close()  # refuses a position that is not there
         return Listener(self, self.inner.chooser(spaces, key), function, start)
@@ -71,7 +79,7 @@ class Listener(Closable):
         """The position up to which the function was called, and returned."""
         self.errors = 0
         """How many times it raised."""
-        self.last_error: Exception | None = None
+        self.last_error: BaseException | None = None
         """What it raised last."""
         self.failure: LogweirError | None = None
         """What ended it before its time: the log could not be read."""
@@ -113,7 +121,7 @@ class Listener(Closable):
         try:
             if changes.changes:
                 self._function(changes)
-        except Exception as error:
+        except BaseException as error:  # also `sys.exit`, which else ends the thread in silence
             self.errors += 1
             self.last_error = error
             _LOGGER.exception("a function of listen failed at %s", changes.vclock)

@@ -39,6 +39,19 @@ def as_of(
         yield View(engine, vclock)
 
 
+def _moment(time: object) -> datetime | float:
+    """What `Past.as_of` takes for a time. Raises `RequestError`."""
+    if isinstance(time, datetime) and time.tzinfo is not None:
+        return time
+    if isinstance(time, int | float) and not isinstance(time, bool):
+        return time
+    raise illegal(
+        f"{time!r} is no time",
+        hint="give seconds since 1970, or a datetime with a time zone, such as "
+        "datetime.now(UTC) or datetime.fromisoformat('2026-11-30T14:30:00Z')",
+    )
+
+
 class Past(Reads):
     """The part of `Log` that looks back."""
 
@@ -67,6 +80,9 @@ class Past(Reads):
         yet, or the primary key was made of other fields there; and what `rows` raises.
         """
         schema = self.schema
+        if limit is not None and not (isinstance(limit, int) and limit >= 0):
+            text = f"limit is a whole number from 0 on, not {limit!r}"
+            raise illegal(text)
         found = schema.space(space)
         packed = key_bytes(key)
         exact_key(packed, schema.index(found, 0))
@@ -103,8 +119,7 @@ class Past(Reads):
         if (vclock is None) == (time is None):
             hint = "log.as_of(vclock=log.vclock), log.as_of(time=1700000000.0)"
             raise illegal("as_of takes a vclock or a time", hint)
-        at = time if vclock is None else position_of(vclock)
-        assert at is not None
+        at = _moment(time) if vclock is None else position_of(vclock)
         return as_of(self.path, at, end=end, now=self.inner.now(), filesystem=filesystem)
 
     @contextlib.contextmanager

@@ -86,10 +86,11 @@ def _maker(space: SpaceDef, into: type[T]) -> Callable[[Row], T]:
 
 def _fields(into: type) -> dict[str, bool]:
     """The fields that objects of a class are made of: whether each has a default."""
-    if hasattr(into, "__struct_fields__"):
+    is_class = isinstance(into, type)
+    if is_class and hasattr(into, "__struct_fields__"):
         found = import_module("msgspec.structs").fields(into)
         return {field.name: not field.required for field in found}
-    if not dataclasses.is_dataclass(into):
+    if not is_class or not dataclasses.is_dataclass(into):
         hint = "write @dataclass before a class with the names of the space's fields"
         raise illegal(f"{into!r} is no dataclass or struct", hint)
     missing = dataclasses.MISSING

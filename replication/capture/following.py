@@ -32,6 +32,7 @@ from logweir.replication.protocols import parse_url
 from logweir.replication.urls import Url
 from logweir.store.engine.settling import judged, may_wait
 from logweir.store.recover.defined import folder_definitions
+from logweir.store.recover.upkeep import position_of
 from logweir.wal.columns import RowColumns
 from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import OS
@@ -82,7 +83,7 @@ def following(
 ) -> Generator[RowColumns, None, None]:
     """As `follow`, as columns of whole transactions. `begun`: called once, before the first; what
     it raises is raised here, and what a folder gives is settled (see `logweir.wal.settled`)."""
-    url, start = _asked(where, after)
+    url, start = asked(where, after)
     if url is not None:
         return _of_server(url, start, once, stop, begun)
     return _of_folder(Path(where), start, once, stop, begun)
@@ -95,7 +96,7 @@ async def follow_async(
     once: bool = False,
 ) -> AsyncGenerator[Transaction, None]:
     """As `logweir.follow`, for asyncio; leave it by `contextlib.aclosing`, or by `break`."""
-    url, start = _asked(where, after)
+    url, start = asked(where, after)
     if url is not None:
         async with aclosing(server_changes(url, start, once=once)) as pieces:
             async for columns in pieces:
@@ -116,11 +117,12 @@ async def follow_async(
         follower.close()
 
 
-def _asked(
+def asked(
     where: str | os.PathLike[str], after: Mapping[int, int] | None
 ) -> tuple[Url | None, VClock | None]:
-    """The server, None for a folder, and the position. Raises `ConfigError`."""
-    start = None if after is None else after if isinstance(after, VClock) else VClock(after)
+    """The server, None for a folder, and the position. Raises `ConfigError`, and `RequestError` for
+    what is no position."""
+    start = None if after is None else position_of(after)
     if not isinstance(where, str) or "://" not in where:
         return None, start
     url = parse_url(where, origin="where")

@@ -10,14 +10,14 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from logweir.errors import CallbackFailed, ConfigError, Unreachable
 from logweir.replication.capture.images import Images
-from logweir.replication.capture.stream import Capture, Captured
+from logweir.replication.capture.stream import Capture, Captured, Spaces
 from logweir.replication.stream import positions
 from logweir.store import Log, Transaction
 from logweir.wal.failpoint import failpoint
@@ -39,9 +39,7 @@ class Kept:
         """The place, None before the first. Raises `WalError`."""
         raise NotImplementedError
 
-    def begin(
-        self, where: str | os.PathLike[str], spaces: Sequence[int | str], key: Value
-    ) -> Capture:
+    def begin(self, where: str | os.PathLike[str], spaces: Spaces, key: Value) -> Capture:
         """What goes on at the place. The arguments are those of `capture`, which says what is
         raised."""
         return Capture(where, self.token(), spaces, key)
@@ -76,9 +74,7 @@ class StoreKept(Kept):
             raise ConfigError("images", text, hint="go on so, or begin under another name")
         return str(found["token"])
 
-    def begin(
-        self, where: str | os.PathLike[str], spaces: Sequence[int | str], key: Value
-    ) -> Capture:
+    def begin(self, where: str | os.PathLike[str], spaces: Spaces, key: Value) -> Capture:
         """See `Kept`. With images it copies them first, and begins after that copy."""
         if self._images is not None and self.token() is None:
             token = self._images.fill(where, Capture(where, None, spaces, key))
@@ -136,7 +132,7 @@ def run(
     kept: Kept,
     function: Function,
     *,
-    spaces: Sequence[int | str] = (),
+    spaces: Spaces = (),
     key: Value = None,
     once: bool = False,
     stop: threading.Event | None = None,

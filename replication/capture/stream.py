@@ -16,17 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from logweir.errors import ConfigError, PositionUnavailable, WrongHistory
-from logweir.replication.capture.following import following
+from logweir.replication.capture.following import asked, following
 from logweir.replication.capture.token import Token, chosen
 from logweir.replication.iproto.client.spaces import server_definitions
-from logweir.replication.protocols import parse_url
 from logweir.store.choosing import Change, Changes, Chooser
 from logweir.store.recover.defined import folder_definitions
 from logweir.store.schema.schema import Definitions, Schema
 from logweir.wal.mp import Value
 from logweir.wal.vclock import VClock
 
-__all__ = ["Capture", "Captured", "Change", "capture"]
+__all__ = ["Capture", "Captured", "Change", "Spaces", "capture"]
+
+Spaces = int | str | Sequence[int | str]
+"""Names or ids of spaces, or one of them; none for all that are not the system's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def capture(
     where: str | os.PathLike[str],
     after: str | Mapping[int, int] | None = None,
     *,
-    spaces: Sequence[int | str] = (),
+    spaces: Spaces = (),
     key: Value = None,
     once: bool = False,
     stop: threading.Event | None = None,
@@ -51,8 +53,8 @@ def capture(
     changes, for its token.
 
     `where`, `once`, `stop`: as `logweir.follow` takes them; `after`: a token, or a vclock, which is
-    not checked, None for the oldest row still there; `spaces`: names or ids, none for all that are
-    not the system's; `key`: of one space, the first parts of its primary key. What waits for the
+    not checked, None for the oldest row still there; `spaces`: what is chosen, none for all but the
+    system's; `key`: of one space, the first parts of its primary key. What waits for the
     CONFIRM of a synchronous replication is not given of a folder; a server gives it as it comes.
 
     Not for event loops. Raises what `logweir.follow` raises; `ConfigError` for what is no token, or
@@ -70,9 +72,10 @@ class Capture:
         self,
         where: str | os.PathLike[str],
         after: str | Mapping[int, int] | None,
-        spaces: Sequence[int | str],
+        spaces: Spaces,
         key: Value,
     ) -> None:
+        spaces = (spaces,) if isinstance(spaces, int | str) else spaces
         self._where = where
         self.chosen = chosen(spaces, key)
         self._token = Token.parse(after) if isinstance(after, str) else None
@@ -83,10 +86,8 @@ class Capture:
                 origin="after",
                 hint="ask for the same; or give the vclock instead of the token, knowingly",
             )
-        if isinstance(after, str) or after is None:
-            self._after = None if self._token is None else self._token.vclock
-        else:
-            self._after = VClock(after)
+        vclock = self._token.vclock if self._token is not None else after
+        self._url, self._after = asked(where, None if isinstance(vclock, str) else vclock)
         found = self._definitions()
         self._known = found.vclock  # the definitions are of there, or of later
         self.chooser = Chooser(spaces, key, found.schema, self._learn)
@@ -131,6 +132,6 @@ class Capture:
         return found.schema
 
     def _definitions(self) -> Definitions:
-        if isinstance(self._where, str) and "://" in self._where:
-            return asyncio.run(server_definitions(parse_url(self._where, origin="where")))
+        if self._url is not None:
+            return asyncio.run(server_definitions(self._url))
         return folder_definitions(Path(self._where))

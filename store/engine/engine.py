@@ -10,7 +10,7 @@ leaves no trace in its group.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from logweir.errors import ErrorCode, RequestError, WalError
 from logweir.store.engine.operation import changed_columns, decode_operations
@@ -76,6 +76,14 @@ class Plans:
         return known[1]
 
 
+class _Ended:
+    """What an engine has whose view has ended."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        hint = "use it inside its `with` block"
+        raise RequestError(ErrorCode.NO_TRANSACTION, "the view has ended", hint=hint)
+
+
 class Engine:
     """Applies requests in one transaction. `schema` is that of the transaction.
 
@@ -87,6 +95,10 @@ class Engine:
         self.txn = txn
         self.schema = schema
         self.plans = plans
+
+    def end(self) -> None:
+        """Its transaction is over: reading raises `RequestError` from now on."""
+        self.txn = cast("Txn", _Ended())
 
     # --- reading ----------------------------------------------------------------------------------
 

@@ -60,7 +60,9 @@ def earlier(
         with leased(directory):
             schema, plans, vclock = while_files_go(load_once)
         txn = LayeredTxn((), stack.enter_context(states[-1].read()), write=False)
-        yield Engine(txn, schema, plans), vclock
+        engine = Engine(txn, schema, plans)
+        stack.callback(engine.end)
+        yield engine, vclock
 
 
 def _remove(scratch: Path, states: list[State]) -> None:

@@ -96,7 +96,7 @@ def test_chosen_changes_of_a_folder_and_a_server(server: Serving) -> None:
 def test_the_first_parts_of_a_key(server: Serving) -> None:
     """Changes of other keys are passed over; what concerns the whole space is told."""
     for where in both(server):
-        found = logweir.capture(where, spaces=["orders"], key="us", once=True)
+        found = logweir.capture(where, spaces="orders", key="us", once=True)
         changes = [change for one in found for change in one.changes]
         assert [(one.type_name, one.key) for one in changes] == [
             ("INSERT", ("us", 1)),
@@ -179,6 +179,10 @@ def test_a_place_of_another_log_is_refused(server: Serving, tmp_path: Path) -> N
             next(logweir.capture(where, spaces=["none"]))
         with pytest.raises(ConfigError, match="for one space"):
             next(logweir.capture(where, key=1))
+        with pytest.raises(RequestError, match="is no vclock"):
+            next(logweir.capture(where, 5))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="without a store"):
+        next(logweir.capture(f"tank://127.0.0.1:{server.port}"))
     for wrong in ("", "nonsense", token[:-1], token[:-3] + "AAA", token + "=", "lw1", "lw1AAAA"):
         with pytest.raises(ConfigError, match="is no token"):
             next(logweir.capture(server.folder, wrong))

@@ -305,7 +305,7 @@ def test_anonymous_copy_follows_and_restarts(tmp_path: Path) -> None:
 
 
 def test_a_source_that_lost_rows_is_to_follow_who_has_them(tmp_path: Path) -> None:
-    """Its replica tries again and tells that; its upstream, which follows nobody, never gets them."""
+    """Its replica tells that and tries again; its upstream, which follows nobody, has none."""
     here = parse_url(f"tarantool://127.0.0.1:{free_port()}")
     with Serving(tmp_path / "master", guest="all") as master:
         master.log.create_space("t")
@@ -323,6 +323,8 @@ def test_a_source_that_lost_rows_is_to_follow_who_has_them(tmp_path: Path) -> No
                 until(lambda: "lost rows of its own" in (runner.status.last_error or ""))
                 assert "follow a member that has them" in (runner.status.last_error or "")
                 assert runner.status.state in (SourceState.WAITING, SourceState.CONNECTING)
-            with Serving(tmp_path / "backup", follow=[master.url, replica.url], **source) as serving:
+            with Serving(
+                tmp_path / "backup", follow=[master.url, replica.url], **source
+            ) as serving:
                 until(lambda: serving.log.select("t") == [(1,), (2,)])
                 until(lambda: runner.status.state == SourceState.FOLLOWING)

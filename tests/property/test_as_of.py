@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,9 @@ def test_a_place_that_is_not_there_is_refused_with_the_range(store: logweir.Log)
         with pytest.raises(PositionUnavailable) as caught, store.as_of(vclock=wanted):
             pass
         assert (caught.value.oldest, caught.value.newest) == (oldest, store.vclock)
-    for arguments in ({}, {"vclock": early, "time": 1.0}, {"vclock": {1: -1}}):
+    named: tuple[dict[str, Any], ...] = ({}, {"vclock": early, "time": 1.0}, {"vclock": {1: -1}})
+    times = ("2026-11-30T14:30:00Z", datetime(2026, 11, 30), date(2026, 11, 30), True)
+    for arguments in (*named, *({"time": one} for one in times)):
         with pytest.raises(RequestError):
             store.as_of(**arguments)
 
@@ -179,6 +181,12 @@ def test_writers_and_collection_leave_a_view_as_it_is(store: logweir.Log, scratc
     with pytest.raises(RequestError), store.as_of(vclock=store.vclock) as view:
         view.select("none")
     assert list(scratch.iterdir()) == []
+    with store.read_view() as now:
+        assert now.count("things") == 29
+    for over in (view, now):
+        for read in (over.select, over.count):
+            with pytest.raises(RequestError, match="the view has ended"):
+                read("things")
 
 
 def test_what_a_killed_process_leaves_does_not_matter(store: logweir.Log, scratch: Path) -> None:

@@ -217,6 +217,9 @@ def test_a_key_that_does_not_fit_and_a_space_that_is_not_there_are_refused(
     store: logweir.Log,
 ) -> None:
     """At once by the store, at the end by the reader of a folder."""
+    for limit in (-1, 1.5, "1"):
+        with pytest.raises(RequestError, match="limit is a whole number"):
+            store.history("things", 1, limit=limit)  # type: ignore[arg-type]
     for space, key, code in (("things", [1, 2], 19), ("things", "x", 18), ("none", 1, 36)):
         with pytest.raises(RequestError) as caught:
             store.history(space, key)

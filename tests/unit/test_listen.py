@@ -92,8 +92,9 @@ def test_spaces_and_keys_are_chosen(log: logweir.Log) -> None:
     assert [what for name, what in seen if name == "eu"] == [[eu]]
 
 
+@pytest.mark.parametrize("error", [ValueError("not today"), SystemExit(3)])
 def test_a_function_that_raises_is_told_and_goes_on(
-    log: logweir.Log, caplog: pytest.LogCaptureFixture
+    log: logweir.Log, caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     """The change is made, others are called, and so is it for the next transaction."""
     seen: list[Any] = []
@@ -101,7 +102,7 @@ def test_a_function_that_raises_is_told_and_goes_on(
     def function(changes: Changes) -> None:
         seen.append(told(changes))
         if len(seen) == 1:
-            raise ValueError("not today")
+            raise error
 
     with caplog.at_level(logging.ERROR, "logweir"), log.listen("a", function) as listener:
         log.insert("a", (1, "x"))
@@ -109,7 +110,7 @@ def test_a_function_that_raises_is_told_and_goes_on(
         assert listener.wait(seconds=SECONDS)
     assert [key for ((_, _, key),) in seen] == [(1,), (2,)]
     assert listener.errors == 1
-    assert isinstance(listener.last_error, ValueError)
+    assert listener.last_error is error
     assert "a function of listen failed" in caplog.text
     assert listener.failure is None
 
@@ -166,6 +167,13 @@ def test_from_a_position_and_refusals(log: logweir.Log) -> None:
     for wrong in (lambda: log.listen("none", print), lambda: log.listen("a", print, key="x")):
         with pytest.raises(RequestError):
             wrong()
+
+    async def waits(changes: Changes) -> None:
+        raise AssertionError(changes)
+
+    for function in (None, 5, waits):
+        with pytest.raises(RequestError, match="no function"):
+            log.listen("a", function)  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
         log.listen(["a", "b"], print, key=1)
     with pytest.raises(PositionUnavailable):
@@ -193,6 +201,8 @@ def test_asyncio(tmp_path: Path) -> None:
 
             found = store.listen("a")
             position = store.vclock
+            with pytest.raises(RequestError, match="is no vclock"):
+                store.listen("a", after=5)  # type: ignore[arg-type]
 
             async def take() -> None:
                 async for changes in found:

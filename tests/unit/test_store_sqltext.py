@@ -110,7 +110,7 @@ def test_a_default_or_a_check_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
 
 def test_texts_together_are_bounded(tmp_path: Path) -> None:
-    """They are looked at in the turn of the loop that brought them: of all fields, or of a CHECK."""
+    """Those of all fields, or of a CHECK: they are looked at in one turn of the loop."""
     with logweir.open(tmp_path / "s") as log:
 
         def define(*texts: str) -> None:

@@ -105,7 +105,7 @@ def test_what_does_not_fit_is_refused(log: logweir.Log) -> None:
         log.space("none")
     assert caught.value.code == ErrorCode.NO_SUCH_SPACE
     users = log.space("users")
-    for wrong in (dict, int):
+    for wrong in (dict, int, User("ada", 1)):
         with pytest.raises(RequestError, match="is no dataclass"):
             users.rows(wrong)
     with pytest.raises(RequestError, match="is no dataclass"):
