@@ -323,8 +323,7 @@ def test_a_source_that_lost_rows_is_to_follow_who_has_them(tmp_path: Path) -> No
                 until(lambda: "lost rows of its own" in (runner.status.last_error or ""))
                 assert "follow a member that has them" in (runner.status.last_error or "")
                 assert runner.status.state in (SourceState.WAITING, SourceState.CONNECTING)
-            with Serving(
-                tmp_path / "backup", follow=[master.url, replica.url], **source
-            ) as serving:
+            both = [master.url, replica.url]
+            with Serving(tmp_path / "backup", follow=both, **source) as serving:
                 until(lambda: serving.log.select("t") == [(1,), (2,)])
                 until(lambda: runner.status.state == SourceState.FOLLOWING)
