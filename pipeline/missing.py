@@ -83,17 +83,23 @@ def lost_within(
     return missing_end(mark, scan_directory(path.parent, filesystem), end)
 
 
+def begins_behind(end: VClock, options: ScanOptions) -> bool:
+    """Whether no row up to `end` is wanted."""
+    if options.vclock_from is not None and options.vclock_from.covers(end):
+        return True
+    if options.replica_id is None or options.lsn_from is None:
+        return False
+    return end.lsn(options.replica_id) < options.lsn_from
+
+
 def is_outside(begin: VClock, after: LogFile | None, options: ScanOptions) -> bool:
     """Whether no row behind `begin`, and in front of the log `after`, is wanted."""
     if after is not None:
-        if options.vclock_from is not None and options.vclock_from.covers(after.vclock):
+        if begins_behind(after.vclock, options):
             return True
-        if options.replica_id is not None:
-            last = after.vclock.lsn(options.replica_id)
-            if last == begin.lsn(options.replica_id) or (
-                options.lsn_from is not None and last < options.lsn_from
-            ):
-                return True
+        replica = options.replica_id
+        if replica is not None and after.vclock.lsn(replica) == begin.lsn(replica):
+            return True
     if options.vclock_to is not None and begin.covers(options.vclock_to):
         return True
     if options.replica_id is not None and options.lsn_to is not None:

@@ -30,7 +30,7 @@ import pyarrow as pa
 from logweir.errors import ChainGap, DecodeError, LimitExceeded, WalError
 from logweir.limits import VCLOCK_COMPONENTS
 from logweir.pipeline.arrow import BatchBuilder, Group, Place
-from logweir.pipeline.missing import lost_within, reached
+from logweir.pipeline.missing import begins_behind, lost_within, reached
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import Range, Source, Split
 from logweir.pipeline.plan import plan as make_plan
@@ -219,9 +219,11 @@ class _Ranged:
 
     def groups(self) -> Iterator[Group | Damage]:
         source = self._source
-        begin = self._options.vclock_from
-        wanted = begin is None or not begin.covers(source.vclock)
-        if source.gap and wanted and self._range.start == source.first_block:
+        if (
+            source.gap
+            and self._range.start == source.first_block
+            and not begins_behind(source.vclock, self._options)
+        ):
             yield self._gap(source.gap, source.first_block, source.vclock)
         if not self._range.exact:
             with self._reader() as reader:

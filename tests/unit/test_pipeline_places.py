@@ -446,7 +446,11 @@ def test_a_log_that_is_missing_behind_the_newest_snapshot_is_a_gap(tmp_path: Pat
     ]
     assert [text[:4] for text in told] == ["gap:"]
     after = dict(read_meta(following).vclock)
-    assert sum(batch.num_rows for batch in every(tmp_path / "log", kinds="xlog", vclock_from=after))
+    own = {"kinds": "xlog", "replica_id": 1}
+    for given in ({"kinds": "xlog", "vclock_from": after}, own | {"lsn_from": after[1] + 1}):
+        assert sum(batch.num_rows for batch in every(tmp_path / "log", **given)) == 63 - after[1]
+    with pytest.raises(ChainGap, match="behind the snapshot at"):
+        list(every(tmp_path / "log", **own, lsn_from=after[1]))
     both = pipeline.batches(tmp_path / "log", beside)
     assert sum(batch.num_rows for batch in both) == whole
     for snap in (tmp_path / "log").glob("*.snap"):  # as where it has a folder of its own
