@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -17,7 +18,7 @@ import logweir
 from logweir.errors import DirectoryLocked, WalError, WriteFailed
 from logweir.recovery import repair, restore
 from logweir.store.state.state import State
-from logweir.wal.filesystem import OS
+from logweir.wal.filesystem import OS, FileSystem, OsFileSystem
 
 FORMAT = [("id", "unsigned"), ("value", "string")]
 FILE_BYTES = 8192
@@ -354,6 +355,37 @@ def test_a_file_that_cannot_be_looked_at_is_closed(
         with pytest.raises(OSError, match="Input/output"):
             getattr(OS, opening)(tmp_path / "a")
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_folder_that_could_not_be_opened_is_given_free_as_by_a_close(tmp_path: Path) -> None:
+    """Its lock file names nobody, and a child that is being forked meanwhile, which has copies of
+    what is open, holds up nobody."""
+    copies: list[int] = []
+
+    class Forking(OsFileSystem):
+        @contextlib.contextmanager
+        def lock(self, path: Path) -> Iterator[FileSystem]:
+            with super().lock(path) as held:
+                for name in os.listdir("/proc/self/fd"):
+                    with contextlib.suppress(OSError):
+                        if os.path.samefile(f"/proc/self/fd/{name}", path.parent):
+                            copies.append(os.dup(int(name)))
+                yield held
+
+    logweir.open(tmp_path).close()
+    snapshot = min(tmp_path.glob("*.snap"))
+    whole = snapshot.read_bytes()
+    snapshot.write_bytes(whole[: len(whole) // 2])
+    try:
+        with pytest.raises(WalError):
+            logweir.open(tmp_path, filesystem=Forking())
+        assert copies
+        assert (tmp_path / "logweir.lock").read_bytes() == b""
+        snapshot.write_bytes(whole)
+        logweir.open(tmp_path).close()
+    finally:
+        for copy in copies:
+            os.close(copy)
 
 
 def test_a_lock_file_that_cannot_be_emptied_is_no_error(
