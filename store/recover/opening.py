@@ -64,9 +64,11 @@ def open_folder(
     """Open a folder for changes: see the module. Raises `WalError` and its kinds."""
     with contextlib.ExitStack() as stack:
         _prepare_folder(path, create, filesystem)
-        with explaining(path / LOCK_NAME):
+        try:  # no `with`, where an interrupt could come in leaving it: the lock would be held
             lock = filesystem.lock(path / LOCK_NAME)
             filesystem = lock.__enter__()
+        except OSError as error:
+            raise explain(error, str(path / LOCK_NAME)) from error
         stack.callback(lock.__exit__, None, None, None)  # whatever went wrong, it is given free
         finish_replacing(path, filesystem)
         _remove_unfinished(path, filesystem)

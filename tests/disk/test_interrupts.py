@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -14,7 +16,10 @@ from typing import Any
 import pytest
 
 import logweir
+from logweir.errors import DirectoryLocked
 from logweir.testing.interrupting import Interrupter
+from logweir.wal.filesystem import OS
+from logweir.wal.lease import LOCK_NAME
 
 # One that is raised while a generator is collected is only reported.
 pytestmark = [
@@ -215,6 +220,48 @@ def test_an_interrupted_close_is_ended_by_the_next(tmp_path: Path) -> None:
             folder = tmp_path / f"store-{at}"
     assert wrong == []
     assert at > 100
+
+
+def test_an_opening_that_is_interrupted_as_it_takes_the_lock_holds_none(tmp_path: Path) -> None:
+    """At each place up to the first thing that is done under it."""
+    opened(tmp_path).close()
+    for at in itertools.count(1):
+        interrupter = Interrupter(at, STORE / "recover" / "opening.py")
+        interrupter.run(lambda: logweir.open(tmp_path))
+        try:
+            with OS.lock(tmp_path / LOCK_NAME):
+                pass
+        except DirectoryLocked:
+            pytest.fail(f"held behind {interrupter.where}")
+        if "_remove_unfinished" in interrupter.where:
+            break
+    assert at > 50
+
+
+@pytest.mark.parametrize("has_state", [True, False], ids=["", "loaded"])
+def test_an_interrupted_opening_leaves_a_folder_that_is_opened(
+    has_state: bool, tmp_path: Path
+) -> None:
+    """Wherever it is stopped: the folder is free, and nothing is missing. `loaded`: the state is
+    made of snapshot and log first."""
+    opened(tmp_path).close()
+    at = 0
+    was_interrupted = True
+    logs: list[logweir.Log] = []
+    while was_interrupted:
+        at += 499
+        if not has_state:
+            shutil.rmtree(tmp_path / "state")
+        interrupter = Interrupter(at, STORE / "recover")
+        was_interrupted = interrupter.run(lambda: logs.append(logweir.open(tmp_path)))
+        while logs:
+            logs.pop().close()
+        try:
+            with logweir.open(tmp_path) as log:
+                assert log.count("kv") == 20, interrupter.where
+        except logweir.LogweirError as error:
+            pytest.fail(f"{interrupter.where}: {error}")
+    assert at > 600
 
 
 @pytest.mark.parametrize(
