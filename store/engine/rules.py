@@ -170,7 +170,7 @@ def _check_condition(row: Row) -> None:
         check_expressions((row[4],))
     except RequestError as error:
         code = ErrorCode.CREATE_CK_CONSTRAINT
-        raise refused(code, name=row[1], reason=error.message) from None
+        raise refused(code, error.hint, name=row[1], reason=error.message) from None
 
 
 def _step(before: object, after: object) -> Privilege:

@@ -132,3 +132,4 @@ def test_texts_together_are_bounded(tmp_path: Path) -> None:
             log.replace("_ck_constraint", (*check[:4], f"{check[4]} ", True))
         assert caught.value.code == ErrorCode.CREATE_CK_CONSTRAINT
         assert f"exceeds the limit ({SQL_CHARACTERS})" in caught.value.message
+        assert "write a shorter one" in caught.value.hint
