@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Unpack
+from typing import Unpack, cast
 
 from logweir.store.engine import reads
 from logweir.store.engine.batches import Answers, Asked
@@ -96,12 +96,12 @@ class ReadView(View):
         """All tuples of a space, as MsgPack, in the order of its primary key."""
         if space.primary is None:
             return
-        txn = self.engine.txn
-        assert isinstance(txn, LayeredTxn)
+        txn = cast("LayeredTxn", self.engine.txn)
+        state = txn.base.state  # raises where the view has ended
         for piece in reads.pieces(self.engine, space, space.primary, b"", None, reverse=False):
             for data in piece.tuples():
                 yield data
-                if txn.base.state.is_foreign:
+                if state.is_foreign:
                     txn.check_process()
 
     def snapshot_spaces(self) -> list[SpaceDef]:

@@ -187,6 +187,8 @@ def test_writers_and_collection_leave_a_view_as_it_is(store: logweir.Log, scratc
         for read in (over.select, over.count):
             with pytest.raises(RequestError, match="the view has ended"):
                 read("things")
+    with pytest.raises(RequestError, match="the view has ended"):
+        list(now.tuples(now.schema.space("things")))
 
 
 def test_what_a_killed_process_leaves_does_not_matter(store: logweir.Log, scratch: Path) -> None:
