@@ -53,6 +53,7 @@ from logweir.replication.session import BaseSession
 _LOGIN = frozenset((Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP))
 
 _NO_BUCKET = frozenset((Status.NOT_FOUND, 0x24))
+_DIGITS = 10  # of a number of seconds, Unix seconds too, in STAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ class ClientSession(BaseSession[StreamEvent]):
         self._due: deque[tuple[int, int]] = deque()
         self._awaits_bucket = False
         self._asks_start = asks_start
-        self._statistics: dict[bytes, int] = {}
+        self._statistics: dict[bytes, int] | None = None  # while they are asked for
         self._is_ready = False
         self._said: list[bytes] = []  # before it was ready
         self._login = Login(user, password, random) if user else None
@@ -218,8 +219,8 @@ class ClientSession(BaseSession[StreamEvent]):
                 self._doubt = packet
             else:
                 events.append(Selected())
-        elif opcode == Opcode.STAT and self._asks_start:
-            self._take_statistic(packet, events)
+        elif opcode == Opcode.STAT and self._statistics is not None:
+            self._take_statistic(self._statistics, packet, events)
         elif opcode == Opcode.TAP_CONNECT:
             self._refused("the stream", packet, events)
         elif self._connect is None:
@@ -232,6 +233,7 @@ class ClientSession(BaseSession[StreamEvent]):
             self._awaits_bucket = True
             self._out.put(encode_request(Packet(Opcode.SELECT_BUCKET, self.bucket.encode())))
         if self._asks_start:
+            self._statistics = {}
             self._out.put(encode_request(Packet(Opcode.STAT)))
         else:
             self._begin()
@@ -248,13 +250,16 @@ class ClientSession(BaseSession[StreamEvent]):
         """Whether a server that knows SELECT_BUCKET did not do it."""
         return packet.status not in (Status.SUCCESS, Status.UNKNOWN_COMMAND)
 
-    def _take_statistic(self, packet: Packet, events: list[StreamEvent]) -> None:
+    def _take_statistic(
+        self, known: dict[bytes, int], packet: Packet, events: list[StreamEvent]
+    ) -> None:
         if packet.key and not packet.status:
-            if packet.key in (b"time", b"uptime") and packet.value.isdigit():
-                self._statistics[packet.key] = int(packet.value)
+            is_number = packet.value.isdigit() and len(packet.value) <= _DIGITS
+            if is_number and packet.key in (b"time", b"uptime"):
+                known[packet.key] = int(packet.value)
             return
-        self._asks_start = False
-        started = self._statistics.get(b"time", 0) - self._statistics.get(b"uptime", 1 << 62)
+        self._statistics = None
+        started = known.get(b"time", 0) - known.get(b"uptime", 1 << 62)
         events.append(Started(started if started > 0 else None))
         self._begin()
 

@@ -12,6 +12,7 @@ from logweir.replication.memcached.client_session import (
     Alive,
     ClientSession,
     Refused,
+    Started,
     StreamEvent,
 )
 from logweir.replication.memcached.serve.commands import Executor
@@ -255,3 +256,25 @@ def test_unknown_requests_are_answered_as_unknown() -> None:
     session.receive_data(encode_request(Packet(0x48, opaque=3)), 0.0)
     (answer,) = packets(session.data_to_send())
     assert (answer.status, answer.opaque) == (Status.UNKNOWN_COMMAND, 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "at"), [(b"100", 95), (b"5", None), (b"-1", None), (b"", None), (b"9" * 5000, None)]
+)
+def test_a_start_that_no_server_can_have_had_is_told_as_none(value: bytes, at: int | None) -> None:
+    session = ClientSession(CONNECT, asks_start=True)
+    asked = packets(session.data_to_send())[0]
+    assert asked.opcode == Opcode.STAT
+    told = ((b"time", value), (b"uptime", b"5"), (b"", b""))
+    data = b"".join(encode_answer(asked, key=key, value=text) for key, text in told)
+    assert session.receive_data(data, 0.0) == [Started(at)]
+    assert packets(session.data_to_send())[0].opcode == Opcode.TAP_CONNECT
+
+
+def test_statistics_that_nobody_asked_for_yet_end_the_connection() -> None:
+    """They would have the stream begin before the login."""
+    session = ClientSession(CONNECT, user="u", password="p", asks_start=True)
+    session.data_to_send()
+    assert session.receive_data(encode_answer(Packet(Opcode.STAT)), 0.0) == []
+    assert session.close_reason == "a response of opcode 0x10 to nothing"
+    assert session.data_to_send() == b""
