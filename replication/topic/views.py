@@ -23,6 +23,7 @@ from logweir.replication.topic.partition import Chunk, ChunkMaker, Extent
 from logweir.store import Log
 from logweir.store.commit.applying import APPLIED
 from logweir.store.engine.engine import key_of
+from logweir.wal.directory import scan_directory
 from logweir.wal.follow import Follower
 from logweir.wal.reader import Block
 from logweir.wal.render import row_line
@@ -80,7 +81,7 @@ class View:
         self._places.clear()
         self._first = self._last = 0
         try:
-            self._follower = self._follow(self._log.oldest_position)
+            self._follower = self._follow(_oldest(self._log))
             self.grow()
         except LogweirError as error:
             self._error = error
@@ -235,3 +236,10 @@ class View:
                 except (LogweirError, IndexError):
                     key = None
         return key if key is not None and len(key) <= _KEY_BYTES else None
+
+
+def _oldest(log: Log) -> VClock:
+    """The position before the oldest row of the log's files, as they are now: others may have
+    removed some, of which `Log.oldest_position` does not know."""
+    files = scan_directory(log.path, log.inner.filesystem).xlogs
+    return files[0].vclock if files else log.vclock

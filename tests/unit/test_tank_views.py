@@ -149,3 +149,19 @@ def test_one_read_of_a_view_is_bounded(log: logweir.Log) -> None:
             await connection.wait_closed()
 
     run(test)
+
+
+def test_view_goes_on_where_logs_were_removed_by_others(log: logweir.Log) -> None:
+    """It holds what is left."""
+    log.snapshot()
+    log.append("things", [(n, "y") for n in range(10, 20)], one_transaction=False)
+    view = View(log, "things", "json")
+    view.open()
+    first, newest = view.extent().first, log.vclock.signature
+    min(log.path.glob("*.xlog")).unlink()
+    view.read(first, READ_BYTES)
+    assert not view.is_ready
+    view.open()
+    extent = view.extent()
+    view.close()
+    assert (extent.first, extent.last) == (newest - 9, newest)
