@@ -102,12 +102,12 @@ class Line:
         took = now - began
         if took <= _QUICK_SECONDS:
             self._slow = max(self._slow - 1, 0)
-        elif took <= _LONG_SECONDS:
-            self._slow = min(self._slow + _SLOW_COST, 2 * _SLOW_LIMIT)
-            self._aside_until = max(self._aside_until, now + _ASIDE_SECONDS)
-        else:
-            self._slow = 2 * _SLOW_LIMIT
-            self._aside_until = now + _ASIDE_TIMES * took
+            return took
+        cost, aside = _SLOW_COST, _ASIDE_SECONDS
+        if took > _LONG_SECONDS:
+            cost, aside = 2 * _SLOW_LIMIT, _ASIDE_TIMES * took
+        self._slow = min(self._slow + cost, 2 * _SLOW_LIMIT)
+        self._aside_until = max(self._aside_until, now + aside)
         return took
 
     def _put_in_line(self) -> None:
