@@ -118,6 +118,12 @@ def test_bad_arguments_are_our_error(line: str, dialect: Dialect) -> None:
         parse(line, dialect)
 
 
+def test_a_list_that_is_no_json_is_told_as_that() -> None:
+    """The peer reads it behind the command's name."""
+    with pytest.raises(DecodeError, match="its list is not JSON"):
+        parse("USER_IP @a:b nothing", Dialect.D1)
+
+
 def test_extreme_tokens_are_taken() -> None:
     """Signed 64 bits."""
     for token in (2**63 - 1, -(2**63)):

@@ -231,7 +231,7 @@ def _parse_ack(text: str, dialect: Dialect) -> FederationAck:
 def _parse_counted(word: str, text: str) -> Plain:
     count, types = _COUNTED[word]
     words = _split(text, count)
-    if types and not isinstance(read_json(words[-1]), types):
+    if types and not isinstance(read_json(words[-1], "its list"), types):
         raise DecodeError("its last argument is not a JSON list")
     return Plain(word, words[0] if word == "USER_IP" else text)
 
@@ -355,12 +355,12 @@ def encode_row(text: str) -> bytes:
     return encode_value(read_json(text))
 
 
-def read_json(text: str) -> Value:
-    """One JSON text. Raises `DecodeError`."""
+def read_json(text: str, what: str = "it") -> Value:
+    """One JSON text. `what`: it is called in errors. Raises `DecodeError`."""
     try:
         return _JSON.decode(text)
     except (ValueError, RecursionError) as error:
-        raise DecodeError(f"it is not JSON: {error}") from error
+        raise DecodeError(f"{what} is not JSON: {error}") from error
 
 
 def encode_value(value: Value) -> bytes:
