@@ -20,6 +20,7 @@ import logweir
 from logweir.recovery.faults import FaultyFileSystem, SimFileSystem
 from logweir.recovery.faults.faulty import WRITING
 from logweir.store.schema.schema import Change, Schema
+from logweir.store.state.epoch import DATA_NAME
 from logweir.store.state.state import State
 from logweir.testing.scheduler import Scheduler
 from logweir.wal import process
@@ -128,9 +129,9 @@ class Machine:
             pages.append(self.dice.choice((data, before))[at : at + _PAGE].ljust(_PAGE, b"\0"))
         return b"".join(pages)
 
-    def sync_state(self, path: Path) -> None:
-        """In the place of fsync for LMDB's file."""
-        self._synced = path.read_bytes()
+    def sync_state(self, directory: Path) -> None:
+        """In the place of `sync_data`."""
+        self._synced = (directory / DATA_NAME).read_bytes()
 
 
 @contextlib.contextmanager
@@ -138,12 +139,12 @@ def small(
     dice: random.Random, boot: Callable[[], int], sync_state: Callable[[Path], None]
 ) -> Iterator[None]:
     """Limits that a short history reaches, and machines that are started again. `boot`: how often
-    that of the thread that asks was; `sync_state`: in the place of fsync for LMDB's file."""
+    that of the thread that asks was; `sync_state`: in the place of `sync_data`."""
     replaced: dict[str, Callable[..., Any] | int] = {
         "logweir.store.schema.schema.Schema._space_row": _space_row,  # 26 at each opening
         "logweir.store.schema.schema.Schema._index_row": _index_row,  # 54
         "logweir.store.state.epoch.boot_id": lambda: f"boot {boot()}",
-        "logweir.store.state.epoch._sync": sync_state,
+        "logweir.store.state.state.sync_data": sync_state,
         "logweir.store.state.state.STATE_MAP_START_BYTES": 2**17,
         "logweir.store.state.state._MAP_LEAST_BYTES": 2**17,
         "logweir.store.state.layers.LAYER_BYTES": dice.choice((2000, 20_000, 2**24)),

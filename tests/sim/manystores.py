@@ -261,12 +261,12 @@ class Stores:
         process = self.scheduler.current.group
         return process.node.machine.boot if isinstance(process, Process) else 0
 
-    def _sync_state(self, path: Path) -> None:
-        """In the place of fsync for LMDB's file."""
+    def _sync_state(self, directory: Path) -> None:
+        """In the place of `sync_data`."""
         self.scheduler.pause("sync of the state")
         for node in self.nodes:
-            if node.machine.path in path.parents:
-                node.machine.sync_state(path)
+            if node.machine.path in directory.parents:
+                node.machine.sync_state(directory)
 
     def _uuid(self) -> uuid.UUID:
         return uuid.UUID(int=self.dice.getrandbits(128), version=4)

@@ -339,7 +339,7 @@ class World:
         self.kills += not is_power_cut
         self.scheduler.end()
 
-    def _sync_state(self, path: Path) -> None:
-        """In the place of fsync for LMDB's file."""
+    def _sync_state(self, directory: Path) -> None:
+        """In the place of `sync_data`."""
         self.scheduler.pause("sync of the state")
-        self.machine.sync_state(path)
+        self.machine.sync_state(directory)
