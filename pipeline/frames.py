@@ -41,11 +41,15 @@ def batches(*paths: Path, **options: object) -> pa.RecordBatchReader:
     has a `schema`, and `read_all()` for one table. Raises `ConfigError`, `RequestError` 36; and
     where batches are read, `WalError`.
     """
-    import pyarrow as pa
+    try:
+        import pyarrow as pa
 
-    from logweir.pipeline.columns import arrow_schema
-    from logweir.pipeline.jobs.spaces import columns_of, resolved
-    from logweir.pipeline.reading import batches as read
+        from logweir.pipeline.columns import arrow_schema
+        from logweir.pipeline.jobs.spaces import columns_of, resolved
+        from logweir.pipeline.reading import batches as read
+    except ImportError as error:  # NumPy, too
+        text, hint = f"cannot be imported: {error}.", "pip install 'logweir[arrow]'"
+        raise ConfigError("pyarrow", text, hint=hint) from error
 
     parsed = scan_options(*paths, **options)
     if parsed.url:

@@ -136,6 +136,15 @@ def test_a_missing_spark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
         pipeline.session()
 
 
+def test_a_missing_arrow_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So does the one of batches without Spark."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ConfigError, match=r"pyarrow .*logweir\[arrow\]"):
+        pipeline.batches(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("words", "extras"),
     [
