@@ -3,6 +3,7 @@ give them costs the others. Over Redis, with processes of HTTP that keep a real 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Iterator
@@ -12,14 +13,19 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
+from support.loops import until
 
+import logweir
 from interop.realsynapse import RedisServer
 from interop.serving import Serving
 from interop.synapsehttp import listening
+from logweir.replication.metrics import Metrics
 from logweir.replication.protocols import parse_listen_url, parse_url
-from logweir.replication.runner import SourceState
+from logweir.replication.runner import Runner, SourceState
 from logweir.replication.stream import positions
 from logweir.replication.synapse.follow import catchup
+from logweir.replication.synapse.follow.channel import SynapseRedisSource
 from logweir.replication.urls import Url
 
 CHANNEL = "logweir.test"
@@ -62,18 +68,18 @@ class Upstream:
 
 
 @pytest.fixture
-def stack(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitStack]:
-    """What is closed at the end; a fetch that failed is made again at once."""
-    monkeypatch.setattr(catchup, "_WAITS", (0.01, 0.02))
-    with ExitStack() as opened:
-        yield opened
-
-
-@pytest.fixture
 def broker(tmp_path: Path) -> Iterator[RedisServer]:
     """A Redis."""
     with RedisServer(tmp_path, Path(sys.executable)) as running:
         yield running
+
+
+@pytest.fixture
+def stack(monkeypatch: pytest.MonkeyPatch, broker: RedisServer) -> Iterator[ExitStack]:
+    """What is closed at the end, while Redis is there; a failed fetch is made again at once."""
+    monkeypatch.setattr(catchup, "_WAITS", (0.01, 0.02))
+    with ExitStack() as opened:
+        yield opened
 
 
 def test_each_writer_is_asked_at_its_own_address(
@@ -259,3 +265,29 @@ def test_row_that_cannot_be_stored_is_a_gap_of_its_token(
     assert rows == [(2, ["a"]), (5, ["b"]), (7, ["c"]), (9, ["d"])]
     assert [gap[2:] for gap in upstream.gaps()] == [(n, n) for n in (3, 4, 6, 7, 8)]
     assert upstream.serving.server.runners[0].status.attempts == 1
+
+
+def test_one_that_is_stopped_while_it_closes_leaves_no_connection(
+    tmp_path: Path, broker: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those to Redis, of which one was lost."""
+    close = redis.asyncio.Redis.aclose
+    url = parse_url(f"synapse+redis://127.0.0.1:{broker.port}/{CHANNEL}")
+
+    async def follow() -> None:
+        with logweir.open(tmp_path / "data") as log, redis.Redis(port=broker.port) as other:
+            source = SynapseRedisSource(url, log)
+            attempt = asyncio.create_task(source.attempt(Runner(source, metrics=Metrics())))
+
+            async def stopped(client: Any) -> None:
+                attempt.cancel()
+                await close(client)
+
+            monkeypatch.setattr(redis.asyncio.Redis, "aclose", stopped)
+            await until(lambda: len(other.client_list()) == 3)
+            other.client_kill_filter(_type="pubsub")
+            with pytest.raises(asyncio.CancelledError):
+                await attempt
+            await until(lambda: len(other.client_list()) == 1)
+
+    asyncio.run(follow())

@@ -97,7 +97,17 @@ class SynapseRedisSource(Upstream):
         except RedisError as error:
             raise Unreachable(self.url, f"Redis: {error}") from error
         finally:
-            await client.aclose()
+            await _closed(client)
+
+
+async def _closed(client: Any) -> None:
+    """Close the library's client, wholly: its connections stay open if it is cancelled meanwhile."""
+    closing = asyncio.ensure_future(client.aclose())
+    try:
+        await asyncio.shield(closing)
+    except asyncio.CancelledError:
+        await closing
+        raise
 
 
 def _check_cancelled() -> None:
