@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
+import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -68,8 +69,12 @@ def store() -> MemoryStore:
 
 
 async def raw(url: Url) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A plain connection, the ping already read."""
-    reader, writer = await asyncio.open_connection(url.host, url.port)
+    """A plain connection, the ping already read. The system keeps little for who does not read:
+    else it takes answers of 32 MiB on some machines."""
+    plain = socket.socket()
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+    plain.connect((url.host, url.port))
+    reader, writer = await asyncio.open_connection(sock=plain)
     assert await reader.readexactly(5) == PING
     return reader, writer
 
