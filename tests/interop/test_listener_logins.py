@@ -62,6 +62,12 @@ def try_tap(port: int) -> None:
         assert client.ask(WRONG)[0].status == Status.AUTH_ERROR
 
 
+def slow_down(server: Serving) -> None:
+    """Fail to log in so often that our address is slowed."""
+    for _ in range(LOGIN_FREE + 1):
+        try_tap(server.port)
+
+
 def try_greenstack(port: int) -> None:
     """A wrong password."""
 
@@ -119,8 +125,7 @@ def test_another_address_is_not_slowed(folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("logweir.replication.logins.LOGIN_DELAY_SECONDS", 600)
     version = Packet(Opcode.VERSION)
     with serving(folder, "tap") as server:
-        for _ in range(LOGIN_FREE + 1):
-            try_tap(server.port)
+        slow_down(server)
         with KvClient(server.port) as slowed, KvClient(server.port) as other:
             slowed.send(version)
             other.close()
@@ -137,8 +142,7 @@ def test_what_comes_while_an_address_is_slowed_is_answered_later(
     """Nothing of it is lost."""
     monkeypatch.setattr("logweir.replication.logins.LOGIN_DELAY_SECONDS", 0.3)
     with serving(folder, "tap") as server:
-        for _ in range(LOGIN_FREE + 1):
-            try_tap(server.port)
+        slow_down(server)
         assert server.server.status()["slowed_addresses"] == 1
         with KvClient(server.port) as slowed:
             answer, *_ = slowed.ask(Packet(Opcode.VERSION))
@@ -164,8 +168,7 @@ def test_health_is_told_to_a_slowed_address(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("logweir.replication.logins.LOGIN_DELAY_SECONDS", 10.0)
     listen = [parse_listen_url("tap://:0")]
     with Serving(folder, listen=listen, metrics=Url("metrics", "127.0.0.1", 0)) as server:
-        for _ in range(LOGIN_FREE + 1):
-            try_tap(server.port)
+        slow_down(server)
         assert server.server.status()["slowed_addresses"] == 1
         port = next(url.port for url in server.server.listener.urls if url.scheme == "metrics")
         with contextlib.closing(HTTPConnection("127.0.0.1", port, timeout=8)) as asking:
@@ -180,8 +183,7 @@ def test_many_connections_of_a_slowed_address_are_few(
     monkeypatch.setattr("logweir.replication.logins.LOGIN_DELAY_SECONDS", 10.0)
     monkeypatch.setattr("logweir.replication.logins.LOGIN_WAITING", 2)
     with serving(folder, "tap") as server:
-        for _ in range(LOGIN_FREE + 1):
-            try_tap(server.port)
+        slow_down(server)
         clients = [KvClient(server.port) for _ in range(4)]
         ended = 0
         for client in clients:
@@ -199,8 +201,7 @@ def test_a_connection_of_a_slowed_address_is_not_read(
     """However much it sends: what was read would be kept, and handled all at once."""
     monkeypatch.setattr("logweir.replication.logins.LOGIN_DELAY_SECONDS", 10.0)
     with serving(folder, "tap") as server:
-        for _ in range(LOGIN_FREE + 1):
-            try_tap(server.port)
+        slow_down(server)
         with KvClient(server.port) as client:
             client.socket.settimeout(0.3)
             sent = 0

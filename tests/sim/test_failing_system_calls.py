@@ -179,7 +179,7 @@ for name in names.split(","):
     for lasts in (False, True)[: 1 if name == "EINTR" else 2]:  # Python tries again for ever
         at, call, step = 0, "first", 1
         if os.environ.get("LOGWEIR_CALLS") != "all" and (lasts or name not in ("EIO", "SHORT")):
-            step = 4
+            step = 7
         while call:
             at += step
             number = getattr(errno, name, 0)
@@ -247,7 +247,7 @@ def test_only_typed_errors_come_of_failing_system_calls(
     what: str, errors: str, library: Path, tmp_path: Path
 ) -> None:
     """Whichever fails, once or from then on: an error of the tree, nothing lost, folder free.
-    With EIO every call fails once; from then on, and with other errors, every fourth, and all of
+    With EIO every call fails once; from then on, and with other errors, every seventh, and all of
     them with `LOGWEIR_CALLS=all`; with SHORT every write is cut short, no error but to LMDB."""
     calls, wrong = failing(library, tmp_path, what, "fsync", errors)
     assert wrong == []
