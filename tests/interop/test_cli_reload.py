@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 from support.certificates import Authority
 from support.waiting import until
 
+import logweir
 from interop.test_iproto_cli import CODE
 
 
@@ -107,3 +110,51 @@ def test_hangup_takes_up_level_certificates_and_the_log_file(tmp_path: Path) -> 
         _, errors = process.communicate(timeout=30)
         assert (process.returncode, b"Traceback" in errors) == (0, False)
     assert len(events_of(tmp_path / "log.1", "listener.ready")) == 1
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("command", ["archive", "capture"])
+def test_hangup_reaches_commands_without_an_event_loop(command: str, tmp_path: Path) -> None:
+    """While they wait for the next row: the level and the log's file count from then on, and what
+    cannot be read is told; SIGTERM ends them still."""
+    with logweir.open(tmp_path / "store") as store:
+        store.create_space("t")
+        store.insert("t", (1,))
+    file, log = tmp_path / "x.toml", tmp_path / "log"
+    words = {
+        "archive": ["--follow", "--to", tmp_path / "kept", "--every", "100"],
+        "capture": ["--exec", "builtins:repr", "--token", tmp_path / "token"],
+    }[command]
+    settings = f'log-format = "json"\nlog-file = "{log}"\nlog-level = "info"\n'
+    file.write_text(settings)
+    program = [sys.executable, "-c", CODE, command, tmp_path / "store", *words, "--config", file]
+    manager = tmp_path / "m"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified, ExitStack() as stack:
+        notified.bind(str(manager))
+        notified.settimeout(30)
+        environment = {**os.environ, "NOTIFY_SOCKET": str(manager)}
+        process = stack.enter_context(
+            subprocess.Popen(
+                [*map(str, program), "--json"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+            )
+        )
+        assert notified.recv(100) == b"READY=1"
+        log.rename(tmp_path / "log.1")
+        file.write_text(
+            settings.replace("info", "debug") + 'name = "other"\n' * (command == "capture")
+        )
+        process.send_signal(signal.SIGHUP)
+        assert notified.recv(100).startswith(b"RELOADING=1\n")
+        assert notified.recv(100) == b"READY=1"
+        (reloaded,) = events_of(log, "config.reloaded")
+        later = ["name"] if command == "capture" else []
+        assert (reloaded["log_level"], reloaded["needs_restart"]) == ("debug", later)
+        file.write_text("log-level = 1\n")
+        process.send_signal(signal.SIGHUP)
+        until(lambda: events_of(log, "config.refused"))
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=30)
+        assert (process.returncode, errors) == (0, b"")

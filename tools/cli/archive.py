@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,16 +12,22 @@ from logweir.errors import ConfigError, LogweirError
 from logweir.recovery.report import vclock_json, words
 from logweir.tools.cli.common import existing, utc_text
 from logweir.tools.cli.configfile import ConfigOption
+from logweir.tools.cli.logoptions import LogFile, LogFormat, LogLevel, start_log
 from logweir.tools.cli.output import Output, human_bytes
+from logweir.tools.cli.reload import until_stopped
+from logweir.wal.logs import get_logger
 
 if TYPE_CHECKING:  # the store, which `--help` and a wrong option do without
     from logweir.archive.archiver import Archiver, Progress
 
 _ACTIONS = ("drill", "status")
 
+_log = get_logger("logweir.archive")
+
 
 def command(
     out: Output,
+    context: typer.Context,
     directory: Annotated[
         str, typer.Argument(metavar="DIR", help="The store's folder; or drill, or status.")
     ],
@@ -78,12 +81,16 @@ def command(
             help="drill: compare with the store in this folder; status: how far it is behind it.",
         ),
     ] = None,
+    log_level: LogLevel = "warning",
+    log_format: LogFormat = "text",
+    log_file: LogFile = None,
 ) -> int:
     """Archive a store: its closed logs, the open one's tail and snapshots, each verified.
 
     The store may be in use. Once, or with --follow again and again. --keep-for and --keep-snapshots
     together keep what either keeps; without both everything stays. `logweir restore --from URL`
-    restores any transaction.
+    restores any transaction. With --follow, what goes wrong is logged, and SIGHUP has it read the
+    log's level anew.
 
     logweir archive drill URL restores the newest state into a temporary folder, opens it, and with
     --against compares every tuple; exit code 3 if anything is damaged or differs. logweir archive
@@ -106,33 +113,35 @@ def command(
 
     def tell(error: LogweirError) -> None:
         damaged.append(error)
-        out.warning(str(error))
+        if follow:
+            _log.error("archive.damaged", reason=str(error))
+        else:
+            out.warning(str(error))
 
+    if follow:
+        start_log(out, log_level, log_format, log_file)
     keep = Keep(keep_for, keep_snapshots)
     source = existing(Path(directory))
     with Archiver(
         source, open_objects(to), keep=keep, hold_bytes=hold_bytes, tell=tell
     ) as archiver:
         if follow:
-            _follow(out, archiver, every)
+            _follow(out, context, archiver, every)
         else:
             _tell(out, archiver.look())
     return 3 if damaged else 0
 
 
-def _follow(out: Output, archiver: Archiver, every: float) -> None:
+def _follow(out: Output, context: typer.Context, archiver: Archiver, every: float) -> None:
     """Until somebody stops it; what is put is told."""
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(ValueError):  # not in the main thread
-            signal.signal(number, lambda *_: stop.set())
+    place = archiver.catalog.objects.location
     told = ""
     seen = (-1, -1)
 
     def report(progress: Progress) -> None:
         nonlocal told, seen
         if progress.error and progress.error != told:
-            out.warning(progress.error)
+            _log.warning("archive.failed", place=place, reason=progress.error)
         told = progress.error
         if (progress.objects, progress.errors) != seen:
             seen = progress.objects, progress.errors
@@ -140,7 +149,8 @@ def _follow(out: Output, archiver: Archiver, every: float) -> None:
                 _tell(out, progress)
                 out.flush()
 
-    archiver.follow(every, stop, report)
+    with until_stopped(out, context) as stop:
+        archiver.follow(every, stop, report)
     if not out.as_json:
         _tell(out, archiver.progress)
 

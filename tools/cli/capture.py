@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,17 +11,22 @@ import logweir
 from logweir.errors import ConfigError, DecodeError, Unreachable
 from logweir.tools.cli.common import store_at
 from logweir.tools.cli.configfile import ConfigOption
-from logweir.tools.cli.notify import notify
+from logweir.tools.cli.logoptions import LogFile, LogFormat, LogLevel, start_log
 from logweir.tools.cli.output import Output
+from logweir.tools.cli.reload import until_stopped
+from logweir.wal.logs import get_logger
 from logweir.wal.mp import Value
 from logweir.wal.render import from_json, load_json
 
 if TYPE_CHECKING:
     from logweir.replication.capture.running import Kept
 
+_log = get_logger("logweir.capture")
+
 
 def command(
     out: Output,
+    context: typer.Context,
     where: Annotated[
         str, typer.Argument(metavar="WHERE", help="A folder, or tarantool://… of a server.")
     ],
@@ -60,13 +61,17 @@ def command(
         bool,
         typer.Option("--once", allow_from_autoenv=False, help="Stop at the end of the log."),
     ] = False,
+    log_level: LogLevel = "warning",
+    log_format: LogFormat = "text",
+    log_file: LogFile = None,
 ) -> int:
     """Call a Python function once for each transaction of a folder or server, in order.
 
     With --store DIR it is given the transaction and one of that store, which has the position, too:
     what it does there is done exactly once, whatever crashes. With --token FILE it is given the
     transaction alone, and again if a crash comes before the file is written. If it raises, the
-    program ends with exit code 1, and the next start gives it the same transaction.
+    program ends with exit code 1, and the next start gives it the same transaction. SIGHUP has it
+    read the log's level anew.
     """
     del config  # its values are those of the other options
     from logweir.replication.capture.running import StoreKept, TokenFile, load_function, run
@@ -75,25 +80,24 @@ def command(
         raise ConfigError("--store", "one of --store and --token says where the place is kept")
     if images and store is None:
         raise ConfigError("--images", "are kept in a store: give --store")
+    start_log(out, log_level, log_format, log_file)
     called = load_function(exec)
     spaces = [int(one) if one.isdecimal() else one for one in space or ()]
     wanted = None if key is None else _key(key)
-    stop = threading.Event()
-
-    def end(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with suppress(ValueError):  # not in the main thread
-            signal.signal(number, end)
 
     def waiting(error: Unreachable) -> None:
-        out.warning(f"{error.message}; trying again")
+        _log.warning("capture.waiting", reason=error.message)
 
     def work(kept: Kept) -> int:
-        notify("READY=1")
-        options = {"spaces": spaces, "key": wanted, "once": once}
-        return run(where, kept, called, stop=stop, waiting=waiting, **options)  # type: ignore[arg-type]
+        with until_stopped(out, context) as stop:
+            return run(
+                *(where, kept, called),
+                spaces=spaces,
+                key=wanted,
+                once=once,
+                stop=stop,
+                waiting=waiting,
+            )
 
     if token is not None:
         given = work(TokenFile(token))
@@ -105,7 +109,6 @@ def command(
             store_at(Path(where))  # before a store is made to keep the place in it
         with logweir.open(store) as log:
             given = work(StoreKept(log, name, images=images))
-    notify("STOPPING=1")
     if out.as_json:
         out.json({"transactions": given})
     else:

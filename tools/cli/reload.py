@@ -1,4 +1,4 @@
-"""What a server takes up on SIGHUP, without a restart.
+"""The signals of commands that go on until they are stopped: what SIGHUP has them take up.
 
 Files are read anew: the configuration, of which the level of the log counts, certificates of TLS,
 and the log's own file is opened again. Whatever of it cannot be read is told in one line of the
@@ -8,9 +8,11 @@ log (`config.refused`), and then everything stays as it was.
 from __future__ import annotations
 
 import asyncio
+import queue
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 import typer
 
@@ -25,13 +27,65 @@ from logweir.wal.logs import get_logger
 _log = get_logger("logweir.tools")
 
 
+def _nothing() -> Callable[[], None]:
+    return lambda: None
+
+
 def reload_on_hangup(
-    out: Output,
-    context: typer.Context,
-    prepare: Callable[[], Callable[[], None]] = lambda: lambda: None,
+    out: Output, context: typer.Context, prepare: Callable[[], Callable[[], None]] = _nothing
 ) -> None:
     """Have SIGHUP reload what the command of `context` was given, in the running event loop.
     `prepare`: reads what else there is, and returns what takes it up; raises `LogweirError`."""
+    reload = _reloading(out, context, prepare)
+    with suppress(NotImplementedError, AttributeError):  # Windows has neither
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+
+
+@contextmanager
+def until_stopped(out: Output, context: typer.Context) -> Iterator[threading.Event]:
+    """What is done within goes on until the event is set, as Ctrl-C and SIGTERM do, and needs no
+    event loop. SIGHUP reloads as `reload_on_hangup` says, and the manager is told."""
+    stop = threading.Event()
+    asked: queue.SimpleQueue[bool] = queue.SimpleQueue()  # may be put to in a signal's handler
+    reload = _reloading(out, context, _nothing)
+
+    def work() -> None:
+        while asked.get():
+            reload()
+
+    handlers = {"SIGINT": stop.set, "SIGTERM": stop.set, "SIGHUP": lambda: asked.put(True)}
+    with _handled(handlers):
+        thread = threading.Thread(target=work, name="logweir-reload", daemon=True)
+        thread.start()
+        try:
+            notify("READY=1")
+            yield stop
+            notify("STOPPING=1")
+        finally:
+            asked.put(False)
+            thread.join()
+
+
+@contextmanager
+def _handled(handlers: Mapping[str, Callable[[], object]]) -> Iterator[None]:
+    """Call them for the signals of these names; at the end what was there before is there again."""
+    before = {}
+    try:
+        for name, handler in handlers.items():
+            number = getattr(signal, name, None)  # Windows has no SIGHUP
+            with suppress(ValueError):  # not in the main thread
+                if number is not None:
+                    before[number] = signal.signal(number, lambda *_, handler=handler: handler())
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+def _reloading(
+    out: Output, context: typer.Context, prepare: Callable[[], Callable[[], None]]
+) -> Callable[[], None]:
+    """What reloads: see `reload_on_hangup`."""
     level = context.params["log_level"]
 
     def reload() -> None:
@@ -67,5 +121,4 @@ def reload_on_hangup(
         ]
         _log.info("config.reloaded", log_level=level, needs_restart=later)
 
-    with suppress(NotImplementedError, AttributeError):  # Windows has neither
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+    return reload
