@@ -44,14 +44,14 @@ from logweir.errors import (
 from logweir.limits import ARCHIVE_TAIL_BYTES, ARCHIVE_WAIT_SECONDS
 from logweir.recovery.chain import border
 from logweir.recovery.logscan import LogScan, scan_log, scan_snapshot
-from logweir.recovery.report import Hole, vclock_json
+from logweir.recovery.report import Hole
 from logweir.wal.closing import Closable
 from logweir.wal.damage import FileEnd
 from logweir.wal.directory import DirectoryIndex, LogFile, no_store, scan_directory
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain
 from logweir.wal.lease import Lease
-from logweir.wal.vclock import VClock
+from logweir.wal.vclock import VClock, vclock_json
 
 _DAMAGE: Final = (CorruptFile, CorruptBlock, ChainGap, RecoveryRefused)
 _SEEN_AGAIN_BYTES: Final = 4096

@@ -32,22 +32,15 @@ from logweir.limits import VCLOCK_COMPONENTS
 from logweir.recovery.examine import Progress, examine
 from logweir.recovery.policy import RecoveryPlan, plan_from
 from logweir.recovery.replay import Batch, walk
-from logweir.recovery.report import (
-    FileReport,
-    Hole,
-    RecoveryReport,
-    count_of_rows,
-    damage_json,
-    vclock_json,
-    words,
-)
+from logweir.recovery.report import FileReport, Hole, RecoveryReport, count_of_rows
 from logweir.recovery.rewrite import copy_file, names_in, new_target, rewrite, salvage_snapshot
 from logweir.wal.columns import RowColumns
-from logweir.wal.damage import Damage
+from logweir.wal.damage import Damage, damage_json
 from logweir.wal.directory import no_store
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.reader import WalReader
-from logweir.wal.vclock import VClock
+from logweir.wal.render import words
+from logweir.wal.vclock import VClock, vclock_json
 from logweir.wal.xrow import Row, RowType
 
 _CLUSTER_ID: Final = 320

@@ -20,18 +20,19 @@ Readers other than logweir ignore header items that they do not know (Tarantool 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from logweir.errors import DecodeError
-from logweir.wal.damage import Damage, FileEnd
+from logweir.wal.damage import Damage, FileEnd, damage_json
 from logweir.wal.directory import LogFile, Suffix
 from logweir.wal.endmark import EndMark
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.meta import Meta
-from logweir.wal.vclock import VClock
+from logweir.wal.render import words
+from logweir.wal.vclock import VClock, vclock_json
 from logweir.wal.writer import AppendPoint
 
 HOLE_ITEM: Final = "Hole"
@@ -300,11 +301,6 @@ def unfinished_json(file: FileReport | None) -> dict[str, Any] | None:
     }
 
 
-def words(count: int, noun: str) -> str:
-    """A number and its noun: 1 row, 2 rows."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
 def count_of_rows(lost: Iterable[int | None]) -> str:
     """How many rows some damaged places have lost, in words. None: nobody knows of one of them."""
     counts = list(lost)
@@ -312,28 +308,3 @@ def count_of_rows(lost: Iterable[int | None]) -> str:
     if None not in counts:
         return words(known, "row")
     return f"at least {words(known, 'row')}" if known else "an unknown number of rows"
-
-
-def vclock_json(vclock: VClock) -> dict[str, int]:
-    """A vclock as a JSON object."""
-    return {str(replica_id): lsn for replica_id, lsn in vclock.items()}
-
-
-def vclock_of(told: Mapping[str, int]) -> VClock:
-    """The vclock that `vclock_json` made this of."""
-    return VClock({int(replica_id): lsn for replica_id, lsn in told.items()})
-
-
-def damage_json(damage: Damage) -> dict[str, Any]:
-    """One damaged place as a JSON object."""
-    return {
-        "kind": damage.kind.value,
-        "file": damage.file,
-        "offset": damage.offset,
-        "lsn_before": damage.lsn_before,
-        "lsn_after": damage.lsn_after,
-        "replica_id": damage.replica_id,
-        "rows_lost": damage.rows_lost,
-        "message": damage.message,
-        "hint": damage.hint,
-    }

@@ -32,7 +32,6 @@ from typing import Any
 
 from logweir.errors import ErrorCode, RequestError
 from logweir.recovery.examine import examine
-from logweir.recovery.report import vclock_json
 from logweir.replication.service import users
 from logweir.replication.service.access import Directory, read_directory
 from logweir.replication.service.protocol import PREFIX
@@ -51,6 +50,7 @@ from logweir.store.recover.checkpoint import logs_before, read_followers
 from logweir.store.schema.access import Privilege
 from logweir.wal.directory import scan_directory
 from logweir.wal.lease import leased
+from logweir.wal.vclock import vclock_json
 
 
 class Administration:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from logweir.errors import CorruptBlock
 
@@ -132,3 +133,18 @@ class Damage:
 
     def __str__(self) -> str:
         return f"{self.file} at byte {self.offset}: {self.message}"
+
+
+def damage_json(damage: Damage) -> dict[str, Any]:
+    """One damaged place as a JSON object."""
+    return {
+        "kind": damage.kind.value,
+        "file": damage.file,
+        "offset": damage.offset,
+        "lsn_before": damage.lsn_before,
+        "lsn_after": damage.lsn_after,
+        "replica_id": damage.replica_id,
+        "rows_lost": damage.rows_lost,
+        "message": damage.message,
+        "hint": damage.hint,
+    }

@@ -33,7 +33,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -41,8 +41,10 @@ from logweir.errors import DecodeError, LogweirError
 from logweir.wal import kernel
 from logweir.wal.columns import ABSENT, RowColumns
 from logweir.wal.mp import Ext, MapPairs, Value, decode_ext, map_of, unpack
-from logweir.wal.reader import Block
 from logweir.wal.xrow import FLAG_COMMIT, Row, RowType, decode_body, type_name
+
+if TYPE_CHECKING:  # who shows values reads no log
+    from logweir.wal.reader import Block
 
 Json = Any
 """None, bool, int, float, str, list, dict with str keys."""
@@ -325,3 +327,8 @@ def row_line(block: Block, number: int, names: Mapping[int, str], *, raw: bool =
         for name, part in found:
             line += f', "{name}_mp": "{part.hex()}"'
     return line + "}"
+
+
+def words(count: int, noun: str) -> str:
+    """A number and its noun: 1 row, 2 rows."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -25,14 +25,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from logweir.errors import ConfigError, DecodeError
 from logweir.wal.columns import RowColumns
-from logweir.wal.directory import LogFile
 from logweir.wal.meta import Meta
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
+
+if TYPE_CHECKING:  # who reads a time or a type of rows reads no log
+    from logweir.wal.directory import LogFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -175,3 +175,13 @@ class VClock(Mapping[int, int]):
     def without_local(self) -> VClock:
         """The same without component 0, as it goes over the wire."""
         return VClock({i: lsn for i, lsn in self._lsns.items() if i})
+
+
+def vclock_json(vclock: VClock) -> dict[str, int]:
+    """A vclock as a JSON object."""
+    return {str(replica_id): lsn for replica_id, lsn in vclock.items()}
+
+
+def vclock_of(told: Mapping[str, int]) -> VClock:
+    """The vclock that `vclock_json` made this of."""
+    return VClock({int(replica_id): lsn for replica_id, lsn in told.items()})

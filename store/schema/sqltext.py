@@ -11,6 +11,7 @@ Source: Tarantool 2.6.0, observed.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from typing import Final
@@ -20,17 +21,14 @@ from logweir.limits import SQL_CHARACTERS
 
 _LETTER: Final = r"[A-Za-z0-9_$\x80-\U0010ffff]"
 _NUMBER: Final = r"(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?\d++)?+"
-_TOKEN: Final = re.compile(
-    rf"""(?P<line>\n|--[^\n]*\n)
+_TOKEN: Final = rf"""(?P<line>\n|--[^\n]*\n)
     |(?P<space>[\ \t\v\f\r]\s*|--[^\n]*|/\*(?=.).*?(?:\*/|\Z))
     |(?P<text>'(?:[^']|'')*+')|(?P<name>"(?:[^"]|"")*+")
     |(?P<number>0[xX][0-9a-fA-F]+|{_NUMBER}(?!{_LETTER})|[xX]'(?:[0-9a-fA-F]{{2}})*')
     |(?P<none>{_NUMBER}{_LETTER}+|[xX]'[^']*'?|['"].*)
     |(?P<word>[A-Za-z_\x80-\U0010ffff]{_LETTER}*)|(?P<binding>\?\d*|[$:@\#]{_LETTER}+)
     |(?P<between><=|<>|<<|<|>=|>>|>|==?|!=|\|\|?|[/%&])|(?P<sign>[-+])|(?P<invert>~)
-    |(?P<star>\*)|(?P<open>\()|(?P<close>\))|(?P<comma>,)|(?P<dot>\.)|(?P<end>;)|(?P<other>.)""",
-    re.VERBOSE | re.DOTALL | re.ASCII,
-)
+    |(?P<star>\*)|(?P<open>\()|(?P<close>\))|(?P<comma>,)|(?P<dot>\.)|(?P<end>;)|(?P<other>.)"""
 _BEGINS: Final = frozenset(("number", "text", "name", "word", "sign", "invert", "open", "binding"))
 _CLOSES: Final = frozenset(("word", "comma", "close", "end"))
 _GOES_ON: Final = _CLOSES | {"between", "sign", "star", "text", "name"}
@@ -57,6 +55,12 @@ _VALUES: Final = frozenset(("number", "text", "name", "close"))
 _MAY_END: Final = _VALUES | {"word", "all", "star", "alias", "end"}
 
 
+@functools.cache
+def _tokens() -> re.Pattern[str]:
+    """Compiled when there is a text to check: that takes longer than most else at a start."""
+    return re.compile(_TOKEN, re.VERBOSE | re.DOTALL | re.ASCII)
+
+
 def check_expressions(texts: Iterable[str]) -> None:
     """Raises `RequestError` 184, 185 or 206 where one of them is certain not to compile, 191 where
     all together are longer than is looked at: see `limits.SQL_CHARACTERS`."""
@@ -79,7 +83,7 @@ def _check_expression(text: str) -> None:
     end, line, line_at, depth = len(text), 1, 1, 0
     before, last, has_binding = "", "", False
     has_values = "values" in text.lower()  # whose rows may be empty behind the first
-    for found in _TOKEN.finditer(text):
+    for found in _tokens().finditer(text):
         kind, last = found.lastgroup or "", found[0]
         if kind == "line":
             line, line_at = line + 1, found.end()

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from logweir.errors import ConfigError, LogweirError
-from logweir.recovery.report import vclock_json, words
 from logweir.tools.cli.common import existing, utc_text
 from logweir.tools.cli.configfile import ConfigOption
 from logweir.tools.cli.logoptions import LogFile, LogFormat, LogLevel, start_log
 from logweir.tools.cli.output import Output, human_bytes
 from logweir.tools.cli.reload import until_stopped
 from logweir.wal.logs import get_logger
+from logweir.wal.render import words
+from logweir.wal.vclock import vclock_json
 
 if TYPE_CHECKING:  # the store, which `--help` and a wrong option do without
     from logweir.archive.archiver import Archiver, Progress

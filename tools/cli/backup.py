@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from logweir.recovery.examine import examine
-from logweir.recovery.report import damage_json, vclock_json
 from logweir.recovery.restore import restore
 from logweir.tools.cli.common import NewFolderOption, existing, log_bytes, show_damage
 from logweir.tools.cli.output import Output
+from logweir.wal.damage import damage_json
+from logweir.wal.vclock import vclock_json
 
 
 def command(

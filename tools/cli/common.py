@@ -14,7 +14,6 @@ from logweir.errors import ConfigError, DecodeError
 from logweir.limits import TOPIC_TUPLE_BYTES, TUPLE_BYTES
 from logweir.tools.cli.output import Output
 from logweir.wal.damage import TAIL_KINDS, Damage
-from logweir.wal.directory import no_store, scan_directory
 from logweir.wal.vclock import VClock
 
 PathArgument = Annotated[
@@ -70,6 +69,8 @@ def existing(path: Path) -> Path:
 def store_at(path: Path) -> Path:
     """`path`, a file or a folder that holds a log or a snapshot. Raises `OSError` as the system
     does, `WalError` where a folder has neither."""
+    from logweir.wal.directory import no_store, scan_directory
+
     if existing(path).is_dir():
         index = scan_directory(path)
         if not index.files and not index.damage:

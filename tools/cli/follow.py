@@ -25,7 +25,6 @@ from logweir.tools.cli.notify import notify
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
 from logweir.tools.cli.reload import reload_on_hangup
-from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import OS
 
 if TYPE_CHECKING:  # all protocols and the store, which `--help` and a wrong address do without
@@ -122,6 +121,8 @@ def follow_into(
 
 def _put_aside(out: Output, directory: Path) -> uuid.UUID | None:
     """Rename the old copy. Returns its UUID, so that it keeps its place in `_cluster`."""
+    from logweir.wal.directory import scan_directory
+
     if not directory.exists():
         return None
     instance = scan_directory(directory).instance

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logweir.recovery.report import vclock_json
 from logweir.store.engine.request import key_bytes
 from logweir.tools.cli.common import FolderArgument, existing, given_vclock, utc_text
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.spaces import SpaceArgument, given_key
 from logweir.tools.cli.statements import KeyArgument
 from logweir.wal.render import dumps, to_json
+from logweir.wal.vclock import vclock_json
 
 if TYPE_CHECKING:
     from logweir.store.recover.history import Change

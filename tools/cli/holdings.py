@@ -10,17 +10,17 @@ from typing import Any, Final
 from logweir.errors import CorruptFile
 from logweir.pipeline.sparkjar import spark_jar
 from logweir.recovery.examine import examine
-from logweir.recovery.report import RecoveryReport, damage_json, vclock_json
+from logweir.recovery.report import RecoveryReport
 from logweir.store.state import memtable
 from logweir.tools.cli.common import utc_text
 from logweir.tools.cli.output import Output
 from logweir.wal import kernel
-from logweir.wal.damage import Damage, FileEnd
+from logweir.wal.damage import Damage, FileEnd, damage_json
 from logweir.wal.directory import DirectoryIndex, no_store, scan_directory
 from logweir.wal.reader import Block
 from logweir.wal.spacenames import SpaceNames
 from logweir.wal.summary import FileSummary, summarize_file
-from logweir.wal.vclock import VClock
+from logweir.wal.vclock import VClock, vclock_json
 from logweir.wal.xrow import type_name
 
 Each = Callable[[FileSummary, Block], None]

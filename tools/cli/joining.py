@@ -15,7 +15,6 @@ from logweir.replication import loop
 from logweir.replication.urls import Url
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
-from logweir.wal.directory import scan_directory
 
 _AGAIN_SECONDS: Final = 0.5
 """From one round of tries to the next."""
@@ -33,6 +32,8 @@ def join_if_new(
     folder is a store already.
     Nothing of a copy that fails stays; its error is raised. `wait`: seconds in which each is tried
     again as long as none can be reached."""
+    from logweir.wal.directory import scan_directory
+
     masters = [url for url in sources if url.scheme == "tarantool"]
     if not masters or (directory.is_dir() and scan_directory(directory).snaps):
         return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import typer
 
 from logweir.errors import ConfigError
-from logweir.recovery.report import RecoveryReport, vclock_json, words
+from logweir.recovery.report import RecoveryReport
 from logweir.tools.cli.chart import Bar, draw
 from logweir.tools.cli.common import (
     DecimalsOption,
@@ -31,9 +31,9 @@ from logweir.tools.cli.jobbar import (
 )
 from logweir.tools.cli.jobtopics import TOPICS
 from logweir.tools.cli.output import Output, human_bytes
-from logweir.wal.render import value_json
+from logweir.wal.render import value_json, words
 from logweir.wal.selection import parse_time
-from logweir.wal.vclock import VClock
+from logweir.wal.vclock import VClock, vclock_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from logweir.errors import ConfigError, LogweirError
-from logweir.recovery.report import vclock_json
-from logweir.store.recover.defined import Defined
 from logweir.tools.cli.common import PathArgument, existing, show_damage, utc_text
-from logweir.tools.cli.figures import Figures, Keys
 from logweir.tools.cli.holdings import (
     file_fields,
     folder_fields,
@@ -31,8 +28,11 @@ from logweir.wal.reader import Block
 from logweir.wal.render import to_json
 from logweir.wal.spacenames import SpaceNames
 from logweir.wal.summary import FileSummary
-from logweir.wal.vclock import VClock
+from logweir.wal.vclock import VClock, vclock_json
 from logweir.wal.xrow import type_name
+
+if TYPE_CHECKING:  # the store's engine, which `--help` and a wrong path do without
+    from logweir.tools.cli.figures import Figures, Keys
 
 _SHOWN_KEYS: Final = 50
 
@@ -72,6 +72,8 @@ def command(
 
 
 def _file(out: Output, path: Path) -> dict[str, Any]:
+    from logweir.tools.cli.figures import Figures, Keys
+
     figures = Figures()
     summary, names = read_file(out, path, lambda _, block: figures.add(block.columns))
     show_damage(out, summary.damage)
@@ -87,6 +89,8 @@ def _file(out: Output, path: Path) -> dict[str, Any]:
 
 
 def _folder(out: Output, path: Path, who: dict[int, int]) -> dict[str, Any]:
+    from logweir.tools.cli.figures import Figures
+
     figures = Figures()
     keys, begin = _keys(path)
     defined = keys.defined
@@ -115,6 +119,9 @@ def _folder(out: Output, path: Path, who: dict[int, int]) -> dict[str, Any]:
 def _keys(path: Path) -> tuple[Keys, VClock]:
     """What counts the keys of a folder's logs, and from which position on: that of its oldest
     snapshot, which defines what is a key."""
+    from logweir.store.recover.defined import Defined
+    from logweir.tools.cli.figures import Keys
+
     snaps = scan_directory(path).snaps
     if not snaps:
         return Keys(None, "there is no snapshot that defines the spaces"), VClock()

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from logweir.recovery.report import vclock_of, words
 from logweir.replication.web.pages import page_file
 from logweir.tools.cli.holdings import ENDS
 from logweir.tools.cli.output import human_bytes, visible
 from logweir.wal.damage import FileEnd
+from logweir.wal.render import words
+from logweir.wal.vclock import vclock_of
 
 Told = Mapping[str, Any]
 

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from logweir.errors import ConfigError
-from logweir.recovery.report import vclock_json
 from logweir.tools.cli.common import (
     NewFolderOption,
     existing,
@@ -17,7 +16,7 @@ from logweir.tools.cli.common import (
 )
 from logweir.tools.cli.output import Output
 from logweir.wal.selection import parse_time
-from logweir.wal.vclock import VClock
+from logweir.wal.vclock import VClock, vclock_json
 
 
 def command(

@@ -26,8 +26,8 @@ def command(
     ACTION is list or release. Who is released, and comes back after its logs are gone, has to
     start from a snapshot. A folder may be in use for list, and must not be for release.
     """
-    from logweir.recovery.report import vclock_of
     from logweir.replication.administration import followers_of
+    from logweir.wal.vclock import vclock_of
 
     if action == "release" and not name:
         raise ConfigError("NAME", "is missing", hint="`logweir retain list WHERE` shows them")

@@ -103,9 +103,9 @@ def _words(value: object, *, inside: bool = False) -> str:
 
 
 def _folder(out: Output, path: Path) -> int:
-    from logweir.recovery.report import vclock_json
     from logweir.replication.stream.recorded import read_folder
     from logweir.tools.cli.gaps import show_gaps
+    from logweir.wal.vclock import vclock_json
 
     recorded = read_folder(path)
     stopped = [one for one in recorded.positions if one.stopped]

@@ -12,21 +12,17 @@ import typer
 
 from logweir.errors import ConfigError
 from logweir.recovery.examine import examine
-from logweir.recovery.report import (
-    count_of_rows,
-    damage_json,
-    unfinished_json,
-    vclock_json,
-    vclock_of,
-    words,
-)
+from logweir.recovery.report import count_of_rows, unfinished_json
 from logweir.recovery.single import examine_file
 from logweir.tools.cli.common import existing, log_bytes
 from logweir.tools.cli.output import BOLD_RED, Output, human_bytes
 from logweir.tools.cli.verifystate import compare, show_state, state_json
+from logweir.wal.damage import damage_json
 from logweir.wal.directory import no_store
 from logweir.wal.filesystem import unopened
 from logweir.wal.lease import leased
+from logweir.wal.render import words
+from logweir.wal.vclock import vclock_json, vclock_of
 
 
 def command(

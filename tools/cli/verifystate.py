@@ -7,10 +7,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logweir.recovery.report import RecoveryReport, vclock_json
+from logweir.recovery.report import RecoveryReport
 from logweir.tools.cli.common import log_bytes
 from logweir.tools.cli.output import BOLD_RED, Output
 from logweir.wal.render import value_json
+from logweir.wal.vclock import vclock_json
 
 if TYPE_CHECKING:  # the store, which `verify` without `--state` does without
     from logweir.store.recover.statecheck import StateDifference, StateReport
