@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import time
@@ -97,23 +96,27 @@ def open(
         compress_level=compress_level,
         write_ahead_bytes=write_ahead,
     )
-    with typed(Path(path)), contextlib.ExitStack() as stack:
-        opened = open_folder(
-            Path(path),
-            create=create,
-            force_recovery=force_recovery,
-            options=options,
-            filesystem=filesystem,
-            clock=clock,
-        )
-        stack.callback(opened.release)
-        opened.schema.limit_tuples(tuple_bytes)
-        inner = Inner(opened, durability=durability, checkpoints=checkpoints, clock=clock)
-        log = Log(inner, opened.report)
-        if opened.needs_snapshot:
-            log.snapshot()
-        stack.pop_all()
-    return log
+    opened = None
+    try:  # no stack that gives it up: an interrupt could come where that is told not to
+        with typed(Path(path)):
+            opened = open_folder(
+                Path(path),
+                create=create,
+                force_recovery=force_recovery,
+                options=options,
+                filesystem=filesystem,
+                clock=clock,
+            )
+            opened.schema.limit_tuples(tuple_bytes)
+            inner = Inner(opened, durability=durability, checkpoints=checkpoints, clock=clock)
+            log = Log(inner, opened.report)
+            if opened.needs_snapshot:
+                log.snapshot()
+        return log
+    except BaseException:
+        if opened is not None:
+            opened.release()
+        raise
 
 
 def _check_path(path: object) -> None:

@@ -104,7 +104,10 @@ class Sweeper:
         """Begin, if it has not; a closed one does not. `delete`: see `Expires.delete_expired`."""
         with self._guard:
             if self._thread is None and not self._stop.is_set():
-                self._thread = start_thread("logweir-expiry", partial(self._run, delete))
+                start_thread("logweir-expiry", partial(self._run, delete), self._keep_thread)
+
+    def _keep_thread(self, thread: threading.Thread | None) -> None:
+        self._thread = thread
 
     def close(self) -> None:
         """End it, behind the batch that it is at."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import queue
 import threading
 import weakref
 from collections.abc import Callable
@@ -71,14 +72,37 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
 
 
-def start_thread(name: str, run: Callable[[], None]) -> threading.Thread:
-    """A thread that nobody waits for at the end of the program. An interrupt comes out as such:
-    `Thread.start` makes a RuntimeError of it, where it may have started all the same."""
-    thread = threading.Thread(target=run, name=name, daemon=True)
+def start_thread(
+    name: str,
+    run: Callable[[], None],
+    keep: Callable[[threading.Thread | None], object] = lambda thread: None,
+) -> threading.Thread:
+    """A thread that nobody waits for at the end of the program.
+
+    `keep`: notes the thread before it runs anything. Wherever an interrupt comes, the thread is
+    noted and runs, or is not (None) and never will. It comes out as such: `Thread.start` makes a
+    RuntimeError of it, where it may have started all the same.
+    """
+    told: queue.SimpleQueue[None] = queue.SimpleQueue()
+    runs: list[bool] = []  # the first counts
+
+    def begin() -> None:
+        told.get()
+        if runs[0]:
+            run()
+
+    thread = threading.Thread(target=begin, name=name, daemon=True)
     try:
         thread.start()
-    except RuntimeError as error:
-        if isinstance(error.__context__, KeyboardInterrupt):
+        keep(thread)
+        runs.append(True)
+        told.put(None)
+    except BaseException as error:
+        runs.append(False)
+        told.put(None)
+        if not runs[0]:
+            keep(None)
+        if isinstance(error, RuntimeError) and isinstance(error.__context__, KeyboardInterrupt):
             raise error.__context__ from None
         raise
     return thread

@@ -22,8 +22,11 @@ class BackgroundSync:
         """Have it called; what is asked for while it runs is done after it, once. For one thread at
         a time."""
         if self._thread is None:
-            self._thread = start_thread("logweir-sync", self._serve)
+            start_thread("logweir-sync", self._serve, self._keep_thread)
         self._line.put(True)
+
+    def _keep_thread(self, thread: threading.Thread | None) -> None:
+        self._thread = thread
 
     def close(self) -> None:
         """End the thread, behind a call that was asked for."""

@@ -151,9 +151,12 @@ class Checkpoints(OfProcess):
             if self._thread is None or not self._thread.is_alive():
                 self._bytes = 0
                 self._last_time = time.monotonic()
-                self._thread = start_thread("logweir-checkpoint", self._in_background)
+                start_thread("logweir-checkpoint", self._in_background, self._keep_thread)
         finally:
             self._guard.release()
+
+    def _keep_thread(self, thread: threading.Thread | None) -> None:
+        self._thread = thread
 
     def _in_background(self) -> None:
         try:

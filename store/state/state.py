@@ -192,8 +192,11 @@ class State(OfProcess):
                 self._env = self._open_environment()
             self._open_databases()
             if self._seal is not None and self._seal.waits(self._place):
-                self._check = start_thread("logweir-state", partial(self._look, self._seal))
+                start_thread("logweir-state", partial(self._look, self._seal), self._keep_check)
             self._belong()
+
+    def _keep_check(self, thread: threading.Thread | None) -> None:
+        self._check = thread
 
     @contextlib.contextmanager
     def _opening(self) -> Iterator[None]:

@@ -20,6 +20,7 @@ from logweir.errors import DirectoryLocked
 from logweir.testing.interrupting import Interrupter
 from logweir.wal.filesystem import OS
 from logweir.wal.lease import LOCK_NAME
+from logweir.wal.process import start_thread
 
 # One that is raised while a generator is collected is only reported.
 pytestmark = [
@@ -236,6 +237,50 @@ def test_an_opening_that_is_interrupted_as_it_takes_the_lock_holds_none(tmp_path
         if "_remove_unfinished" in interrupter.where:
             break
     assert at > 50
+
+
+def test_a_thread_whose_start_is_interrupted_is_noted_or_does_nothing() -> None:
+    """At each place: what is noted runs and can be waited for, and what is not never runs."""
+    was_interrupted, at = True, 0
+    while was_interrupted:
+        at += 1
+        noted: list[threading.Thread | None] = []
+        ran: list[str] = []
+        before = set(threading.enumerate())
+        interrupter = Interrupter(at, WAL / "process.py")
+        was_interrupted = interrupter.run(
+            partial(start_thread, "named", partial(ran.append, "it"), noted.append)
+        )
+        for thread in set(threading.enumerate()) - before:
+            if thread.ident is not None:  # else it is only about to be started, and never will be
+                thread.join()
+        kept = noted[-1] if noted else None
+        assert ran == ["it"] * (kept is not None), interrupter.where
+    assert ran == ["it"]
+    assert at > 20
+
+
+def test_an_opening_that_is_interrupted_at_its_end_holds_no_lock(tmp_path: Path) -> None:
+    """At the last places of `open` itself, and of the contexts that it leaves."""
+    opened(tmp_path).close()
+    logs: list[logweir.Log] = []
+
+    def interrupted(at: int) -> Interrupter:
+        interrupter = Interrupter(at, STORE / "entry.py")
+        interrupter.run(lambda: logs.append(logweir.open(tmp_path)))
+        return interrupter
+
+    places = interrupted(sys.maxsize).passed
+    logs.pop().close()
+    for at in range(places - 20, places + 1):
+        where = interrupted(at).where
+        assert where
+        assert not logs
+        try:
+            with OS.lock(tmp_path / LOCK_NAME):
+                pass
+        except DirectoryLocked:
+            pytest.fail(f"held behind {where}")
 
 
 @pytest.mark.parametrize("has_state", [True, False], ids=["", "loaded"])

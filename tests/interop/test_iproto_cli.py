@@ -227,6 +227,25 @@ def test_serve_that_cannot_join_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["one"]
 
 
+@pytest.mark.parametrize("file", [False, True], ids=["", "log-file"])
+def test_an_upstream_that_is_away_is_told_once(file: bool, tmp_path: Path) -> None:
+    """By the log if it is beside the messages, and by these if it is elsewhere."""
+    words = ["follow", f"tank://127.0.0.1:{free_port()}/t", tmp_path / "copy"]
+    words += ["--log-file", tmp_path / "log"] if file else []
+    program = [sys.executable, "-c", CODE, *map(str, words)]
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = []
+        while not lines or "logweir: waiting" not in lines[-1]:
+            lines.append(process.stderr.readline())
+        process.send_signal(signal.SIGTERM)
+        process.stderr.read()
+    assert ("Connection refused" in lines[-1]) == file
+    logged = (tmp_path / "log").read_text().splitlines() if file else lines
+    (line,) = [one for one in logged if "source.waiting" in one]
+    assert "Connection refused" in line
+
+
 @pytest.mark.parametrize("command", ["follow", "serve"])
 def test_a_master_that_is_not_there_yet_is_waited_for(command: str, tmp_path: Path) -> None:
     """As long as it is said, and no longer; nothing is left behind by who waited in vain."""

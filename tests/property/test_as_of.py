@@ -17,6 +17,7 @@ from property.test_key_history import STEPS, Told
 from property.test_settled_rows import commit
 from property.test_synchronous_rows import decision, prepared, replace_row
 from samples import sample
+from support.icu import needs_icu
 
 import logweir
 from logweir.errors import ChainGap, PositionUnavailable, RecoveryRefused, RequestError
@@ -82,7 +83,9 @@ def test_every_transaction_left_what_the_store_said_then(steps: list[tuple[str, 
         log.close()
 
 
-@pytest.mark.parametrize("name", ["02-spaces", "03-replicaset/instance-1", "04-crashed"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("02-spaces", marks=needs_icu), "03-replicaset/instance-1", "04-crashed"]
+)
 def test_a_tarantool_folder_is_what_its_own_snapshot_says(name: str, tmp_path: Path) -> None:
     """Without that snapshot: from the first one and the logs alone."""
     folder = tmp_path / "copy"

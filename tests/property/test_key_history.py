@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from property.test_settled_rows import commit
 from property.test_synchronous_rows import decision, prepared, replace_row
 from samples import sample
+from support.icu import needs_icu
 
 import logweir
 from logweir.errors import PositionUnavailable, RequestError
@@ -165,7 +166,9 @@ def test_each_change_is_told_with_the_tuple_that_the_store_had(
         log.close()
 
 
-@pytest.mark.parametrize("name", ["02-spaces", "03-replicaset/instance-2", "04-crashed"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("02-spaces", marks=needs_icu), "03-replicaset/instance-2", "04-crashed"]
+)
 def test_the_last_image_of_a_tarantool_folder_is_its_tuple(name: str) -> None:
     """Every kind of key, two masters, local spaces: the program's own tuple of each space's last
     key, made from its own snapshots and logs alone."""

@@ -199,3 +199,15 @@ def test_addresses_that_are_taken_or_cannot_be(tmp_path: Path, port: int) -> Non
     assert all(one["hint"] for one in told["listen"] if one["state"] != "ok")
     assert told["upstream"][0]["state"] == "note"
     assert (tmp_path / "left").exists()
+
+
+def test_one_problem_is_one_problem(tmp_path: Path) -> None:
+    """The last line counts in words, of one as of several."""
+    file = settings(tmp_path, **{"tls-key": str(tmp_path / "key.pem")})
+    _, told = look(tmp_path / "store", "--config", file)
+    states = [one["state"] for found in told.values() for one in found]
+    assert states.count("problem") == 1
+    notes = states.count("note")
+    result = CliRunner().invoke(app, ["doctor", str(tmp_path / "store"), "--config", str(file)])
+    last = result.stderr.splitlines()[-1]
+    assert last == f"logweir: 1 problem, {notes} note{'s' * (notes != 1)}"

@@ -35,6 +35,7 @@ from logweir.tools.cli.output import BOLD_RED, Output
 from logweir.tools.cli.pageaddress import page_address
 from logweir.tools.cli.serve import OTHER_FILES, listen_addresses, tls_settings
 from logweir.tools.cli.surroundings import Finding, folder_findings, machine_findings
+from logweir.wal.render import words
 
 _UPSTREAM_SECONDS: Final = 5.0
 _COLOURS: Final = {"ok": "32", "note": "33", "problem": BOLD_RED}
@@ -72,7 +73,7 @@ def command(
         for line in lines[1:]:
             out.line(" " * (checks + 11) + line)
     notes = sum(one.state == "note" for one in findings)
-    out.message(f"{len(problems)} problems, {notes} notes")
+    out.message(f"{words(len(problems), 'problem')}, {words(notes, 'note')}")
     return 1 if problems else 0
 
 

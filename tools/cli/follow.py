@@ -20,7 +20,7 @@ from logweir.replication import loop
 from logweir.tools.cli.common import TupleBytes, WaitOption
 from logweir.tools.cli.configfile import ConfigOption
 from logweir.tools.cli.joining import join_if_new
-from logweir.tools.cli.logoptions import LogFile, LogFormat, LogLevel, start_log
+from logweir.tools.cli.logoptions import LogFile, LogFormat, LogLevel, logs_to_a_file, start_log
 from logweir.tools.cli.notify import notify
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
@@ -194,7 +194,7 @@ async def _watch(server: Server, out: Output, once: bool) -> None:
         for part in status.stopped_parts.keys() - told:
             told.add(part)
             out.warning(f"{part} is not followed any more: {status.stopped_parts[part]}")
-        said = status.told
+        said = status.told if logs_to_a_file() else str(status.state)  # the log says why
         if said != shown:
             shown = said
             out.message(said)

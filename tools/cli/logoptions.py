@@ -41,6 +41,11 @@ def set_level(out: Output, level: str) -> None:
     logging.getLogger().setLevel(max(number, logging.WARNING) if out.quiet else number)
 
 
+def logs_to_a_file() -> bool:
+    """Whether whoever sees the messages does not see the log."""
+    return any(isinstance(one, logs.LogFile) for one in logging.getLogger().handlers)
+
+
 def reopen_log() -> None:
     """Go on in the file that has the log's name now. Raises `OSError`; the old one is kept then."""
     for handler in logging.getLogger().handlers:
