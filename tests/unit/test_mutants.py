@@ -77,6 +77,8 @@ def toy(folder: Path, check: str) -> Path:
     (folder / "half.py").write_text("def half(value):\n    return value // 2\n")
     text = f"from logweir.half import half\n\ndef test_half():\n    assert {check}\n"
     (folder / "test_half.py").write_text(text)
+    freeze = "import gc\n\ndef pytest_collection_finish():\n    gc.freeze()\n"
+    (folder / "conftest.py").write_text(freeze)  # as that of the project does
     subprocess.run(["git", "init", "-q", folder], check=True)
     return folder
 
