@@ -13,7 +13,7 @@ from __future__ import annotations
 import uuid
 from array import array
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Final
@@ -71,14 +71,14 @@ class SnapshotWriter(OfProcess):
         self._filesystem = filesystem
         self._rows = bytearray()
         meta = Meta(kind="SNAP", vclock=vclock, instance=instance, program=PROGRAM)
-        with explaining(self._temporary):
-            self._file = create_file(filesystem, self._temporary)
-            try:
+        try:
+            with explaining(self._temporary):
+                self._file = create_file(filesystem, self._temporary)
                 self._file.write([meta.encode()])
-            except BaseException:
-                give_up(self._file)
-                raise
-        self._belong()
+            self._belong()
+        except BaseException:
+            self.abort()
+            raise
 
     def write(self, space_id: int, tuples: Iterable[bytes], *, local: bool = False) -> None:
         """Add the tuples (MsgPack) of one space, in the order of its primary key."""
@@ -109,11 +109,12 @@ class SnapshotWriter(OfProcess):
         return self.path
 
     def abort(self) -> None:
-        """Give up: close and remove what was written."""
+        """Give up: close and remove what was written; what cannot be removed is read by nobody."""
         if self.is_foreign:
             return
-        give_up(self._file)
-        with explaining(self._temporary), suppress(FileNotFoundError):
+        if hasattr(self, "_file"):  # it could be made
+            give_up(self._file)
+        with suppress(OSError):
             self._filesystem.remove(self._temporary)
 
     def _add(self, space_id: int, tuples: list[bytes], local: bool) -> None:
@@ -144,6 +145,28 @@ class SnapshotWriter(OfProcess):
             self._file.write(parts)
         self.last_block = (self.path, self._file.size(), begin, parts[0])
         self._rows = bytearray()
+
+
+@contextmanager
+def new_snapshot(
+    directory: Path,
+    vclock: VClock,
+    instance: uuid.UUID,
+    *,
+    timestamp: float,
+    filesystem: FileSystem = OS,
+) -> Iterator[SnapshotWriter]:
+    """A `SnapshotWriter`, of which nothing is left where an exception leaves the context."""
+    writer = None
+    try:
+        writer = SnapshotWriter(
+            directory, vclock, instance, timestamp=timestamp, filesystem=filesystem
+        )
+        yield writer
+    except BaseException:
+        if writer is not None:
+            writer.abort()
+        raise
 
 
 def read_snapshot(path: Path, filesystem: FileSystem = OS) -> Iterator[Block]:

@@ -44,7 +44,7 @@ from logweir.wal.lease import holders, is_leased, unleased
 from logweir.wal.newfile import replace_file
 from logweir.wal.place import Place
 from logweir.wal.process import OfProcess, start_thread
-from logweir.wal.snapshot import SnapshotWriter
+from logweir.wal.snapshot import new_snapshot
 from logweir.wal.vclock import VClock
 
 if TYPE_CHECKING:
@@ -114,23 +114,21 @@ class Checkpoints(OfProcess):
             view = stack.enter_context(log.rotated_view())
             newest = self._newest_whole(self._index())[-1:]
             if newest and newest[0].vclock == view.vclock:
+                with explaining(log.path):  # who wrote it may have been stopped before that
+                    log.filesystem.sync_directory(log.path)
                 log.end_marks.put(newest[0].path, newest[0].size, view.vclock)
                 return newest[0].path
-            writer = SnapshotWriter(
+            with new_snapshot(
                 log.path,
                 view.vclock,
                 log.instance,
                 timestamp=log.now(),
                 filesystem=log.filesystem,
-            )
-            try:
+            ) as writer:
                 for space in view.snapshot_spaces():
                     writer.write(space.id, view.tuples(space), local=space.is_local)
                 path = writer.finish()
                 self._is_whole[path] = True
-            except BaseException:
-                writer.abort()
-                raise
             if writer.last_block is not None:
                 self._newest = (view.vclock, Place.written(writer.last_block))
         log.end_marks.put(path, writer.size, view.vclock)

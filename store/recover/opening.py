@@ -45,7 +45,7 @@ from logweir.wal.lease import LOCK_NAME
 from logweir.wal.mp import pack, unpack, unpack_at
 from logweir.wal.replacing import finish_replacing
 from logweir.wal.resync import resync
-from logweir.wal.snapshot import SnapshotWriter
+from logweir.wal.snapshot import new_snapshot
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import INPROGRESS, AppendPoint, WalWriter, WriterOptions
 
@@ -335,15 +335,17 @@ def bootstrap(
     """Write the first snapshot of a new replica set. Returns the instance's UUID."""
     instance = instance or uuid.uuid4()
     cluster = cluster or uuid.uuid4()
-    writer = SnapshotWriter(path, VClock(), instance, timestamp=timestamp, filesystem=filesystem)
     data = resources.files("logweir.store.schema").joinpath("bootstrap.msgpack").read_bytes()
     at = 0
-    while at < len(data):
-        (space_id, row), at = unpack_at(data, at)
-        if space_id == SystemSpace.CLUSTER:
-            row = [row[0], str(instance)]
-        elif space_id == SystemSpace.SCHEMA and row[0] == "cluster":
-            row = ["cluster", str(cluster)]
-        writer.write(space_id, [pack(row)])
-    writer.finish()
+    with new_snapshot(
+        path, VClock(), instance, timestamp=timestamp, filesystem=filesystem
+    ) as writer:
+        while at < len(data):
+            (space_id, row), at = unpack_at(data, at)
+            if space_id == SystemSpace.CLUSTER:
+                row = [row[0], str(instance)]
+            elif space_id == SystemSpace.SCHEMA and row[0] == "cluster":
+                row = ["cluster", str(cluster)]
+            writer.write(space_id, [pack(row)])
+        writer.finish()
     return instance

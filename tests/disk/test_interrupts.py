@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,10 +18,14 @@ import pytest
 
 import logweir
 from logweir.errors import DirectoryLocked
+from logweir.recovery.faults import SimFileSystem
 from logweir.testing.interrupting import Interrupter
-from logweir.wal.filesystem import OS
+from logweir.wal.filesystem import OS, FileSystem, make_folders
 from logweir.wal.lease import LOCK_NAME
 from logweir.wal.process import start_thread
+from logweir.wal.snapshot import new_snapshot, read_snapshot
+from logweir.wal.vclock import VClock
+from logweir.wal.writer import file_name
 
 # One that is raised while a generator is collected is only reported.
 pytestmark = [
@@ -352,6 +357,78 @@ def test_an_interrupt_in_the_log_leaves_a_folder_that_is_opened(
             opened(folder).close()
     assert wrong == []
     assert at > step  # how often depends on which thread writes, so on what else runs
+
+
+def whole(folder: Path, disk: FileSystem = OS) -> list[int]:
+    """How many tuples each snapshot has. Raises where one has no end."""
+    names = [name for name in disk.list_directory(folder) if name.endswith(".snap")]
+    return [
+        sum(len(block.columns) for block in read_snapshot(folder / name, disk)) for name in names
+    ]
+
+
+def test_an_interrupted_snapshot_file_is_whole_or_not_there() -> None:
+    """Wherever it is stopped: no half of it stays, the one before does, and another is made."""
+    folder, disk = Path("/store"), SimFileSystem()
+    make_folders(disk, folder)
+
+    def write(vclock: VClock) -> None:
+        with new_snapshot(
+            folder, vclock, uuid.UUID(int=1), timestamp=0.0, filesystem=disk
+        ) as writer:
+            writer.write(512, [b"\x91\x01"] * 100)
+            writer.finish()
+
+    write(VClock())
+    at = 0
+    was_interrupted = True
+    while was_interrupted:
+        at += 1
+        vclock = VClock({1: at})
+        interrupter = Interrupter(at, WAL / "snapshot.py")
+        was_interrupted = interrupter.run(partial(write, vclock))
+        assert not disk.open_files, interrupter.where
+        unfinished = [one for one in disk.list_directory(folder) if one.endswith(".inprogress")]
+        assert not unfinished, interrupter.where
+        assert whole(folder, disk) in ([100], [100, 100]), interrupter.where
+        write(vclock)
+        assert whole(folder, disk.crash(seed=at)) == [100, 100], interrupter.where
+        disk.remove(folder / file_name(vclock, "snap"))
+    assert at > 60
+
+
+@pytest.mark.parametrize(("within", "step"), [("wal/snapshot.py", 71), ("store/recover", 41)])
+def test_an_interrupted_snapshot_is_followed_by_another(
+    within: str, step: int, tmp_path: Path
+) -> None:
+    """Wherever it is stopped: none is half there, the last one still is, changes and the next one
+    are made, unless the log says that it has to be opened again; so they are behind that."""
+    folder = tmp_path / "store"
+    log = opened(folder)
+    at = 0
+    was_interrupted = True
+    wrong: list[str] = []
+    while was_interrupted:
+        at += step
+        last = log.snapshot()
+        log.replace("kv", (1, str(at)))
+        interrupter = Interrupter(at, STORE.parent / within)
+        was_interrupted = interrupter.run(log.snapshot)
+        assert last.exists(), interrupter.where
+        assert all(whole(folder)), interrupter.where
+        for call in (lambda log: log.replace("kv", (2, "y")), logweir.Log.snapshot):
+            found = outcome(partial(call, log))
+            if found.startswith("LogStopped"):
+                log.close()
+                log = opened(folder)
+                found = outcome(partial(call, log))
+            if found:
+                wrong.append(f"{interrupter.where}: {found}")
+        assert log.get("kv", 1) == (1, str(at)), interrupter.where
+        assert not list(folder.glob("*.inprogress")), interrupter.where
+    log.close()
+    assert wrong == []
+    assert at > 100
 
 
 def test_what_failed_behind_an_interrupted_close_is_told_by_the_next(tmp_path: Path) -> None:

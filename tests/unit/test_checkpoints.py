@@ -17,11 +17,12 @@ from logweir.errors import (
     LogweirError,
     PositionUnavailable,
     RequestError,
+    WriteFailed,
 )
-from logweir.recovery.faults import Fault, FaultyFileSystem
+from logweir.recovery.faults import Fault, FaultyFileSystem, SimFileSystem
 from logweir.testing.scheduler import Scheduler
 from logweir.wal import failpoint
-from logweir.wal.filesystem import OsFileSystem
+from logweir.wal.filesystem import OsFileSystem, make_folders
 from logweir.wal.snapshot import read_snapshot
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
@@ -438,3 +439,30 @@ def test_a_backup_of_a_log_that_went_bad_is_refused_until_a_snapshot_is_behind_i
         fill(log, 100)
         with log.backup() as files:
             assert files[0].name == names(tmp_path, "snap")[-1]
+
+
+def test_a_snapshot_that_is_there_already_is_durable(tmp_path: Path) -> None:
+    """Who wrote it could not sync its name: who finds it does so."""
+    found = 0
+    for number in range(1, 1000):
+        disk = SimFileSystem(seed=number)
+        make_folders(disk, tmp_path)
+        calls = FaultyFileSystem(disk)
+        log = opened(tmp_path / str(number), filesystem=calls)
+        fill(log, 0, 3)
+        calls.fault = Fault(number, {"sync_directory"})
+        with contextlib.suppress(LogweirError):
+            log.snapshot()
+        calls.fault = None
+        if not calls.failed:
+            log.close()
+            break
+        with contextlib.suppress(WriteFailed):  # where the log could not go on to another file
+            path = log.snapshot()
+            found += 1
+            assert all(
+                path.name in disk.crash(seed=seed).list_directory(path.parent) for seed in range(9)
+            )
+        with contextlib.suppress(LogweirError):
+            log.close()
+    assert found > 0

@@ -103,8 +103,7 @@ class _Copy:
         if self.log is not None:
             self.log.abandon()
         if self.snapshot is not None:
-            with contextlib.suppress(WalError):  # all of the folder goes, now or at the next try
-                self.snapshot.abort()
+            self.snapshot.abort()
 
     def _look(self, space_id: int, tuples: list[bytes]) -> None:
         try:
