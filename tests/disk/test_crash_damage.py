@@ -23,6 +23,7 @@ pytestmark = pytest.mark.kill
 
 PROGRAM = """
 import sys, zlib
+open(__file__ + ".runs", "a").write("x")
 data = b"".join(b"%d\\n" % n for n in range(40))
 with open(sys.argv[1] + "/log", "wb") as log:
     log.write(data + b"%08x\\n" % zlib.crc32(data))
@@ -52,6 +53,7 @@ def test_damage_that_is_noticed_breaks_no_promise(tmp_path: Path) -> None:
     assert [one["fault"] for one in found] == ["wrong bit", "cut file"]
     assert [(one["tried"], one["told"], one["broken"]) for one in found] == [(12, 12, 0)] * 2
     assert not (tmp_path / "kept").exists()
+    assert (tmp_path / "run.py.runs").read_text() == "xx"  # one run is enough for each fault
 
 
 def test_damage_that_is_not_told_is_counted_and_the_first_kept(tmp_path: Path) -> None:

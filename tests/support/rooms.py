@@ -68,6 +68,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "cli_verify",
             "damaged_samples",
             "examine",
+            "faults",
             "kill_loop",
             "testing_*",
         ),

@@ -10,6 +10,8 @@ from samples import DAMAGED, damaged
 
 from logweir.errors import RecoveryRefused
 from logweir.recovery import RecoveryReport, examine, plan, replay
+from logweir.recovery.faults import Fault, FaultyFileSystem
+from logweir.wal.filesystem import OS
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 
@@ -108,9 +110,12 @@ def test_a_log_with_an_unusable_header_is_moved_out_of_the_way(name: str, tmp_pa
     shutil.copytree(damaged(name).folder, folder)
     log = folder / "00000000000000000000.xlog"
     content = log.read_bytes()
-    opened = plan(examine(folder), force=True)
+    disk = FaultyFileSystem(OS)
+    opened = plan(examine(folder, filesystem=disk), force=True)
     opened.prepare()
+    disk.fault = Fault(1, {"sync_directory"})
     opened.prepare()
+    assert not disk.failed
     assert not log.exists()
     assert log.with_name(log.name + ".corrupted").read_bytes() == content
     assert opened.needs_snapshot

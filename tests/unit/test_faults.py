@@ -14,7 +14,16 @@ from logweir.recovery.faults import (
     SimFileSystem,
     every_fault,
 )
-from logweir.recovery.faults.surviving import Dice, Disk, Inode, Model, answered, settled
+from logweir.recovery.faults.cuts import Recorder
+from logweir.recovery.faults.surviving import (
+    Change,
+    Dice,
+    Disk,
+    Inode,
+    Model,
+    answered,
+    settled,
+)
 from logweir.wal.filesystem import FileSystem, make_folders
 
 FOLDER = Path("/d")
@@ -71,6 +80,45 @@ def test_a_sector_is_written_whole_as_it_was_at_one_moment() -> None:
     file.write([b"two"])
     expected = {b"", b"one", b"onetwo", bytes(3), bytes(6), b"one\0\0\0"}
     assert images(disk, 600) == expected
+
+
+@pytest.mark.parametrize(("lost", "left"), [(0, b"c"), (1, b"b"), (2, b"a"), (3, b"-")])
+def test_a_sector_loses_its_newest_writes_first(lost: int, left: bytes) -> None:
+    """So many of three as the answer says."""
+    written = [Change(0, piece, number) for number, piece in enumerate((b"a", b"b", b"c"), 1)]
+    file = Inode(seen=bytearray(b"c"), stable=b"-", pending=written)
+    assert file.survivor(lambda doubt: lost, 512, "posix") == left
+
+
+def test_a_disk_takes_what_it_has_room_for() -> None:
+    """The rest of a write is refused; what is cut away is room again."""
+    disk = SimFileSystem(room_bytes=10)
+    make_folders(disk, FOLDER)
+    file = disk.create(FOLDER / "a")
+    file.write([b"123456"])
+    file.put([b"abc"], 1)  # over what is there
+    with pytest.raises(OSError, match="No space left"):
+        file.write([b"789012"])
+    assert disk.contents(FOLDER / "a") == b"1abc567890"
+    file.truncate(2)
+    file.write([b"23456789"])
+    assert disk.contents(FOLDER / "a") == b"1a23456789"
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_power_is_cut_before_calls_that_write_and_at_no_others(rate: float) -> None:
+    """Before all of them, or none."""
+    disk = Recorder(disk_with_folder(), lambda: None, rate=rate)
+    file = disk.create(FOLDER / "a")
+    file.write([b"x"])
+    file.sync()
+    file.close()
+    disk.list_directory(FOLDER)
+    disk.open_read(FOLDER / "a").close()
+    found = [one.where for one in disk.images]
+    assert found == (
+        [f"before {what} a" for what in ("create", "write", "sync", "close")] if rate else []
+    )
 
 
 def test_a_cut_that_was_not_synced_may_not_have_happened() -> None:

@@ -41,3 +41,14 @@ def test_requests_and_commits_are_told_as_the_library_does(
     assert [line for line in told if "_request_" in line or "_commit_" in line] == lines(
         generate_latest(registry)
     )
+
+
+def test_a_follower_for_whom_nothing_is_kept_is_told_no_more() -> None:
+    """The others are."""
+    metrics = Metrics()
+    metrics.pinned("a", 7)
+    metrics.pinned("b", 8)
+    metrics.unpinned("a")
+    told = [line for line in lines(metrics.render()) if "follower=" in line]
+    assert ["a" in line.partition("{")[2] for line in told] == [False]
+    assert metrics.pinned_followers() == {"b"}

@@ -245,6 +245,10 @@ def test_a_piece_of_which_some_was_taken_is_held_as_a_whole() -> None:
         link.send(bytes(size))
         assert size < link.unsent_bytes < 2 * size
         assert link.held_bytes == 2 * size
+        drained = asyncio.ensure_future(link.drained())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not drained.done()
         assert listener.budget.status()["answers_bytes"] == 2 * size
         got = 0
         while link.unsent_bytes >= size:
@@ -257,7 +261,7 @@ def test_a_piece_of_which_some_was_taken_is_held_as_a_whole() -> None:
         assert link.held_bytes == size + 1000 * 100
         assert len(link._pieces) <= 3
         await reader.readexactly(2 * size + 1000 * 100 - got)
-        await link.drained()
+        await drained
         assert link.held_bytes == 0
         writer.close()
 
@@ -279,6 +283,24 @@ def test_closing_connection_whose_peer_takes_nothing_ends(monkeypatch: pytest.Mo
             assert not listener.links
 
     serve(service, test, stall_seconds=0.05)
+
+
+def test_what_comes_behind_the_end_of_a_session_is_not_for_it() -> None:
+    """It may still be in the kernel's buffer."""
+    service = EchoService()
+
+    async def test(listener: Listener, url: Url) -> None:
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        writer.write(b"!")
+        await service.begun.wait()
+        link, session = service.conversations[0].link, service.conversations[0].session
+        assert await asyncio.shield(link.gone) == "asked to"
+        link.take(1, b"x")
+        assert session.reads == 1
+        assert await reader.read() == b"!"
+        writer.close()
+
+    serve(service, test)
 
 
 def test_slow_but_steady_reader_gets_everything() -> None:

@@ -53,9 +53,11 @@ def test_warnings_and_errors_are_told_with_what_to_do(recent: RecentErrors) -> N
     )
     assert "address" in waiting["hint"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", waiting["time"])
+    LOG.error("bare")
+    assert (recent.status()[0]["where"], recent.status()[0]["why"]) == ("", "")
     recent.end()
     LOG.error("later")
-    assert len(recent.status()) == 3
+    assert len(recent.status()) == 4
 
 
 def test_what_is_kept_is_bounded(recent: RecentErrors) -> None:

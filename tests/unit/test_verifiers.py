@@ -57,7 +57,8 @@ def test_another_password_ends_the_old_verifiers(tmp_path: Path, mechanism: str)
         users.change_password(log, "ada", "byron")
         assert find_scram(log, "ada", mechanism, verifier("lovelace")) is None
         assert find_cram(log, "ada", verifier("byron")) == cram_verifier("byron")
-        number = log.select("_user", "ada", index="name")[0][0]
+        number, _, _, _, kept, *_ = log.select("_user", "ada", index="name")[0]
+        assert kept == {"chap-sha1": verifier("byron")}
         log.update("_user", number, [["=", 4, {"chap-sha1": verifier("other")}]])
         assert find_cram(log, "ada", verifier("other")) is None
         users.drop_user(log, "ada")
