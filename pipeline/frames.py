@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from logweir.errors import ConfigError
-from logweir.pipeline.options import ORIGIN, ScanOptions, list_text
+from logweir.pipeline.options import ORIGIN, ScanOptions, option_text, place_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,16 +66,5 @@ def scan_options(*paths: Path, **options: object) -> ScanOptions:
     """Options given as Python values. Raises `ConfigError`."""
     given = {key: option_text(value) for key, value in options.items() if value is not None}
     if paths:
-        given["paths"] = json.dumps([os.fspath(path) for path in paths])
+        given["paths"] = json.dumps(place_texts("path", paths))
     return ScanOptions.parse(given)
-
-
-def option_text(value: object) -> str:
-    """A value as the text of an option."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {lsn}" for key, lsn in value.items()) + "}"
-    if isinstance(value, list | tuple | set | frozenset):
-        return list_text(value)
-    return str(value)

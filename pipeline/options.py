@@ -35,12 +35,15 @@ STAGE: Final = ".logweir-stage-"
 SPOOL: Final = "spool+"
 """How the scheme begins of a URL where the parts of a spool are, and not logs (`spoolplace`)."""
 
+_UINT64: Final = 2**64 - 1
 KINDS: Final = ("xlog", "snap")
 SPLIT_MODES: Final = ("exact", "resync", "none")
 ON_ERROR: Final = ("fail", "skip", "report")
 READERS: Final = ("auto", "python")
 SPOOLED: Final = ("tap", "greenstack", "synapse", "synapse+redis", "synapse+file")
 """Schemes of the upstreams that are followed into a folder, from which the rows are read."""
+SERVERS: Final = (*SPOOLED, "tarantool", "tank")
+"""Schemes of the addresses that `url` takes."""
 
 
 def _refuse(key: str, message: str, hint: str = "") -> ConfigError:
@@ -71,10 +74,10 @@ def parse_vclock(key: str, text: str) -> VClock:
         if '"' not in text:
             return VClock.parse(text)
         given = json.loads(text)
-        return VClock({int(replica): lsn for replica, lsn in given.items()})
+        return VClock.parse(option_text({int(one): int(str(lsn)) for one, lsn in given.items()}))
     except DecodeError as error:
         raise _refuse(key, error.message) from error
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise _refuse(key, f"{text[:80]!r} is no vclock: {error}") from error
 
 
@@ -84,9 +87,9 @@ def parse_paths(key: str, text: str) -> tuple[str, ...]:
         paths = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _refuse(key, f"{text[:80]!r} is no JSON array: {error}") from error
-    if not isinstance(paths, list) or not all(isinstance(path, str) and path for path in paths):
+    if not isinstance(paths, list):
         raise _refuse(key, "is not an array of paths")
-    return tuple(paths)
+    return tuple(place_text(key, path) for path in paths)
 
 
 def _one_of(names: tuple[str, ...]) -> Callable[[str, str], str]:
@@ -103,11 +106,18 @@ def _kinds(key: str, text: str) -> tuple[str, ...]:
 
 
 def _spaces(key: str, text: str) -> tuple[int | str, ...]:
-    return tuple(int(item) if item.isdecimal() else item for item in _items(text))
+    found = tuple(int(item) if item.isdecimal() else item for item in _items(text))
+    for one in found:
+        if isinstance(one, int) and one > _UINT64:
+            raise _refuse(key, f"{one} is no id of a space, which is below 2^64")
+    return found
 
 
 def _types(key: str, text: str) -> tuple[int, ...]:
-    return tuple(parse_type(item, origin=ORIGIN) for item in _items(text))
+    found = tuple(parse_type(item, key=key, origin=ORIGIN) for item in _items(text))
+    if found and max(found) > _UINT64:
+        raise _refuse(key, f"{max(found)} is no type of row, which is below 2^64")
+    return found
 
 
 def _replica(key: str, text: str) -> int:
@@ -118,7 +128,7 @@ def _replica(key: str, text: str) -> int:
 
 
 def _time(key: str, text: str) -> float:
-    seconds = parse_time(text, origin=ORIGIN)
+    seconds = parse_time(text, key=key, origin=ORIGIN)
     if math.isnan(seconds):
         raise _refuse(key, f"{text!r} is no time")
     return seconds
@@ -236,7 +246,7 @@ class ScanOptions:
         for given, text in options.items():
             key = given.lower()
             if key == "path":
-                values["paths"] = (text,)
+                values["paths"] = (place_text(key, text),)
                 continue
             if key not in _READERS:
                 known = ", ".join(["path", *_READERS])
@@ -283,16 +293,20 @@ class ScanOptions:
         for one in fields(self):
             value = getattr(self, one.name)
             if value != one.default:
-                out["from" if one.name == "start" else one.name] = _text(one.name, value)
+                text = json.dumps(value) if one.name == "paths" else option_text(value)
+                out["from" if one.name == "start" else one.name] = text
         return out
 
 
-def _text(name: str, value: Any) -> str:
-    if name == "paths":
-        return json.dumps(value)
+def option_text(value: object) -> str:
+    """A value as the text of an option."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return list_text(value) if isinstance(value, tuple) else str(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {lsn}" for key, lsn in value.items()) + "}"
+    if isinstance(value, list | tuple | set | frozenset):
+        return list_text(value)
+    return str(value)
 
 
 def list_text(items: Iterable[object]) -> str:
@@ -389,6 +403,26 @@ _SINK_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
 }
 
 
+def place_text(key: str, place: object) -> str:
+    """A path or a URL as text. Raises `ConfigError` for what is none."""
+    text = os.fspath(place) if isinstance(place, str | os.PathLike) else b""
+    if not isinstance(text, str) or not text or "\0" in text:
+        hint = "give it as text or as a Path; several as the function says"
+        raise _refuse(key, f"is {repr(place)[:80]}, which is no path and no URL", hint)
+    return text
+
+
+def place_texts(key: str, places: object) -> list[str]:
+    """One path or URL, or several, as texts. Raises `ConfigError` for what is none, and for no
+    place at all."""
+    if not isinstance(places, Iterable) or isinstance(places, str | bytes):
+        return [place_text(key, places)]
+    found = [place_text(key, one) for one in places]
+    if not found:
+        raise _refuse(key, "names no folder or file")
+    return found
+
+
 def absolute(path: str) -> str:
     """The path from the root: a worker's current folder may be another one."""
     return path if is_url(path) else os.path.abspath(path)
@@ -397,9 +431,9 @@ def absolute(path: str) -> str:
 def target_folder(key: str, to: str | os.PathLike[str]) -> Path:
     """The folder that is to be written, from the root: of a local path or a `file://` URL.
 
-    Raises `ConfigError` for any other URL.
+    Raises `ConfigError` for any other URL, and for what is no path.
     """
-    text = os.fspath(to)
+    text = place_text(key, to)
     if not is_url(text):
         return Path(os.path.abspath(text))
     if (scheme := scheme_of(text)) != "file":

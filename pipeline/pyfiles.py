@@ -14,6 +14,7 @@ from typing import Final
 
 from logweir import errors
 from logweir.errors import ConfigError
+from logweir.pipeline.options import place_text
 from logweir.wal.filesystem import explain
 
 _ROOMS: Final = ("wal", "recovery", "store", "replication", "pipeline")
@@ -26,7 +27,7 @@ def py_files(path: str | Path) -> str:
     For `spark-submit --py-files logweir.zip` or `spark.sparkContext.addPyFile`. Raises
     `ConfigError` for another ending than .zip, `WalError` if it cannot be written.
     """
-    target = Path(path)
+    target = Path(place_text("path", path))
     if target.suffix != ".zip":
         raise ConfigError("path", f"{target} does not end in .zip, by which Python knows it.")
     root = Path(str(errors.__file__)).parent

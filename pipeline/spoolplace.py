@@ -45,7 +45,7 @@ from logweir.pipeline.storage import (
     SPOOL_PART,
     SpoolFileSystem,
     SpoolPart,
-    as_os_error,
+    asked,
     connect,
 )
 from logweir.wal.block import EOF_MARKER
@@ -189,12 +189,9 @@ class SpoolPlace:
 
     def _write(self, name: str, pieces: Iterable[bytes]) -> None:
         path = self._folder / name
-        try:
-            with self._filesystem.open_output_stream(path.as_posix()) as out:
-                for piece in pieces:
-                    out.write(piece)
-        except OSError as error:
-            raise as_os_error(error, path) from error
+        with asked(path), self._filesystem.open_output_stream(path.as_posix()) as out:
+            for piece in pieces:
+                out.write(piece)
 
     def _remove(self, name: str) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -10,12 +10,13 @@ import contextlib
 import errno
 import re
 import urllib.parse
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from logweir.errors import ConfigError, WalError
-from logweir.pipeline.options import ORIGIN, SPOOL, scheme_of, shown
+from logweir.limits import PIPELINE_RETRY_SECONDS
+from logweir.pipeline.options import ORIGIN, SERVERS, SPOOL, scheme_of, shown
 from logweir.wal.filesystem import OS, AppendFile, FileSystem, ReadFile
 
 SPOOL_PART: Final = re.compile(
@@ -60,6 +61,11 @@ def connect(location: str, scheme: str) -> tuple[Any, str]:
     and `ImportError` without pyarrow. No error has as its cause one that shows the whole URL."""
     from pyarrow import ArrowInvalid, fs
 
+    if scheme in SERVERS:
+        text = f"{shown(location)!r} is the address of a server, and no place of files"
+        raise ConfigError("path", text, origin=ORIGIN, hint="give it as url, where that is read")
+    if scheme in ("gs", "gcs") and "retry_limit_seconds=" not in location:
+        location += f"{'&' if '?' in location else '?'}retry_limit_seconds={PIPELINE_RETRY_SECONDS}"
     try:
         return _named(location, *fs.FileSystem.from_uri(location))
     except ArrowInvalid as error:
@@ -111,7 +117,7 @@ def _named(location: str, filesystem: Any, path: str) -> tuple[Any, str]:
 
 def _told(location: str, error: Exception) -> str:
     """What a file system says of an address, which it may quote."""
-    return str(error).replace(location, shown(location))
+    return " ".join(str(error).split()).replace(location, shown(location))
 
 
 def _unreadable(location: str, error: Exception) -> ConfigError:
@@ -120,12 +126,19 @@ def _unreadable(location: str, error: Exception) -> ConfigError:
     return ConfigError("path", text, origin=ORIGIN, hint=hint)
 
 
-def as_os_error(error: Exception, path: Path) -> OSError:
-    """What a file system of `pyarrow.fs` raised, with the number of its kind."""
-    number = getattr(error, "errno", None) or (
-        errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EIO
-    )
-    return OSError(number, str(error), str(path))
+@contextlib.contextmanager
+def asked(path: Path) -> Iterator[None]:
+    """What a file system of `pyarrow.fs` raises is an `OSError` with the number of its kind: some
+    of them raise Arrow's own errors, as that of Azure without a login."""
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except (OSError, ArrowException) as error:
+        number = getattr(error, "errno", None) or (
+            errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EIO
+        )
+        raise OSError(number, " ".join(str(error).split()), str(path)) from error
 
 
 class _UrlReadFile:
@@ -136,7 +149,8 @@ class _UrlReadFile:
         self._size = int(self._file.size())
 
     def size(self) -> int:
-        info = self._filesystem.get_file_info(self.path.as_posix())
+        with asked(self.path):
+            info = self._filesystem.get_file_info(self.path.as_posix())
         if info.size is not None and info.size != self._size:
             self._file.close()
             self._file = self._filesystem.open_input_file(self.path.as_posix())
@@ -144,10 +158,8 @@ class _UrlReadFile:
         return self._size
 
     def read(self, count: int, offset: int) -> bytes:
-        try:
+        with asked(self.path):
             return bytes(self._file.read_at(min(count, max(self._size - offset, 0)), offset))
-        except OSError as error:
-            raise as_os_error(error, self.path) from error
 
     def close(self) -> None:
         self._file.close()
@@ -164,36 +176,31 @@ class UrlFileSystem:
 
     def open_read(self, path: Path) -> ReadFile:
         """The file, which is read by ranges."""
-        try:
+        with asked(path):
             return _UrlReadFile(self._filesystem, path)
-        except OSError as error:
-            raise as_os_error(error, path) from error
 
     def list_directory(self, path: Path) -> list[str]:
         """The names in a folder, sorted."""
         from pyarrow import fs
 
-        kind = self._filesystem.get_file_info(path.as_posix()).type
+        with asked(path):
+            kind = self._filesystem.get_file_info(path.as_posix()).type
         if kind == fs.FileType.File:
             raise NotADirectoryError(errno.ENOTDIR, "not a directory", str(path))
         if kind == fs.FileType.NotFound:
             raise FileNotFoundError(errno.ENOENT, "no such file or directory", str(path))
-        try:
+        with asked(path):
             found = self._filesystem.get_file_info(fs.FileSelector(path.as_posix()))
-        except OSError as error:
-            raise as_os_error(error, path) from error
         return sorted(info.base_name for info in found)
 
     def has_name(self, path: Path) -> bool:
         """Whether something has the name."""
         from pyarrow import fs
 
-        try:
+        with asked(path):
             return bool(
                 self._filesystem.get_file_info(path.as_posix()).type != fs.FileType.NotFound
             )
-        except OSError as error:
-            raise as_os_error(error, path) from error
 
     def create(self, path: Path) -> AppendFile:
         """Refused."""
@@ -361,10 +368,8 @@ class SpoolFileSystem(UrlFileSystem):
         from pyarrow import fs
 
         selector = fs.FileSelector(folder.as_posix(), allow_not_found=True)
-        try:
+        with asked(folder):
             found = self._filesystem.get_file_info(selector)
-        except OSError as error:
-            raise as_os_error(error, folder) from error
         return {one.base_name: one.size for one in found if one.is_file}
 
     def _look_for_owner(self, folder: Path) -> None:
@@ -433,10 +438,8 @@ class _PartsFile:
             wanted = min(part.end, offset + count) - offset
             if part.end <= offset or wanted <= 0:
                 continue
-            try:
+            with asked(self.path):
                 piece = bytes(self._open(part).read_at(wanted, offset - part.begin))
-            except OSError as error:
-                raise as_os_error(error, self.path) from error
             pieces.append(piece)
             offset, count = offset + len(piece), count - len(piece)
         return b"".join(pieces)

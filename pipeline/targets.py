@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from logweir.pipeline.options import scheme_of, target_folder
-from logweir.pipeline.storage import UrlFileSystem, as_os_error, connect
+from logweir.pipeline.options import place_text, scheme_of, target_folder
+from logweir.pipeline.storage import UrlFileSystem, asked, connect
 from logweir.wal.filesystem import OS, AppendFile, Buffer, FileSystem
 
 
@@ -25,7 +25,7 @@ def open_target(key: str, to: str | Path) -> tuple[FileSystem, Path]:
     Raises `ConfigError` where no file system of that kind is known, `WalError` where it cannot be
     opened.
     """
-    scheme = scheme_of(str(to))
+    scheme = scheme_of(place_text(key, to))
     if scheme in ("", "file"):
         return OS, target_folder(key, to)
     filesystem, path = connect(str(to), scheme)
@@ -38,10 +38,8 @@ class _UrlAppendFile:
     def __init__(self, filesystem: Any, path: Path) -> None:
         self.path = path
         self._size = 0
-        try:
+        with asked(path):
             self._file = filesystem.open_output_stream(path.as_posix())
-        except OSError as error:
-            raise as_os_error(error, path) from error
 
     def size(self) -> int:
         """See `AppendFile`."""
@@ -49,12 +47,10 @@ class _UrlAppendFile:
 
     def write(self, parts: Sequence[Buffer]) -> None:
         """See `AppendFile`."""
-        try:
+        with asked(self.path):
             for part in parts:
                 self._file.write(part)
                 self._size += memoryview(part).nbytes
-        except OSError as error:
-            raise as_os_error(error, self.path) from error
 
     def put(self, parts: Sequence[Buffer], offset: int) -> None:
         """Refused."""
@@ -69,10 +65,8 @@ class _UrlAppendFile:
 
     def close(self) -> None:
         """Let it be there."""
-        try:
+        with asked(self.path):
             self._file.close()
-        except OSError as error:
-            raise as_os_error(error, self.path) from error
 
 
 class _UrlTarget(UrlFileSystem):
@@ -100,7 +94,5 @@ class _UrlTarget(UrlFileSystem):
             self._ask("delete_dir", path)
 
     def _ask(self, what: str, *paths: Path) -> None:
-        try:
+        with asked(paths[0]):
             getattr(self._filesystem, what)(*(path.as_posix() for path in paths))
-        except OSError as error:
-            raise as_os_error(error, paths[0]) from error

@@ -74,7 +74,7 @@ def parse_bound(text: str, *, origin: str = "argument") -> Bound:
     )
 
 
-def parse_time(text: str, *, origin: str = "argument") -> float:
+def parse_time(text: str, *, key: str = "time", origin: str = "argument") -> float:
     """Read a time: ISO 8601 (UTC unless it says otherwise) or seconds since the epoch.
 
     Returns seconds since the epoch. Raises `ConfigError`.
@@ -86,7 +86,7 @@ def parse_time(text: str, *, origin: str = "argument") -> float:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigError(
-            "time",
+            key,
             f"{text!r} is no time.",
             origin=origin,
             hint="give it as 2026-11-20, 2026-11-20T14:30:00Z or seconds since 1970",
@@ -94,7 +94,7 @@ def parse_time(text: str, *, origin: str = "argument") -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def parse_type(text: str, *, origin: str = "argument") -> int:
+def parse_type(text: str, *, key: str = "type", origin: str = "argument") -> int:
     """Read a row type: its name in any case, or its number. Raises `ConfigError`."""
     if text.isdecimal():
         return int(text)
@@ -103,7 +103,7 @@ def parse_type(text: str, *, origin: str = "argument") -> int:
     except KeyError:
         known = ", ".join(one.name for one in RowType if one is not RowType.SELECT)
         raise ConfigError(
-            "type", f"{text!r} is no type of row.", origin=origin, hint=f"types are {known}"
+            key, f"{text!r} is no type of row.", origin=origin, hint=f"types are {known}"
         ) from None
 
 

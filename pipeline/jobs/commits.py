@@ -168,10 +168,15 @@ def read_places(spark: SparkSession, places: list[Place], format: str) -> DataFr
             "format", f"{format} is not read from an object store", hint="use parquet"
         )
     files = [one for place in places for one in named_files(place)]
+    if not files:
+        names = ", ".join(place.name for place in places)
+        raise ConfigError(
+            "source", f"{names} has no file with rows", hint="there is nothing to take"
+        )
 
     def rows(place: Place) -> Iterator[pa.RecordBatch]:
         filesystem, path = place.arrow()
-        with told_as(place.name, pa.ArrowInvalid), filesystem.open_input_file(path) as file:
+        with told_as(place.name), filesystem.open_input_file(path) as file:
             if format == "parquet":
                 yield from pq.ParquetFile(file).iter_batches()
                 return
@@ -180,7 +185,7 @@ def read_places(spark: SparkSession, places: list[Place], format: str) -> DataFr
 
     if format == "json":
         return spark.read.json(per_item(spark, files, rows, "value STRING"))
-    with told_as(files[0].name, pa.ArrowInvalid):
+    with told_as(files[0].name):
         filesystem, path = files[0].arrow()
         with filesystem.open_input_file(path) as file:
             schema = from_arrow_schema(pq.read_schema(file))

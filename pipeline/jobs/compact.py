@@ -31,6 +31,7 @@ from logweir.pipeline.jobs.keyed import keyer_of
 from logweir.pipeline.jobs.parts import encode_part, system_blocks
 from logweir.pipeline.jobs.survey import Until
 from logweir.pipeline.jobs.work import Told, typed_errors, watched
+from logweir.pipeline.options import place_texts
 from logweir.pipeline.storage import inside
 from logweir.pipeline.targets import open_target
 from logweir.wal.block import EOF_MARKER
@@ -103,7 +104,7 @@ def compact(
     for damage and for rows that are missing, `RequestError` 5 for a space whose rows are elsewhere,
     `PositionUnavailable`, `ConfigError`.
     """
-    folders = [paths] if isinstance(paths, str | Path) else list(paths)
+    folders = place_texts("paths", paths)
     filesystem, target = open_target("to", to)
     with leased(*folders), watched(spark, told):
         prepared = prepare(

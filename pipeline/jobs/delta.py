@@ -23,7 +23,7 @@ import pyarrow as pa
 from logweir.errors import ConfigError
 from logweir.pipeline.checkpoints import query_id
 from logweir.pipeline.jobs.places import PART, Place, Written, told_as
-from logweir.pipeline.options import scheme_of, target_folder
+from logweir.pipeline.options import place_text, scheme_of, target_folder
 from logweir.wal.failpoint import failpoint
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class DeltaPlace(Place):
     @classmethod
     def of(cls, key: str, to: str | Path) -> DeltaPlace:
         """The place that was named by an option `key`. Raises `ConfigError` for any other URL."""
-        if scheme_of(str(to)) in _STORES:
+        if scheme_of(place_text(key, to)) in _STORES:
             return cls(str(to))
         return cls(str(target_folder(key, to)))
 

@@ -36,7 +36,15 @@ from logweir.pipeline.jobs.states import Paths, prepared_state, state, table
 from logweir.pipeline.jobs.survey import Until
 from logweir.pipeline.jobs.typed import json_line
 from logweir.pipeline.jobs.work import Told, carrying, typed_errors, watched
-from logweir.pipeline.options import STAGE, absolute, is_url, scheme_of, target_folder
+from logweir.pipeline.options import (
+    STAGE,
+    absolute,
+    is_url,
+    place_text,
+    place_texts,
+    scheme_of,
+    target_folder,
+)
 from logweir.pipeline.typedrows import definition_text
 from logweir.store.schema.definition import SpaceDef, SystemSpace
 from logweir.wal.filesystem import OS, explain
@@ -45,10 +53,14 @@ from logweir.wal.lease import leased
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 FORMATS: Final = ("parquet", "json", "csv", "delta")
 
-_ROW_COLUMNS: Final = ("type_name", "replica_id", "lsn", "tsn", "time", "space_id")
+_CHANGE_COLUMNS: Final = (
+    *("type_name", "replica_id", "lsn", "tsn", "time", "space_id"),
+    *("key_json", "tuple_json", "ops_json"),
+)
 _LINE_COLUMNS: Final = (
     *("file", "block_offset", "row_in_block", "type_name", "replica_id", "lsn", "ts", "tsn"),
     *("flags", "group_id", "space_id", "index_base", "key_json", "tuple_json", "ops_json", "body"),
@@ -80,13 +92,20 @@ class Exported:
 def changes(spark: SparkSession, *paths: str | Path, **options: Any) -> DataFrame:
     """Rows of a log, values as JSON: type_name, replica_id, lsn, tsn, time, space_id, key_json,
     tuple_json, ops_json. `options`: of the scan."""
-    columns = [*_ROW_COLUMNS, "key_json", "tuple_json", "ops_json"]
-    return scan(spark, *paths, **{"kinds": "xlog", **options, "columns": columns})
+    return scan(spark, *paths, **{"kinds": "xlog", **_of_rows(options, _CHANGE_COLUMNS)})
+
+
+def _of_rows(options: dict[str, Any], columns: Sequence[str]) -> dict[str, Any]:
+    """Options of a scan, with the columns that rows of no one space have here."""
+    if "columns" in options:
+        hint = "name a space, of whose fields it chooses, or use scan"
+        raise ConfigError("columns", "is not for rows of all spaces", hint=hint)
+    return {**options, "columns": list(columns)}
 
 
 def lines(spark: SparkSession, *paths: str | Path, **options: Any) -> DataFrame:
     """Rows as lines of `logweir cat`, in one column; names of spaces are left out."""
-    rows = scan(spark, *paths, **{**options, "columns": list(_LINE_COLUMNS)})
+    rows = scan(spark, *paths, **_of_rows(options, _LINE_COLUMNS))
 
     def show(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -98,8 +117,7 @@ def lines(spark: SparkSession, *paths: str | Path, **options: Any) -> DataFrame:
 
 def space_of(spark: SparkSession, paths: Paths, space: str | int) -> SpaceDef:
     """The definition of a space at the end of an archive. Raises `RequestError` 36."""
-    listed: Sequence[str | Path] = [paths] if isinstance(paths, str | Path) else list(paths)
-    return prepare(looking(spark), listed).history.schema.space(space)
+    return prepare(looking(spark), place_texts("paths", paths)).history.schema.space(space)
 
 
 # --- export ---------------------------------------------------------------------------------------
@@ -135,8 +153,8 @@ def export(
         raise ConfigError("what", f"{what!r} is not changes or state")
     numbers = {"integers": integers, "decimals": str(decimals)}
     write = _writer(to, format)
-    folders = [paths] if isinstance(paths, str | Path) else paths
-    with leased(*folders), watched(spark, told), typed_errors():
+    paths = place_texts("paths", paths)
+    with leased(*paths), watched(spark, told), typed_errors():
         if what == "state":
             frame = _state_frame(spark, paths, space, until, numbers)
         else:
@@ -149,7 +167,7 @@ def _writer(to: str | Path, format: str) -> Callable[[DataFrame], Exported]:
     if format == "delta" and (place := DeltaPlace.of("to", to)).is_store:
         place.check_new()
         return lambda frame: _put(frame, place)
-    if format != "delta" and scheme_of(str(to)) not in ("", "file"):
+    if format != "delta" and scheme_of(place_text("to", to)) not in ("", "file"):
         store = Place(str(to))
         check_new(store)
         return lambda frame: _stored(frame, store, format)
@@ -195,7 +213,7 @@ def _state_frame(
 
 def _changes_frame(
     spark: SparkSession,
-    paths: Paths,
+    paths: Sequence[str],
     space: str | int | None,
     until: Until,
     numbers: dict[str, str],
@@ -204,13 +222,12 @@ def _changes_frame(
 ) -> DataFrame:
     if until is not None:
         raise ConfigError("until", "is for states", hint="changes take vclock_to and time_to")
-    listed = [paths] if isinstance(paths, str | Path) else list(paths)
     if space is not None:
         found = space_of(spark, paths, space)
-        return scan(spark, *listed, **options, space=definition_text(found), **numbers)
+        return scan(spark, *paths, **options, space=definition_text(found), **numbers)
     if format == "json":
-        return lines(spark, *listed, **{"kinds": "xlog", **options})
-    return changes(spark, *listed, **options)
+        return lines(spark, *paths, **{"kinds": "xlog", **options})
+    return changes(spark, *paths, **options)
 
 
 def _written(frame: DataFrame, target: Path, format: str) -> Exported:
@@ -281,6 +298,7 @@ def cdc(
     """
     if format not in FORMATS:
         raise ConfigError("format", f"{format!r} is not one of {', '.join(FORMATS)}")
+    path, checkpoint = place_text("path", path), absolute(place_text("checkpoint", checkpoint))
     numbers = {"integers": integers, "decimals": str(decimals)}
     write = None
     if mirror:
@@ -289,41 +307,47 @@ def cdc(
     if mirror:
         given = options
     elif found is None:
-        given = {**options, "columns": [*_ROW_COLUMNS, "key_json", "tuple_json", "ops_json"]}
+        given = _of_rows(options, _CHANGE_COLUMNS)
     else:
         given = {**options, "space": definition_text(found), **numbers}
     texts = scan_options(path, **given).to_text()
     texts.pop("paths", None)
-    frame = spark.readStream.format("logweir").options(**texts).load(absolute(str(path)))
-    checkpoint = absolute(str(checkpoint))
+    frame = spark.readStream.format("logweir").options(**texts).load(absolute(path))
     writer = frame.writeStream.option("checkpointLocation", checkpoint)
     if every_seconds is None:
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{every_seconds} seconds")
     if write is not None:
-        return writer.foreachBatch(write).start()
+        return _started(writer.foreachBatch(write))
     if format == "delta":
-        return writer.foreachBatch(appending(DeltaPlace.of("to", to), checkpoint)).start()
-    to = absolute(str(to))
+        return _started(writer.foreachBatch(appending(DeltaPlace.of("to", to), checkpoint)))
+    to = absolute(place_text("to", to))
     binary = [name for name, kind in frame.dtypes if kind == "binary"]
     if format == "csv" and binary:
         raise ConfigError("format", f"csv cannot hold {', '.join(binary)}", hint="use json")
     if is_url(to) and scheme_of(to) not in SPARKS_OWN:
-        return writer.foreachBatch(batches_into(Place(to), checkpoint, format)).start()
+        return _started(writer.foreachBatch(batches_into(Place(to), checkpoint, format)))
     _check_owner(to, checkpoint)
     if format == "csv":
         writer = writer.options(**CSV)
-    query = writer.format(format).start(to)
+    query = _started(writer.format(format), to)
     _note_owner(to, str(query.id))
     return query
 
 
+def _started(writer: DataStreamWriter, to: str | None = None) -> StreamingQuery:
+    """The query, under way."""
+    hint = "checkpoint and, of files, to are folders, or what Spark itself reaches"
+    with typed_errors("checkpoint" if to is None else "to, or checkpoint", hint):
+        return writer.start(to)
+
+
 def _mirrored(
     spark: SparkSession,
-    path: str | Path,
+    path: str,
     to: str | Path,
-    checkpoint: str | Path,
+    checkpoint: str,
     format: str,
     space: str | int | None,
     numbers: dict[str, str],
@@ -334,14 +358,14 @@ def _mirrored(
         raise ConfigError("mirror", "is a Delta table of one space", hint="format delta, and space")
     if refused := options.keys() & {"from", "columns", "spaces", "types", "kinds"}:
         raise ConfigError(min(refused), "is not for a mirror, which has all that a space has")
-    place, kept = DeltaPlace.of("to", to), absolute(str(checkpoint))
+    place = DeltaPlace.of("to", to)
     with leased(path), typed_errors():
         prepared = prepared_state(spark, path, spaces=[space])
         found = prepared.history.schema.space(space)
-        start = begin_mirror(spark, prepared, found, place, kept, numbers)
+        start = begin_mirror(spark, prepared, found, place, checkpoint, numbers)
     given = {"max_rows_per_batch": MIRROR_ROWS, **options, "columns": list(MIRROR_COLUMNS)}
     spaces = [found.id, int(SystemSpace.TRUNCATE)]
-    write = merging(found, place, kept, numbers)
+    write = merging(found, place, checkpoint, numbers)
     return write, {**given, "from": str(start), "spaces": spaces}
 
 

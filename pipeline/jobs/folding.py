@@ -14,6 +14,7 @@ there is one split and one part, one task does it all, and nothing is shuffled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -23,7 +24,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from logweir.errors import CorruptFile, PositionUnavailable, WalError
+from logweir.errors import ConfigError, CorruptFile, PositionUnavailable, WalError
 from logweir.limits import PIPELINE_NARROW_BYTES, PIPELINE_PART_BYTES
 from logweir.pipeline.jobs.fold import Folder
 from logweir.pipeline.jobs.history import History
@@ -53,7 +54,7 @@ from logweir.pipeline.jobs.survey import (
     wanted_definitions,
 )
 from logweir.pipeline.jobs.work import carrying, per_item, typed_errors
-from logweir.pipeline.options import ScanOptions, absolute, shown
+from logweir.pipeline.options import ScanOptions, absolute, parse_count, shown
 from logweir.pipeline.plan import Source, Split, plan, together
 from logweir.pipeline.reading import scan
 from logweir.pipeline.storage import inside, open_storage
@@ -109,7 +110,7 @@ def prepare(
     snapshot: str | None = None,
     parts: int | None = None,
     split_bytes: int | None = None,
-    spaces: Sequence[str | int] = (),
+    spaces: Sequence[str | int] | str | int = (),
 ) -> Prepared:
     """Look at the folders of one instance and decide what to fold.
 
@@ -120,8 +121,10 @@ def prepare(
     `WalError` and its kinds, `PositionUnavailable`, `ConfigError`, `RequestError` 36 for a space
     that is not there.
     """
-    if isinstance(until, Mapping) and not isinstance(until, VClock):
-        until = VClock(until)
+    until = _as_until(until)
+    for key, given in (("parts", parts), ("split_bytes", split_bytes)):
+        if given is not None:
+            parse_count(key, str(given), 1)
     options = ScanOptions(
         paths=tuple(absolute(str(path)) for path in paths), columns=SCAN_COLUMNS, settled=False
     )
@@ -140,7 +143,8 @@ def prepare(
     definitions += wanted_definitions(found, judged)
     draft = FoldPlan(files, tuple(definitions), judged.known, judged.end)
     keyer = Keyer(draft)
-    ids = tuple(keyer.history.schema.space(one).id for one in spaces)
+    named = [spaces] if isinstance(spaces, str | int) else spaces
+    ids = tuple(keyer.history.schema.space(one).id for one in named)
     if not any(SYSTEM_ID_MIN <= one <= SYSTEM_ID_MAX for one in ids):  # all may change these
         keyer.plan = draft = replace(draft, only=ids)
     size = sum(told["bytes"] for _, told in found.ranges)
@@ -178,6 +182,21 @@ def _check_folder(logs: Sequence[Source], options: ScanOptions) -> None:
             path=", ".join(map(shown, options.paths)),
             hint="put the logs and a snapshot before them into one folder",
         )
+
+
+def _as_until(until: object) -> Until:
+    """A bound as it is compared. Raises `ConfigError` for what is none."""
+    if until is None or isinstance(until, VClock):
+        return until
+    try:
+        if isinstance(until, Mapping):
+            return VClock(until)
+        if isinstance(until, int | float) and math.isfinite(until):
+            return float(until)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ConfigError("until", f"{until!r} is no vclock: {error}") from error
+    text = f"is {until!r}, which is no vclock and no time"
+    raise ConfigError("until", text, hint="give {1: 50}, or seconds since 1970")
 
 
 def by_store(paths: Sequence[str | Path]) -> list[list[str | Path]]:

@@ -10,6 +10,7 @@ interrupted is run again and ends in the same state.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,13 +25,13 @@ from logweir.pipeline.jobs.commits import CSV, SPARKS_OWN, read_places
 from logweir.pipeline.jobs.places import Place
 from logweir.pipeline.jobs.typed import TypedColumns
 from logweir.pipeline.jobs.work import Told, mapped, typed_errors, watched
-from logweir.pipeline.options import STAGE, absolute, scheme_of, target_folder
+from logweir.pipeline.options import STAGE, absolute, place_texts, scheme_of, target_folder
 from logweir.store import Log
 from logweir.store import open as open_log
 from logweir.store.engine.request import Request
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.named import REST
-from logweir.wal.filesystem import OS, explain
+from logweir.wal.filesystem import OS, explain, explaining
 from logweir.wal.mp import packer, skip
 from logweir.wal.xrow import RowType
 
@@ -91,9 +92,8 @@ def import_rows(
     """
     if format not in FORMATS:
         raise ConfigError("format", f"{format!r} is not one of {', '.join(FORMATS)}")
-    paths = [sources] if isinstance(sources, str | Path) else list(sources)
-    texts = [absolute(str(path)) for path in paths]
-    with watched(spark, told), typed_errors():
+    texts = [absolute(path) for path in place_texts("source", sources)]
+    with watched(spark, told), typed_errors("source", f"are these files of {format}?"):
         if any(scheme_of(text) not in ("", *SPARKS_OWN) for text in texts):
             frame = read_places(spark, [Place(text) for text in texts], format)
         elif format == "parquet":
@@ -102,7 +102,8 @@ def import_rows(
             frame = spark.read.options(**_CSV).csv(texts)
         else:
             frame = spark.read.json(texts)
-        is_base64 = format != "parquet"
+    is_base64 = format != "parquet"
+    with watched(spark, told), typed_errors():
         return import_frame(frame, to, space, primary=primary, types=types, is_base64=is_base64)
 
 
@@ -118,10 +119,12 @@ def import_frame(
     """Take a DataFrame. `is_base64`: what text for a varbinary field is, else its UTF-8 is taken.
     The other arguments, and errors, as `import_rows`."""
     target = target_folder("to", to)
-    if any(target.glob("*.snap")) or any(target.glob("*.xlog")):
+    with explaining(target):
+        names = os.listdir(target) if target.exists() else []
+    if any(name.endswith((".snap", ".xlog")) for name in names):
         with open_log(target, create=False) as log:
             return _import(log, frame, space, primary, types or {}, is_base64)
-    if target.exists() and any(target.iterdir()):
+    if names:
         raise ConfigError("to", f"{target} is neither a store nor empty.", hint="name a new folder")
     stage = target.with_name(f"{STAGE}{target.name}-{uuid.uuid4().hex}")
     try:

@@ -35,6 +35,7 @@ Writing = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 PART: Final = re.compile("part-[0-9a-f]{32}[.](parquet|json|csv)")
 """The name of a file that a task put."""
 
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")  # deltalake draws what it says
 _WRITTEN_DDL: Final = "name STRING, rows BIGINT, size BIGINT"
 
 
@@ -177,7 +178,8 @@ def told_as(where: str, *kinds: type[Exception]) -> Iterator[None]:
     """Errors of the place, and those `kinds`, as ours, with its name."""
     try:
         yield
-    except OSError as error:
-        raise explain(error, where) from error
-    except kinds as error:
-        raise WalError(f"{error}.", path=where) from error
+    except (OSError, pa.ArrowException, *kinds) as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise explain(error, where) from error
+        said = " ".join(_COLOURS.sub("", str(error)).split())
+        raise WalError(f"{said.rstrip('.')}.", path=where) from error

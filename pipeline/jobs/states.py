@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
+from logweir.errors import ConfigError
 from logweir.pipeline.columns import ddl
 from logweir.pipeline.counting import COUNTS, TOTALS, totals
 from logweir.pipeline.frames import scan_options
@@ -19,6 +20,7 @@ from logweir.pipeline.jobs.keyed import keyer_of
 from logweir.pipeline.jobs.survey import Until
 from logweir.pipeline.jobs.typed import TypedColumns
 from logweir.pipeline.jobs.work import carrying, per_item
+from logweir.pipeline.options import place_texts
 from logweir.pipeline.readers import counting_reader
 from logweir.pipeline.sessions import register
 
@@ -27,18 +29,18 @@ if TYPE_CHECKING:
 
 Paths = str | Path | Sequence[str | Path]
 
+_OPTIONS: Final = frozenset(("snapshot", "parts", "split_bytes", "spaces"))
 _STATE_DDL: Final = "space_id INT, space STRING, key BINARY, tuple BINARY"
-
-
-def _listed(paths: Paths) -> list[str | Path]:
-    return [paths] if isinstance(paths, str | Path) else list(paths)
 
 
 def prepared_state(
     spark: SparkSession, paths: Paths, until: Until = None, **options: Any
 ) -> Prepared:
-    """What `state` folds. Arguments and errors as `folding.prepare`."""
-    prepared = prepare(looking(spark), _listed(paths), until=until, **options)
+    """What `state` folds. Arguments and errors as `folding.prepare`; `ConfigError` for others."""
+    for key in options.keys() - _OPTIONS:
+        hint = "options are " + ", ".join(sorted(_OPTIONS))
+        raise ConfigError(key, "is no option of a state.", hint=hint)
+    prepared = prepare(looking(spark), place_texts("paths", paths), until=until, **options)
     prepared.history.refuse_other_engines(prepared.plan.wants)
     return prepared
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from logweir import errors
-from logweir.errors import ErrorCode, LogweirError
+from logweir.errors import ConfigError, ErrorCode, LogweirError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +39,8 @@ _IN_FILE: Final = re.compile(r"(?P<path>/[^:]*?)(?: at byte (?P<offset>\d+))?: (
 _POSITIONS: Final = re.compile(
     r"position (?P<wanted>.*) is not in the log, which holds (?P<oldest>.*) to (?P<newest>.*)\."
 )
+_SETTING: Final = re.compile(r"(?P<key>\S+) \((?P<origin>\w+)\): (?P<message>.*)")
+_JAVA: Final = re.compile(r"\AAn error occurred while calling \S+\n: (?:[\w.$]+: )?")
 _POLL_SECONDS: Final = 0.3
 
 
@@ -99,8 +101,10 @@ def _restored(told: dict[str, Any]) -> LogweirError:
 
 
 @contextlib.contextmanager
-def typed_errors() -> Iterator[None]:
-    """Raise an error of a task as what it was there; any other failure of Spark as it is."""
+def typed_errors(key: str = "", hint: str = "") -> Iterator[None]:
+    """Raise an error of a task as what it was there; any other failure of Spark as it is, or,
+    where the body only hands Spark what the argument `key` names, as `ConfigError` with the first
+    line of what Spark says."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -110,9 +114,12 @@ def typed_errors() -> Iterator[None]:
         text = str(error)
         found = _MARK.search(text)
         told = _read(text) if found is None else json.loads(base64.b64decode(found[1]))
-        if told is None:
+        if told is not None:
+            raise _restored(told) from None
+        if not key:
             raise
-        raise _restored(told) from None
+        said = _JAVA.sub("", text).partition("\n")[0]
+        raise ConfigError(key, f"Spark cannot use it: {said}", hint=hint) from None
 
 
 def _read(text: str) -> dict[str, Any] | None:
@@ -122,6 +129,8 @@ def _read(text: str) -> dict[str, Any] | None:
         return None
     name, message, hint = found["name"], found["message"].strip(), (found["hint"] or "").strip()
     if name == "PositionUnavailable" and (parts := _POSITIONS.fullmatch(message)):
+        return {"class": name, **parts.groupdict(), "hint": hint}
+    if name == "ConfigError" and (parts := _SETTING.fullmatch(message)):
         return {"class": name, **parts.groupdict(), "hint": hint}
     if name in _IN_FILES and (parts := _IN_FILE.fullmatch(message)):
         own = {"class": name, "path": parts["path"], "message": parts["message"], "hint": hint}
