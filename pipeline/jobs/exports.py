@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("parquet", "json", "csv", "delta")
 
+_MOST_SECONDS: Final = 10**9
 _CHANGE_COLUMNS: Final = (
     *("type_name", "replica_id", "lsn", "tsn", "time", "space_id"),
     *("key_json", "tuple_json", "ops_json"),
@@ -151,6 +152,8 @@ def export(
         raise ConfigError("format", f"{format!r} is not one of {', '.join(FORMATS)}")
     if what not in ("changes", "state"):
         raise ConfigError("what", f"{what!r} is not changes or state")
+    if what == "state" and options:
+        raise ConfigError(min(options), "is for an export of changes, not of the state")
     numbers = {"integers": integers, "decimals": str(decimals)}
     write = _writer(to, format)
     paths = place_texts("paths", paths)
@@ -233,7 +236,8 @@ def _changes_frame(
 def _written(frame: DataFrame, target: Path, format: str) -> Exported:
     stage = target.with_name(f"{STAGE}{target.name}-{uuid.uuid4().hex}")
     try:
-        _write(frame, str(stage), format)
+        with typed_errors(where=str(target)):
+            _write(frame, str(stage), format)
         for left in stage.glob(".*.crc"):
             left.unlink()
         names = [path for path in stage.rglob("*") if path.is_file() and "part-" in path.name]
@@ -317,6 +321,9 @@ def cdc(
     if every_seconds is None:
         writer = writer.trigger(availableNow=True)
     else:
+        if not isinstance(every_seconds, int | float) or not 0 <= every_seconds < _MOST_SECONDS:
+            text = f"is {every_seconds!r}, and no number of seconds"
+            raise ConfigError("every_seconds", text, hint="give 0 or more")
         writer = writer.trigger(processingTime=f"{every_seconds} seconds")
     if write is not None:
         return _started(writer.foreachBatch(write))

@@ -75,7 +75,7 @@ def import_rows(
     space: str,
     *,
     format: str = "parquet",
-    primary: Sequence[str] | None = None,
+    primary: Sequence[str] | str | None = None,
     types: Mapping[str, str] | None = None,
     told: Told | None = None,
 ) -> Imported:
@@ -102,6 +102,8 @@ def import_rows(
             frame = spark.read.options(**_CSV).csv(texts)
         else:
             frame = spark.read.json(texts)
+        if frame.columns == ["_corrupt_record"]:
+            raise ConfigError("source", "has no line of JSON", hint="are these files of json?")
     is_base64 = format != "parquet"
     with watched(spark, told), typed_errors():
         return import_frame(frame, to, space, primary=primary, types=types, is_base64=is_base64)
@@ -112,7 +114,7 @@ def import_frame(
     to: str | Path,
     space: str,
     *,
-    primary: Sequence[str] | None = None,
+    primary: Sequence[str] | str | None = None,
     types: Mapping[str, str] | None = None,
     is_base64: bool = False,
 ) -> Imported:
@@ -145,7 +147,7 @@ def _import(
     log: Log,
     frame: DataFrame,
     space: str,
-    primary: Sequence[str] | None,
+    primary: Sequence[str] | str | None,
     types: Mapping[str, str],
     is_base64: bool,
 ) -> Imported:
@@ -193,14 +195,14 @@ def _create(
     log: Log,
     frame: DataFrame,
     space: str,
-    primary: Sequence[str] | None,
+    primary: Sequence[str] | str | None,
     types: Mapping[str, str],
 ) -> None:
     wanted = [(name, kind) for name, kind in frame.dtypes if name != REST]
     if not wanted:
         raise ConfigError("source", "has no columns")
     names = [name for name, _ in wanted]
-    key = list(primary or names[:1])
+    key = [primary] if isinstance(primary, str) else list(primary or names[:1])
     for told, given in (("primary", key), ("types", types)):
         for name in given:
             if name not in names:

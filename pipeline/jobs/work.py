@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from logweir import errors
-from logweir.errors import ConfigError, ErrorCode, LogweirError
+from logweir.errors import ConfigError, ErrorCode, LogweirError, WalError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,6 +41,10 @@ _POSITIONS: Final = re.compile(
 )
 _SETTING: Final = re.compile(r"(?P<key>\S+) \((?P<origin>\w+)\): (?P<message>.*)")
 _JAVA: Final = re.compile(r"\AAn error occurred while calling \S+\n: (?:[\w.$]+: )?")
+_REFUSED: Final = re.compile(
+    r"(?:\n: |Caused by: )(?:java\.n?io|org\.apache\.hadoop)\.[\w.$]+: (?P<said>[^\n]+)"
+)
+_ROOM: Final = "look at the place: is there room, and may it be written?"
 _POLL_SECONDS: Final = 0.3
 
 
@@ -101,10 +105,10 @@ def _restored(told: dict[str, Any]) -> LogweirError:
 
 
 @contextlib.contextmanager
-def typed_errors(key: str = "", hint: str = "") -> Iterator[None]:
-    """Raise an error of a task as what it was there; any other failure of Spark as it is, or,
-    where the body only hands Spark what the argument `key` names, as `ConfigError` with the first
-    line of what Spark says."""
+def typed_errors(key: str = "", hint: str = "", *, where: str = "") -> Iterator[None]:
+    """Raise an error of a task as what it was there; what a file system said to Spark, which writes
+    to the place `where`, as `WalError`; any other failure of Spark as it is, or, where the body
+    only hands Spark what the argument `key` names, as `ConfigError` with the first line of it."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
@@ -116,6 +120,8 @@ def typed_errors(key: str = "", hint: str = "") -> Iterator[None]:
         told = _read(text) if found is None else json.loads(base64.b64decode(found[1]))
         if told is not None:
             raise _restored(told) from None
+        if where and (refused := _REFUSED.search(text)):
+            raise WalError(f"{refused['said'].rstrip('.')}.", path=where, hint=_ROOM) from None
         if not key:
             raise
         said = _JAVA.sub("", text).partition("\n")[0]

@@ -127,6 +127,12 @@ def test_the_only_space_of_a_state_may_be_named_alone() -> None:
     assert alone.plan.only
 
 
+def test_a_state_is_not_exported_by_options_of_a_scan(tmp_path: Path) -> None:
+    """They were passed over in silence once."""
+    with pytest.raises(ConfigError, match=r"time_from .*of changes, not of the state"):
+        pipeline.export(NO_SPARK, tmp_path, tmp_path / "n", what="state", time_from="2026-01-01")
+
+
 @pytest.mark.parametrize("size", [0, -1, "large"])
 def test_a_check_in_parts_of_no_size_is_refused(size: Any) -> None:
     """By name."""
@@ -179,12 +185,19 @@ def test_what_spark_says_of_an_argument_is_told_with_it() -> None:
         _raise_of_spark(said, "checkpoint", "h")
     with pytest.raises(PySparkException):
         _raise_of_spark(said)
+    full = (
+        "Job aborted: Lost task\n\tat A\nCaused by: java.io.IOException: No space left on device\n"
+    )
+    with pytest.raises(WalError, match=r"out: No space left on device\. Hint: look at the place"):
+        _raise_of_spark(full, where="out")
+    with pytest.raises(PySparkException):
+        _raise_of_spark("a worker died\nCaused by: java.io.EOFException\n\tat A", where="out")
     with pytest.raises(ConfigError, match=r"path \(option\): no file\. Hint: look"):
         _raise_of_spark(ours, "checkpoint")
 
 
-def _raise_of_spark(text: str, *given: str) -> None:
-    with typed_errors(*given):
+def _raise_of_spark(text: str, *given: str, **options: str) -> None:
+    with typed_errors(*given, **options):
         raise PySparkException(text)
 
 

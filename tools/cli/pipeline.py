@@ -415,7 +415,7 @@ def _cdc(spark: SparkSession, call: _Call) -> int:
     from logweir.pipeline.jobs.work import typed_errors
     from logweir.pipeline.options import shown
 
-    with typed_errors():
+    with typed_errors(where=shown(call.target)):
         query = pipeline.cdc(
             spark,
             call.paths[0],
