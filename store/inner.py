@@ -21,7 +21,7 @@ from logweir.store.commit.queue import CommitQueue
 from logweir.store.cursor import LogCursor
 from logweir.store.ending import Ending
 from logweir.store.engine.batches import Answers, Asked
-from logweir.store.engine.engine import Engine
+from logweir.store.engine.engine import Engine, Plans
 from logweir.store.engine.executing import Executor
 from logweir.store.expiring import Sweeper
 from logweir.store.recover.checkpoint import CheckpointOptions, Checkpoints
@@ -100,15 +100,15 @@ class _Groups(OfProcess):
         with self.exclusive():
             return self.committer.layers.change_base(change)
 
-    def trial(self, executor: Executor) -> Group:
+    def trial(self, executor: Executor, plans: Plans) -> Group:
         """A group on a view of now, whose changes nobody else sees and nobody commits: for who
         makes them again, in a job, once it is known that they are wanted. To be ended by its
-        `txn.abort`; it keeps what `read_view` keeps. `executor`: of the caller's thread.
+        `txn.abort`; it keeps what `read_view` keeps. `executor`, `plans`: of the caller's thread.
 
         Raises what a change raises where there can be none.
         """
         self.check_process()
-        return self.committer.trial(executor)
+        return self.committer.trial(executor, plans)
 
 
 class _Views(OfProcess):

@@ -26,10 +26,11 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from logweir.errors import ErrorCode, LimitExceeded, RemoteProtocolError, RequestError
 from logweir.limits import FRAME_SECONDS, IPROTO_FRAME_BYTES
+from logweir.replication.iproto.wire import kernel
 from logweir.replication.iproto.wire.codec import (
     EMPTY_BODY,
     SALT_BYTES,
@@ -44,7 +45,7 @@ from logweir.replication.iproto.wire.codec import (
     encode_greeting,
 )
 from logweir.replication.iproto.wire.requests import STREAM_TYPES, Request, decode_request
-from logweir.replication.iproto.wire.runs import Run, take_run
+from logweir.replication.iproto.wire.runs import Run, no_ids, take_run
 from logweir.replication.session import BaseSession, InputBuffer
 from logweir.wal.vclock import VClock
 
@@ -90,6 +91,8 @@ class ServerSession(BaseSession[Event]):
         self.malformed = 0
         self.read: Callable[[bytes], int] = lambda data: 0
         """Answers requests with which what came begins, if any; returns where others begin."""
+        self.ids: kernel.Ids = no_ids
+        """By names; see `wire.kernel`."""
         self._schema_version = schema_version
         self._out.put(encode_greeting(instance, noise))
         self._input = InputBuffer("IPROTO_FRAME_BYTES", IPROTO_FRAME_BYTES + 9)
@@ -146,11 +149,8 @@ class ServerSession(BaseSession[Event]):
             if self.state == State.RELAY:
                 self._take_ack(data, start, end, events)
             else:
-                behind = self._take_run(data, read_to, events)
-                if behind > read_to:
-                    read_to = behind
-                    continue
-                self._take_request(data, start, end, events)
+                read_to = self._take_next(data, read_to, (start, end), events)
+                continue
             read_to = end
         if broken is not None:
             self.put_error(0, broken)
@@ -163,17 +163,35 @@ class ServerSession(BaseSession[Event]):
             self._unit_deadline = now + FRAME_SECONDS
         return events
 
-    def _take_run(self, data: bytes, at: int, events: list[Event]) -> int:
+    def again(self, run: Run) -> Sequence[Request | Run]:
+        """The requests of a run, read again, since the definitions were changed. Its `at` is not
+        negative."""
+        events: list[Request | Run] = []
+        read_to = run.at
+        for span in self._splitter.split(run.data, run.at)[0]:
+            if span[1] > read_to:
+                read_to = self._take_next(run.data, read_to, span, events)
+        return events
+
+    def _take_next(self, data: bytes, at: int, span: tuple[int, int], events: list[Any]) -> int:
+        """Take the run that begins there, or else the request of a frame. Returns where it ends."""
+        behind = self._take_run(data, at, events)
+        if behind > at:
+            return behind
+        self._take_request(data, *span, events)
+        return span[1]
+
+    def _take_run(self, data: bytes, at: int, events: list[Any]) -> int:
         """Take the run that begins there, if one does. Returns where it ends."""
         if self.state != State.REQUESTS:
             return at
-        run = take_run(data, at, self._schema_version())
+        run = take_run(data, at, self._schema_version(), self.ids)
         if run is None:
             return at
         events.append(run)
         return run.stop
 
-    def _take_request(self, data: bytes, start: int, end: int, events: list[Event]) -> None:
+    def _take_request(self, data: bytes, start: int, end: int, events: list[Any]) -> None:
         request = Request(-1)
         try:
             decode_request(data, start, end, request)

@@ -248,11 +248,10 @@ class Committer(Fails):
                 self.layers.admit()
         return self._begun(self.plans, self._executor, True)
 
-    def trial(self, executor: Executor) -> Group:
+    def trial(self, executor: Executor, plans: Plans) -> Group:
         """See `Inner.trial`. The caller does not hold `lock`."""
         self.check_open()
-        # A plan has room for one key at a time, for who commits.
-        return self._begun(Plans(), executor, False)
+        return self._begun(plans, executor, False)
 
     def _begun(self, plans: Plans, executor: Executor, is_ahead: bool) -> Group:
         """A group on what is published; `is_ahead`: over the groups that have ended, too."""

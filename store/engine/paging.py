@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.select import Select, pairs, pieces
 from logweir.store.schema.definition import IndexDef, SpaceDef
+from logweir.store.schema.fieldtype import MpType, mp_type
 from logweir.store.schema.keys import index_keys
 from logweir.store.schema.refused import unsupported
 from logweir.wal.mp import pack, unpack
@@ -68,6 +69,18 @@ def entry_at(position: str, index: IndexDef) -> bytes | None:
         case [index.id, bytes() as entry]:
             return entry
     raise _invalid()
+
+
+def behind(given: bytes) -> Callable[[SpaceDef, IndexDef], bytes | None]:
+    """What finds the entry of what a request goes on behind, in MsgPack: a position or a tuple;
+    nothing: none."""
+
+    def find(space: SpaceDef, index: IndexDef) -> bytes | None:
+        if mp_type(given, 0) is MpType.ARRAY:
+            return entry_of(given, space, index)
+        return entry_at(str(unpack(given)), index)
+
+    return find if given else lambda space, index: None
 
 
 def entry_of(data: bytes, space: SpaceDef, index: IndexDef) -> bytes:

@@ -9,12 +9,14 @@ from logweir.store.engine.batches import Asked
 from logweir.store.engine.computing import KEPT
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.executing import COLUMNS, DONE, HALTED, LAST, Answer
+from logweir.store.engine.paging import Walk, behind
 from logweir.store.engine.reads import PIECE_BYTES
 from logweir.store.engine.request import Request
-from logweir.store.engine.select import Select, pieces
+from logweir.store.engine.select import Select
 from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.fieldtype import MpType, mp_type
 from logweir.store.schema.values import read_array, read_int, skip
+from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
 
 COMPUTED: Final = 4
@@ -46,27 +48,34 @@ def selected(engine: Engine, asked: Asked, number: int) -> Answer:
     """A SELECT of a batch: its tuples as a MsgPack array, or that it halts the batch, for it is
     more than a piece (`reads.pieces`). Raises `RequestError`."""
     columns, at = asked.columns, number * COLUMNS
-    _, place, index_id, iterator, first, end = columns[at : at + 6]
-    limit, offset = columns[at + LAST + 2 : at + LAST + 4]
+    _, place, index_id, iterator, first, end, after, after_end = columns[at : at + 8]
+    limit, offset, has_position = columns[at + LAST + 2 : at + LAST + 5]
     key, space_id = asked.data[first:end], asked.ids[place]
     if iterator == _GET:
         space = engine.schema.space(space_id)
         one = engine.only(space, engine.schema.index(space, index_id), key)
         return _found([] if one is None or offset or not limit else [one])
     wanted = Select.packed(
-        engine.schema, space_id, key, iterator, index=index_id, limit=limit, offset=offset
+        engine.schema,
+        space_id,
+        key,
+        iterator,
+        index=index_id,
+        limit=limit,
+        offset=offset,
+        after=behind(asked.data[after:after_end]),
     )
-    parts = pieces(engine, wanted)
-    piece = next(parts, None)
-    found = () if piece is None else piece.tuples()
+    walk = Walk(engine, wanted)
+    parts = iter(walk)
+    found = next(parts, ())
     if sum(map(len, found)) > PIECE_BYTES or next(parts, None) is not None:
         return HALTED, None, None, None, _NOTHING
-    return _found(found)
+    return _found(found, pack(walk.position) if has_position and found else None)
 
 
-def _found(tuples: Sequence[bytes]) -> Answer:
+def _found(tuples: Sequence[bytes], position: bytes | None = None) -> Answer:
     data = b"\xdd" + len(tuples).to_bytes(4, "big") + b"".join(tuples)
-    return DONE, None, data, None, _NOTHING
+    return DONE, position, data, None, _NOTHING
 
 
 def kept(engine: Engine, asked: Asked, number: int) -> Answer:

@@ -1,6 +1,7 @@
 # Selections over layers, compiled.
 from logweir.store.state.layerkernel cimport Scan, Space
 from logweir.store.state.memtablenodes cimport Cursor, Entry
+from logweir.store.schema.plankernel cimport Fields
 from logweir.store.schema.packkernel cimport Refusal, Room, Source, u64
 
 cdef enum:
@@ -19,6 +20,8 @@ cdef class Selector:
     cdef Room out
     cdef Room key
     cdef Room bound
+    cdef Room entry  # of the last tuple, if a position is wanted, or behind which it goes on
+    cdef Fields fields
     cdef Py_ssize_t* owed
     cdef Walk* walks
     cdef Py_ssize_t walk_room
@@ -31,6 +34,8 @@ cdef class Selector:
     cdef bint is_back
     cdef bint has_low  # `key` or more
     cdef bint has_high  # less than `bound`
+    cdef bint has_position  # a position is wanted
+    cdef u64 index_id
     cdef u64 limit
     cdef u64 offset
     cdef readonly u64 given  # so many tuples
@@ -42,12 +47,16 @@ cdef class Selector:
     cdef u64 last_step  # a piece ends there
     cdef int one(
         self, Space space, u64 index_id, u64 by, u64 limit, u64 offset, Source key,
-        Py_ssize_t size, u64* span
+        Py_ssize_t size, Source after, Py_ssize_t after_size, bint has_position, u64* span
     ) except -1
     cdef int begin(
         self, Space space, u64 index_id, u64 by, u64 limit, u64 offset, Source key,
-        Py_ssize_t size
+        Py_ssize_t size, Source after, Py_ssize_t after_size
     ) except -1
+    cdef int find_entry(self, Space space, Source after, Py_ssize_t size) except -1
+    cdef bint is_met(self, u64 by) noexcept
+    cdef int go_behind(self) except -1
+    cdef int put_position(self) except -1
     cdef int go_on(self, Py_ssize_t room_bytes) except -1
     cdef int exact(self) except -1
     cdef int walk(self, Py_ssize_t room_bytes) except -1

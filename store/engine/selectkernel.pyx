@@ -14,7 +14,7 @@ its end means.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free, PyMem_Realloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memmove
 
 cimport logweir.wal.kernel as rows
 from logweir.store.state.layerkernel cimport Base, Found, Scan, Space, Stack
@@ -23,7 +23,8 @@ from logweir.store.state.memtablenodes cimport (
     THERE, Entry, key_of, order_of, step, step_back, value_of)
 from logweir.store.schema.plankernel cimport Index, Plan
 from logweir.store.engine.tuplekernel cimport DEEP, rows_from, tuples_from
-from logweir.store.schema.packkernel cimport DONE, REFER, REFUSED, Room, Source, items_from, u64
+from logweir.store.schema.packkernel cimport (
+    DONE, REFER, REFUSED, Room, Source, Target, items_from, put_sized, text_at, u64)
 
 cdef enum:
     BY_EQ = 0
@@ -38,6 +39,10 @@ cdef enum:
     MORE_THAN_ONE_TUPLE = 41
     REFERENCE = 0xC1
     HEAD_BYTES = 5
+    BYTES = 0xC4
+    TEXT = 0xD9
+
+cdef const char* LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 
 
 cdef class Selector:
@@ -56,7 +61,7 @@ cdef class Selector:
     def __init__(self, Room out=None):
         """`out`: where tuples go."""
         self.out = Room() if out is None else out
-        self.key, self.bound = Room(), Room()
+        self.key, self.bound, self.entry = Room(), Room(), Room()
 
     def __dealloc__(self):
         PyMem_Free(self.walks)
@@ -64,14 +69,16 @@ cdef class Selector:
 
     cdef int one(
         self, Space space, u64 index_id, u64 by, u64 limit, u64 offset, Source key,
-        Py_ssize_t size, u64* span
+        Py_ssize_t size, Source after, Py_ssize_t after_size, bint has_position, u64* span
     ) except -1:
         """Put the tuples of one selection behind what `out` has, as a MsgPack array (dd and four
         bytes), and tell where it stands: `DONE`, `REFUSED` or `REFER`, also where it is more than
-        one piece."""
+        one piece. `has_position`: `put_position` comes next, if there are any."""
         cdef Py_ssize_t begin = self.out.size
         self.begin_piece()
-        cdef int how = self.begin(space, index_id, by, limit, offset, key, size)
+        self.has_position, self.index_id = has_position, index_id
+        cdef int how = self.begin(
+            space, index_id, by, limit, offset, key, size, after, after_size)
         if how == DONE:
             self.out.need(HEAD_BYTES)
             self.out.size += HEAD_BYTES
@@ -96,10 +103,11 @@ cdef class Selector:
         """
         cdef int how
         self.out.size = 0
+        self.has_position = False
         self.begin_piece()
         how = self.begin(
             space, index_id, by, limit, offset, <Source>PyBytes_AS_STRING(key),
-            PyBytes_GET_SIZE(key))
+            PyBytes_GET_SIZE(key), NULL, 0)
         return self.answer(self.go_on(room_bytes) if how == DONE else how)
 
     def entries(
@@ -111,7 +119,7 @@ cdef class Selector:
         self.out.size = 0
         self.begin_piece()
         self.is_exact, self.is_back, self.limit, self.offset = False, is_back, limit, offset
-        self.given, self.piece, self.is_whole = 0, 0, False
+        self.given, self.piece, self.is_whole, self.has_position = 0, 0, False, False
         if self.index < 0:
             return REFER
         self.take(self.key, <Source>PyBytes_AS_STRING(start), PyBytes_GET_SIZE(start))
@@ -201,13 +209,14 @@ cdef class Selector:
 
     cdef int begin(
         self, Space space, u64 index_id, u64 by, u64 limit, u64 offset, Source key,
-        Py_ssize_t size
+        Py_ssize_t size, Source after, Py_ssize_t after_size
     ) except -1:
         """Find out what is selected, and where it begins: `DONE`, `REFUSED` or `REFER`.
 
         `by`: 0 EQ, 1 REQ, 2 ALL, 3 LT, 4 LE, 5 GE, 6 GT; 7: the one tuple with that key of a unique
         index, as `Engine.get`; `limit`: so many tuples at most; `offset`: so many are left out
-        first.
+        first; `after`: of `after_size` bytes, none for 0: behind what it goes on, as a request has
+        it (`store.engine.paging`).
         """
         cdef Plan plan = space.plan
         cdef u64 count
@@ -216,6 +225,8 @@ cdef class Selector:
         cdef int how
         self.limit, self.offset, self.given, self.piece = limit, offset, 0, 0
         self.is_whole, self.is_exact = False, by == BY_GET
+        if after_size == 1 and after[0] == 0xA0:
+            after_size = 0  # the position before all
         self.index = plan.find_index(index_id)
         if self.index < 0 or by > BY_GET:
             return REFER
@@ -234,8 +245,12 @@ cdef class Selector:
             return how
         if index.is_hash and by != BY_EQ and by != BY_ALL and by != BY_GT:
             return REFER
+        if after_size and self.find_entry(space, after, after_size) != DONE:
+            return REFER
+        if after_size and not self.is_met(by):
+            return REFER
         self.space = space
-        if by <= BY_REQ and index.is_unique and index.used == index.own:
+        if by <= BY_REQ and index.is_unique and index.used == index.own and not after_size:
             items_from(key, size, &count)
             if count == <u64>index.own:
                 self.is_exact = True
@@ -251,7 +266,99 @@ cdef class Selector:
             self.take(self.key, self.bound.data, self.bound.size)
         self.has_low = has_key and (by <= BY_REQ or not self.is_back)
         self.has_high = has_key and (by <= BY_REQ or self.is_back)
+        if after_size:
+            self.go_behind()
         return self.start()
+
+    cdef int find_entry(self, Space space, Source after, Py_ssize_t size) except -1:
+        """Put the entry that a position names, or that of a tuple, into `entry`; `REFER` where the
+        reference engine has to look, which may refuse it."""
+        cdef Py_ssize_t at, length, stop
+        cdef Target out
+        cdef u64 bits = 0, held = 0, letter
+        self.entry.size = 0
+        if not 0xA0 <= after[0] < 0xC0 and not TEXT <= after[0] <= TEXT + 2:
+            if not space.plan.check(after, size, &self.fields):
+                return REFER
+            return space.plan.put_key(self.index, after, size, &self.fields, self.entry)
+        at = text_at(after, 0, &length)
+        self.entry.need(length)
+        out = self.entry.data
+        stop = 0
+        for at in range(at, size):
+            letter = after[at]
+            if 65 <= letter <= 90:
+                bits = bits << 6 | (letter - 65)
+            elif 97 <= letter <= 122:
+                bits = bits << 6 | (letter - 71)
+            elif 48 <= letter <= 57:
+                bits = bits << 6 | (letter + 4)
+            elif letter == 43 or letter == 47:
+                bits = bits << 6 | (62 if letter == 43 else 63)
+            else:
+                return REFER
+            held += 6
+            if held >= 8:
+                held -= 8
+                out[stop] = <unsigned char>(bits >> held & 0xFF)
+                stop += 1
+        at = rows.uint_end(out, 1, stop) if stop else -1
+        if (
+            at < 0 or held == 6 or out[0] != 0x92 or rows.uint(out, 1, at) != space.plan.indexes[self.index].id
+            or stop < at + 2 or not BYTES <= out[at] <= BYTES + 2
+            or stop < at + 1 + (1 << (out[at] - BYTES))
+        ):
+            return REFER
+        at = text_at(out, at, &length)
+        if stop - at != length:
+            return REFER
+        memmove(out, out + at, length)
+        self.entry.size = length
+        return DONE
+
+    cdef bint is_met(self, u64 by) noexcept:
+        """Whether `entry` is on the way of the selection whose key is in `key`."""
+        cdef Py_ssize_t size = min(self.key.size, self.entry.size)
+        cdef int order = order_of(self.entry.data, size, self.key.data, self.key.size)
+        if by <= BY_REQ:
+            return order == 0
+        return order <= 0 if by == BY_LT or by == BY_LE else order >= 0
+
+    cdef int go_behind(self) except -1:
+        """Leave out what is not behind `entry`."""
+        cdef Room end = self.bound if self.is_back else self.key
+        cdef bint has_end = self.has_high if self.is_back else self.has_low
+        if not self.is_back:
+            self.entry.need(1)
+            self.entry.data[self.entry.size] = 0  # the next one that there can be
+            self.entry.size += 1
+        cdef int order = order_of(self.entry.data, self.entry.size, end.data, end.size)
+        if not has_end or (order < 0) == self.is_back:
+            self.take(end, self.entry.data, self.entry.size)
+        self.has_low, self.has_high = self.has_low or not self.is_back, self.has_high or self.is_back
+        return 0
+
+    cdef int put_position(self) except -1:
+        """Put the position of the last tuple behind what `out` has: a MsgPack str."""
+        cdef Py_ssize_t i, size
+        cdef Source raw
+        cdef u64 bits
+        self.bound.size = 0
+        self.bound.need(6)
+        self.bound.data[0] = 0x92
+        self.bound.size = rows.put_uint(self.bound.data, 1, self.index_id)
+        put_sized(self.bound, self.entry.data, self.entry.size, BYTES)
+        raw, size = self.bound.data, self.bound.size
+        self.key.size = 0
+        self.key.need(4 * size // 3 + 4)
+        for i in range((4 * size + 2) // 3):
+            bits = <u64>raw[i * 6 // 8] << 8
+            if i * 6 // 8 + 1 < size:
+                bits |= raw[i * 6 // 8 + 1]
+            self.key.data[i] = LETTERS[bits >> (10 - i * 6 % 8) & 63]
+        self.key.size = (4 * size + 2) // 3
+        put_sized(self.out, self.key.data, self.key.size, TEXT)
+        return 0
 
     cdef void succeed(self) noexcept:
         """Make `bound` the least key above all that begin with it."""
@@ -282,6 +389,8 @@ cdef class Selector:
         how = self.space.find(self.index, self.key.data, self.key.size, &found)
         if how == DONE and found.state == THERE and self.limit and not self.offset:
             how = self.emit(found.value, found.size)
+            if self.has_position:
+                self.take(self.entry, self.key.data, self.key.size)
         return how
 
     cdef int walk(self, Py_ssize_t room_bytes) except -1:
@@ -313,6 +422,8 @@ cdef class Selector:
                     if PyList_GET_SIZE(self.space.kept):
                         self.space.kept.clear()  # of the tuple before
                     how = self.emit(value, length)
+                    if self.has_position:
+                        self.take(self.entry, key, size)
             if how == DONE:
                 self.pass_entry(number)
         if self.given < self.limit and self.how != DONE:

@@ -16,14 +16,16 @@ INDEX           id of the index by which SELECT, UPDATE and DELETE find tuples
 BASE            what the first field has for a number in operations; of SELECT the iterator, as
                 `store.engine.select` numbers them, or 7: as `Engine.get`
 FIRST, …_END    where in the batch's bytes the tuple stands; of SELECT, UPDATE and DELETE the key
-OPS, …_END      where the operations stand; both 0: there are none
+OPS, …_END      where the operations stand; of SELECT behind what it goes on: a position or a tuple
+                (`store.engine.paging`); both 0: there are none
 LAST            1 at the last statement of a transaction
 EXPECT          what must be so of the tuple with the primary key of INSERT, REPLACE, UPSERT, or
                 which UPDATE and DELETE find: 0 anything; 1 it is absent; 2 present; 3 present, and
                 field FIELD (from 0) is the unsigned integer VALUE; 4, of a REPLACE: what the
                 batch's computer says, which makes its tuple: see `store.engine.computing`
 FIELD, VALUE    see EXPECT; of SELECT limit and offset; a computer's own
-AS_REPLACE      1: an UPDATE or UPSERT is logged as a REPLACE by the tuple that it made, if any
+AS_REPLACE      1: an UPDATE or UPSERT is logged as a REPLACE by the tuple that it made, if any; of
+                SELECT 1: the position of its last tuple is wanted
 ==============  ====================================================================================
 
 ==============  ====================================================================================
@@ -35,7 +37,8 @@ STATUS          0 done; 1 refused; 3 undone: another statement of its transactio
 CODE, A, B      of one that was refused why: see `store.engine.refusal`; of a computed one the computer's;
                 of a SELECT CODE is 1 if it saw nothing that the open layer changes, so that its
                 answer is the same whatever becomes of that
-OLD, …_END      where in the answers' bytes the old tuple stands; both 0: none, or computed upon
+OLD, …_END      where in the answers' bytes the old tuple stands; both 0: none, or computed upon; of
+                SELECT the position of the last tuple, a MsgPack str
 NEW, …_END      the new one likewise; of SELECT an array of all tuples
 BODY, …_END     what is to be logged; both 0: nothing
 ==============  ====================================================================================
@@ -223,7 +226,13 @@ cdef class Executor:
                     space.undo.is_own = False
                 how = self.selector.one(
                     space, column[INDEX], column[BASE], column[FIELD], column[VALUE],
-                    self.data + column[FIRST], column[FIRST_END] - column[FIRST], &result[NEW])
+                    self.data + column[FIRST], column[FIRST_END] - column[FIRST],
+                    self.data + column[OPS], column[OPS_END] - column[OPS], column[AS_REPLACE] != 0,
+                    &result[NEW])
+                if how == DONE and column[AS_REPLACE] and self.selector.given:
+                    result[OLD] = self.out.size
+                    self.selector.put_position()
+                    result[OLD_END] = self.out.size
                 if how == REFUSED:
                     self.why = self.selector.why
                 result[CODE] = space.undo is not None and not space.undo.is_own

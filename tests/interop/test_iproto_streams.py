@@ -274,6 +274,88 @@ def test_a_stream_is_in_order(serving: Serving) -> None:
     assert serving.log.count("t") == 40
 
 
+def test_a_stream_without_a_transaction_is_no_slower_road(serving: Serving) -> None:
+    """What is sent at once in streams, by name, is committed together, as what is in none."""
+    rows = [(stream, number) for number in range(200) for stream in (0, 1, 2)]
+    with Client(serving) as client:
+        for body in ({0x10: client.space}, {0x5E: "t"}):
+            frames = [
+                client.frame(REPLACE, pack(body | {0x21: [number, stream]}), stream)
+                for stream, number in rows
+            ]
+            before = serving.log.inner.commits
+            client.send(b"".join(frames))
+            found = [client.receive().body[0x30] for _ in rows]
+            assert sorted(found) == sorted([[number, stream]] for stream, number in rows)
+            assert serving.log.inner.commits - before <= 30
+
+
+def test_statements_of_a_transaction_are_run_together(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And once more together: what is sent at once is kept as a few runs."""
+    kept: list[int] = []
+    repeat = trial.Trial.repeat
+
+    def counted(self: trial.Trial, group: Any) -> None:
+        kept.append(len(self._statements))
+        repeat(self, group)
+
+    monkeypatch.setattr(trial.Trial, "repeat", counted)
+    with Client(serving) as client:
+        client.code(1, BEGIN)
+        client.put(1, 7, 7, kind=INSERT)
+        bodies = [
+            *((INSERT, {0x5E: "t", 0x21: [number, number]}) for number in range(300)),
+            *((SELECT, {0x10: client.space, 0x12: 9, 0x20: [n], 0x1F: True}) for n in range(300)),
+        ]
+        client.send(b"".join([client.frame(kind, pack(body), 1) for kind, body in bodies]))
+        answers = [client.receive() for _ in bodies]
+        assert [int(one.error().code) for one in answers if one.is_error] == [3]
+        assert [one.body[0x30] for one in answers[300:]] == [[[n, n]] for n in range(300)]
+        assert serving.log.count("t") == 0
+        assert client.code(1, COMMIT) == 0
+    assert serving.log.count("t") == 300
+    assert kept[0] < 100
+
+
+def test_a_run_in_a_transaction_is_answered_as_its_parts(serving: Serving) -> None:
+    """Of several streams in one, some of which have a transaction, with a SELECT that is long."""
+    serving.log.create_space("wide", [("id", "unsigned"), ("text", "string")], primary=["id"])
+    wide = serving.log.schema.space("wide").id
+    text = "x" * 100_000
+    for number in range(8):
+        serving.log.insert("wide", (number, text))
+    with Client(serving) as client:
+        client.put(0, 1, 1)
+        for stream in (1, 2):
+            assert client.code(stream, BEGIN) == 0
+        asked: list[tuple[int, int, Any]] = []
+        for number in range(6):
+            for stream in (0, 1, 2, 3):
+                body = {0x10: client.space, 0x21: [10 * stream + number, number]}
+                asked.append((stream, INSERT, body))
+            asked.append((1 + number % 2, SELECT, {0x10: wide, 0x12: 9, 0x20: []}))
+        for stream in (0, 1, 2, 3):
+            asked.append((stream, SELECT, {0x10: client.space, 0x12: 99, 0x20: [], 0x14: 5}))
+        asked += [(1, COMMIT, None), (2, ROLLBACK, None)]
+        client.send(
+            b"".join(
+                [client.frame(kind, pack(body) if body else b"", s) for s, kind, body in asked]
+            )
+        )
+        first = client._sync - len(asked) + 1
+        answers = {one.header.sync - first: one for one in (client.receive() for _ in asked)}
+        bad = {at: int(one.error().code) for at, one in answers.items() if one.is_error}
+        assert bad == {asked.index((0, INSERT, {0x10: client.space, 0x21: [1, 1]})): 3, 34: 97}
+        for at, (stream, kind, body) in enumerate(asked):
+            if kind == SELECT and body[0x10] == wide:
+                assert [row[0] for row in answers[at].body[0x30]] == list(range(8))
+            elif kind == SELECT and stream in (1, 2):
+                own = [[10 * stream + number, number] for number in range(6)]
+                assert answers[at].body[0x30] == [[1, 1], *own]
+
+
 @pytest.mark.parametrize("changed", [False, True])
 def test_one_that_rests_has_no_view(
     serving: Serving, monkeypatch: pytest.MonkeyPatch, changed: bool

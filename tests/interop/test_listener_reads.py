@@ -22,6 +22,7 @@ from logweir.replication.greenstack.serve import endpoint as greenstack_endpoint
 from logweir.replication.greenstack.wire import codec as greenstack
 from logweir.replication.greenstack.wire.messages import Hello, encode_bucket, encode_get
 from logweir.replication.iproto.serve import instance as iproto_instance
+from logweir.replication.iproto.wire.codec import frame
 from logweir.replication.iproto.wire.requests import encode_request
 from logweir.replication.memcached.serve import reads as memcached_reads
 from logweir.replication.memcached.wire import codec as memcached
@@ -29,6 +30,7 @@ from logweir.replication.protocols import parse_listen_url
 from logweir.replication.service import users
 from logweir.store.engine.reader import PlainRequests
 from logweir.store.schema.access import Privilege
+from logweir.wal.mp import pack
 
 READERS = (
     (iproto_instance, "SelectReader"),
@@ -112,10 +114,22 @@ def selects(random: Random) -> bytes:
     if kind == 3:
         return encode_request(3, sync, {0x10: space, 0x21: [random.randrange(50), "new"]})
     body: dict[int, object] = {0x10: space, 0x20: key}
+    if random.random() < 0.3:
+        del body[0x10]
+        body[0x5E] = {280: "_space", 777: "none"}.get(space, f"s{space}")
+    stream = random.choice((0, 0, 0, 5, 6))
     if kind == 1:
+        if random.random() < 0.3:
+            body[0x1F] = random.random() < 0.8
+        if random.random() < 0.2:
+            key = [random.randrange(50), "a"]
+            body |= random.choice(({0x2F: key}, {0x2E: ""}, {0x2E: "kgDECTEAAAAAAAAABw"}))
         body |= {0x11: index, 0x12: random.choice((0, 1, 3, 100)), 0x13: random.choice((0, 0, 2))}
         body |= {0x14: random.choices((0, 1, 2, 3, 4, 5, 6, 9), (9, 1, 1, 1, 1, 1, 1, 0.2))[0]}
-    return encode_request(kind, sync, body)
+    if kind == 1 and random.random() < 0.2:
+        del body[0x11]
+        body[0x5F] = random.choice(("primary", "a", "none"))
+    return frame(pack({0: kind, 1: sync, 10: stream}) + pack(body))
 
 
 def packets(random: Random) -> bytes:

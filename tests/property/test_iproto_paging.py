@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from array import array
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,10 @@ from hypothesis import strategies as st
 
 import logweir
 from logweir.errors import ErrorCode, RequestError
+from logweir.store.engine import paging
+from logweir.store.engine.batches import Asked
 from logweir.store.engine.engine import Engine
+from logweir.store.engine.executing import Executor
 from logweir.store.engine.paging import Walk, entry_at, entry_of
 from logweir.store.engine.request import ITERATORS
 from logweir.store.engine.select import Select, reference
@@ -26,8 +30,8 @@ INDEXES: dict[str, dict[str, Any]] = {
     "common": {"parts": ["n"], "unique": False},
     "nil": {"parts": [{"field": "w", "is_nullable": True}], "unique": True},
     "two": {"parts": ["n", "s"], "unique": False},
-    "decimal": {"parts": [["d", "number"]], "unique": False},
     "hash": {"parts": ["u"], "type": "hash"},
+    "decimal": {"parts": [["d", "number"]], "unique": False},
     "many": {"parts": [{"field": "tags", "type": "unsigned", "path": "[*]"}], "unique": False},
 }
 FORMAT: list[Any] = [
@@ -39,6 +43,8 @@ FORMAT: list[Any] = [
     ("d", "number"),
     ("tags", "array"),
 ]
+UNKNOWN = ("decimal", "many")
+"""Of a space with these the compiled selections know nothing."""
 NUMBERS = st.integers(0, 6)
 ROWS = st.lists(
     st.tuples(
@@ -57,8 +63,11 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Log]:
     folder: Path = tmp_path_factory.mktemp("paging")
     with logweir.open(folder / "s", durability="none") as made:
         made.create_space("t", FORMAT, primary=["id"])
+        made.create_space("plain", FORMAT, primary=["id"])
         for name, spec in INDEXES.items():
             made.create_index("t", name, spec)
+            if name not in UNKNOWN:
+                made.create_index("plain", name, spec)
         yield made
 
 
@@ -66,12 +75,14 @@ def fill(log: Log, rows: list[Any]) -> None:
     """Other contents: some of it stands in the state, some in layers over it."""
     nils: set[object] = set()
     with log.transaction() as tx:
-        for row in tx.select("t"):
-            tx.delete("t", row[0])
+        for space in ("t", "plain"):
+            for row in tx.select(space):
+                tx.delete(space, row[0])
         for key, (number, nullable, *rest) in enumerate(rows):
             free = None if nullable in nils else nullable
             nils.add(free)
-            tx.insert("t", (key, 100 - key, number, free, *rest))
+            for space in ("t", "plain"):
+                tx.insert(space, (key, 100 - key, number, free, *rest))
 
 
 def selection(engine: Engine, index: str, iterator: str, key: list[Any], **how: Any) -> Select:
@@ -123,6 +134,57 @@ def test_pages_are_what_one_selection_gives(
                 break
             position = walk.position
         assert found == whole
+
+
+def asked(log: Log, space: str, index: str, how: list[int], given: list[bytes]) -> Any:
+    """What a SELECT in numbers is answered: its tuples as an array, and its position. `how`:
+    iterator, limit and offset; `given`: the key, and behind what it goes on."""
+    found = log.schema.space(space)
+    index_id = log.schema.index(found, 0 if index == "primary" else index).id
+    ends = len(given[0]), len(b"".join(given))
+    columns = array("Q", (1, 0, index_id, how[0], 0, ends[0], *ends, 1, 0, *how[1:], 1))
+    with log.read_view() as view:
+        batch = Asked(b"".join(given), columns, (found.id,), 1 << 20)
+        done, _ = view.select_batch(Executor(), batch)
+    return done.changed(0) if not done.refused else int(done.error(0).code)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.data(), ROWS, st.sampled_from([*INDEXES, "primary"]), st.integers(1, 7))
+def test_statements_have_the_same_pages(
+    log: Log, data: st.DataObject, rows: list[Any], index: str, size: int
+) -> None:
+    """Behind a position and behind the tuple before, also of another key, compiled and not."""
+    fill(log, rows)
+    iterator = data.draw(st.sampled_from(("EQ", "ALL", "GT") if index == "hash" else ITERATORS))
+    keys = st.just([]) if index == "hash" and iterator != "EQ" else keys_of(index)
+    key, other = data.draw(keys), data.draw(keys)
+    name: Any = 0 if index == "primary" else index
+    how = [ITERATORS.index(iterator), size, data.draw(st.integers(0, 2))]
+    given: list[bytes] = [pack(key)]
+    while True:
+        with log.read_view() as view:
+            after = partial(behind_any, given[1] if given[1:] else b"")
+            walk = Walk(
+                view.engine,
+                selection(view.engine, name, iterator, key, limit=size, offset=how[2], after=after),
+            )
+            page = [row for piece in walk for row in piece]
+            position = pack(walk.position) if page else None
+        told = position, b"\xdd" + len(page).to_bytes(4, "big") + b"".join(page)
+        spaces = ("t",) if index in UNKNOWN else ("t", "plain")
+        assert [asked(log, space, index, how, given) for space in spaces] == [told] * len(spaces)
+        for odd in (pack(other), pack(other)[:-1]):
+            others = [asked(log, space, index, how, [odd, *given[1:]]) for space in spaces]
+            assert others == others[:1] * len(spaces)
+        if position is None:
+            break
+        forms = [position] if index == "many" else [position, page[-1]]
+        given = [pack(key), data.draw(st.sampled_from(forms))]
+
+
+def behind_any(given: bytes, space: Any, index: Any) -> Any:
+    return paging.behind(given)(space, index)
 
 
 @given(st.text(max_size=40) | st.binary(max_size=30).map(lambda raw: raw.hex()))

@@ -13,6 +13,7 @@ from support.statements import collated_space
 
 from logweir.pipeline import kernel as pipeline
 from logweir.replication.iproto.wire import kernel as iproto
+from logweir.replication.iproto.wire.runs import no_ids
 from logweir.replication.topic import kernel as topic
 from logweir.store.schema import kernel as store
 from logweir.store.schema import largekernel
@@ -207,16 +208,16 @@ def test_a_run_is_no_longer_than_its_table(kernel: Any) -> None:
     """Whatever is said to be its capacity, and wherever it begins."""
     request = pack({0: 2, 1: 7}) + pack({0x10: 600, 0x21: [1]})
     data = bytes([len(request)]) + request
-    least = kernel.RUN_HEAD + 1 + kernel.WIDTH
+    least = kernel.RUN_HEAD + 2 + kernel.WIDTH
     for size in range(least + 1):
         table = Table([0] * size)
-        assert kernel.take_run(data, 0, 1, table.view, 1) == (size == least)
+        assert kernel.take_run(data, 0, 1, table.view, 1, no_ids) == (size == least)
         table.check()
-    for capacity in (2**60, 2**62, (2**63 - 1) // 14 + 1, 2**63 - 1):
+    for capacity in (2**60, 2**62, (2**63 - 1) // 15 + 1, 2**63 - 1):
         table = Table([0] * least)
-        assert kernel.take_run(data * 9, 0, 1, table.view, capacity) == 0
+        assert kernel.take_run(data * 9, 0, 1, table.view, capacity, no_ids) == 0
         table.check()
-    assert kernel.take_run(data, -1, 1, array("Q", [0] * least), 1) == 0
+    assert kernel.take_run(data, -1, 1, array("Q", [0] * least), 1, no_ids) == 0
     assert kernel.frames(data, -1, 9) == 0
 
 

@@ -3,6 +3,7 @@ length. `tests/fuzz/test_statements_sanitized.py` runs this under AddressSanitiz
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
@@ -26,13 +27,14 @@ from logweir.replication.greenstack.wire.codec import (
 )
 from logweir.replication.greenstack.wire.many import decode_found, encode_found, encode_get_many
 from logweir.replication.greenstack.wire.messages import encode_get
+from logweir.replication.iproto.wire.codec import Splitter, decode_answer, frame
 from logweir.replication.iproto.wire.requests import encode_request
-from logweir.replication.iproto.wire.runs import SelectReader
+from logweir.replication.iproto.wire.runs import SelectReader, no_ids
 from logweir.replication.memcached.serve.runs import ItemReader
 from logweir.replication.memcached.wire.codec import Packet
 from logweir.replication.memcached.wire.codec import encode_request as encode_packet
 from logweir.store.engine.reader import Published
-from logweir.wal.mp import unpack
+from logweir.wal.mp import pack, unpack
 
 NOW = 1_700_000_000
 ACTIVE = bytearray(b"\x01") * VBUCKETS
@@ -85,12 +87,14 @@ class Side:
         states: bytearray = ACTIVE,
         most: int = 1000,
         limit: int = LIMIT,
+        has_streams: bool = False,
+        ids: Callable[[int, bytes], int] = no_ids,
     ) -> int:
         def ask(published: Published) -> int:
             for number in (SPACE, UNREAD, self.space_id):
                 assert published.find(number)
             if isinstance(self.reader, SelectReader):
-                given: tuple[Any, ...] = 80, {SPACE}, published.spaces, limit
+                given: tuple[Any, ...] = 80, {SPACE}, published.spaces, limit, ids, has_streams
             else:
                 given = published.spaces[self.space_id], states, NOW, most, limit
             return int(self.reader.read(data, at, *given))
@@ -224,6 +228,47 @@ def test_quiet_requests_are_not_told_what_they_found(is_many: bool, log: logweir
         assert side.read(bytes(quiet)) == (0 if is_many else len(loud))
         assert reader.count == (not is_many)
         assert reader.take() == (told if number == 99 and not is_many else b"")
+
+
+def test_newer_selects_are_read_as_the_older_ones(log: logweir.Log) -> None:
+    """By names, which are asked for once, of streams, behind a tuple or a position, with one."""
+    side = Side(log, SelectReader(), selects)
+    older, newer = b"", b""
+    wanted: list[tuple[int, bytes]] = []
+
+    def ids(of: int, name: bytes) -> int:
+        wanted.append((of, name))
+        return {-1: SPACE, SPACE: 0}.get(of, -1)
+
+    for number in range(20):
+        body = {0x12: 9, 0x14: 5, 0x20: [number + 1]}
+        older += encode_request(1, number, body | {0x10: SPACE})
+        names = {0x5E: "a space", 0x5F: "an index"}
+        behind = {0x2F: [number, ""]} if number % 2 else {0x2E: position_of(number)}
+        body = (
+            body | {0x20: [], 0x1F: number == 3} | behind | (names if number % 3 else {0x10: SPACE})
+        )
+        newer += frame(pack({0: 1, 1: number, 10: number % 4}) + pack(body))
+    assert side.read(older) == len(older)
+    told = side.reader.take()
+    assert side.read(newer, ids=ids) == len(newer)
+    found = side.reader.take()
+    assert side.reader.count == 20
+    assert wanted == [(-1, pack("a space")), (SPACE, pack("an index"))]
+    spans = zip(*(Splitter().split(data)[0] for data in (told, found)), strict=True)
+    for number, ((at, end), (start, stop)) in enumerate(spans):
+        bodies = decode_answer(told, at, end).body, decode_answer(found, start, stop).body
+        has_position = {0x35: position_of(12)} if number == 3 else {}
+        assert bodies[1] == bodies[0] | has_position
+    for given in ({"ids": ids, "has_streams": True}, {}):  # of streams, of names, for others
+        side.read(newer, **given)
+        assert side.reader.count == 1
+
+
+def position_of(number: int) -> str:
+    """Of the tuple with that key, by the primary index."""
+    found = pack([0, b"\x31" + number.to_bytes(8, "big")])
+    return base64.b64encode(found).rstrip(b"=").decode()
 
 
 def test_spaces_that_are_not_given(log: logweir.Log) -> None:

@@ -42,19 +42,57 @@ def changes(sync: int, space: int = 512) -> list[bytes]:
     return [encode_request(kind, sync + at, body) for at, (kind, body) in enumerate(bodies)]
 
 
+def newer(sync: int) -> list[bytes]:
+    """What came with Tarantool 2.10 and later: streams, positions, names."""
+    names: dict[int, object] = {0x5E: "tables", 0x5F: "second"}
+    select = {0x12: 9, 0x20: []}
+    bodies: list[tuple[int, dict[int, object]]] = [
+        (3, {0x5E: "tables", 0x21: [sync, "b"]}),
+        (4, {0x15: 1, 0x20: [sync], 0x21: [["=", 1, "x"]]} | names),
+        (5, names | {0x20: [sync]}),
+        (1, names | select | {0x14: 5}),
+        (1, select | {0x10: 513, 0x1F: True, 0x2E: "kgDEAgMF"}),
+        (1, select | {0x10: 513, 0x1F: False, 0x2F: [sync, "tuple"], 0x13: 2}),
+        (1, select | {0x10: 513, 0x5F: "second" * 9}),
+    ]
+    return [
+        framed({0: kind, 1: sync + at, 10: at % 3}, body) for at, (kind, body) in enumerate(bodies)
+    ]
+
+
+def framed(head: dict[int, int], body: dict[int, object]) -> bytes:
+    return codec.frame(msgpack.packb(head) + msgpack.packb(body))
+
+
+def ids(of: int, name: bytes) -> int:
+    """Knows one space and two indexes of two."""
+    known = {(-1, "tables"): 514, (514, "second"): 7, (513, "second" * 9): 8}
+    return {(one, pack(text)): number for (one, text), number in known.items()}.get((of, name), -1)
+
+
 def test_a_run_holds_what_the_codec_reads() -> None:
-    """Of several kinds and spaces; and where it ends."""
+    """Of several kinds and spaces, by ids or names, of streams and behind positions; and where it
+    ends."""
     stream = b"".join(
-        part for sync in (1, 100, 70_000, 2**40) for part in changes(sync, 512 + sync % 4)
+        part
+        for sync in (1, 100, 70_000, 2**40)
+        for part in (*changes(sync, 512 + sync % 4), *newer(sync))
     )
-    run = runs.take_run(b"??" + stream + encode_request(64, 5), 2, VERSION)
+    run = runs.take_run(b"??" + stream + encode_request(64, 5), 2, VERSION, ids)
     assert run is not None
-    assert (run.count, run.stop) == (24, 2 + len(stream))
-    assert run.space_ids == (513, 512)
-    assert run.uses == (3, 3)
+    assert (run.count, run.stop) == (52, 2 + len(stream))
+    assert run.space_ids == (513, 514, 512)
+    assert run.uses == (3, 3, 3)
+    assert run.named_at == VERSION
     for number, (start, end) in enumerate(Splitter().split(stream)[0]):
         request = Request(-1)
         decode_request(stream, start, end, request)
+        if request.space_name is not None:
+            request.space_id = ids(-1, pack(request.space_name))
+        if request.index_name is not None:
+            request.index_id = ids(request.space_id, pack(request.index_name))
+        assert run.streams is not None
+        assert run.streams[number] == request.stream_id
         found = request_of(Asked(run.data, run.columns, run.space_ids, 0), number)
         is_update = request.type == 4
         assert run.syncs[number] == request.sync
@@ -65,7 +103,10 @@ def test_a_run_holds_what_the_codec_reads() -> None:
             start, end = run.columns[at + 4 : at + 6]
             assert run.data[start:end] == request.key
             assert list(run.columns[at + 3 : at + 4]) == [request.iterator]
-            assert list(run.columns[at + 10 : at + 12]) == [request.limit, request.offset]
+            assert list(run.columns[at + 10 : at + 13]) == [
+                *(request.limit, request.offset, request.fetch_position),
+            ]
+            assert found.ops == (request.after or None)
             continue
         assert found.index_base == request.index_base
         assert found.key == request.key
@@ -192,6 +233,19 @@ def test_parts_of_a_run() -> None:
         codec.frame(b"\x82\x00\x03\x01\x05" + b"\x82\x10\x01\x21\x91"),
         codec.frame(b"\x82\x00\x03\x01\x05" + b"\x82\x10\xcd\x02\x00\x21\x91\x01\x02"),
         codec.frame(b"\x82\x00\x03\x01\x05" + b"\x82\x10\xcd\x02\x00\x10\xcd\x02\x00"),
+        codec.frame(b"\x82\x00\x03\x01\x05" + b"\x82\x5e\xa1\xff\x21\x91\x01"),
+        encode_request(3, 5, {0x5E: "tables", 0x10: 512, 0x21: [1]}),
+        encode_request(3, 5, {0x5E: "none", 0x21: [1]}),
+        encode_request(3, 5, {0x5E: 5, 0x21: [1]}),
+        encode_request(3, 5, {0x10: 512, 0x21: [1], 0x1F: True}),
+        encode_request(3, 5, {0x10: 512, 0x21: [1], 0x2F: [1]}),
+        encode_request(5, 5, {0x10: 512, 0x20: [1], 0x5F: "second"}),
+        encode_request(5, 5, {0x10: 514, 0x20: [1], 0x11: 1, 0x5F: "second"}),
+        encode_request(1, 5, {0x10: 512, 0x12: 1, 0x20: [], 0x1F: 1}),
+        encode_request(1, 5, {0x10: 512, 0x12: 1, 0x20: [], 0x2E: [1]}),
+        encode_request(1, 5, {0x10: 512, 0x12: 1, 0x20: [], 0x2E: "\xe4"}),
+        encode_request(1, 5, {0x10: 512, 0x12: 1, 0x20: [], 0x2F: "x"}),
+        encode_request(1, 5, {0x10: 512, 0x12: 1, 0x20: [], 0x2E: "x", 0x2F: [1]}),
         codec.frame(b""),
         b"\xa1x",
         store(5, 1)[:-1],
@@ -200,10 +254,10 @@ def test_parts_of_a_run() -> None:
 def test_a_run_ends_before_what_is_not_of_its_form(odd: bytes) -> None:
     """The odd one goes the ordinary way."""
     stream = b"".join(store(sync, sync) for sync in range(1, 9))
-    run = runs.take_run(stream + odd, 0, VERSION)
+    run = runs.take_run(stream + odd, 0, VERSION, ids)
     assert run is not None
     assert (run.count, run.stop) == (8, len(stream))
-    assert runs.take_run(odd, 0, VERSION) is None
+    assert runs.take_run(odd, 0, VERSION, ids) is None
 
 
 def test_a_run_has_so_many_spaces() -> None:
@@ -229,14 +283,14 @@ def both(data: bytes) -> None:
     assert kernel.may_select(data) == PLAIN_IPROTO.may_select(data)
     for module in (kernel, PLAIN_IPROTO):
         capacity = module.frames(data, 0, 16)
-        table = array("Q", bytes(8 * (module.RUN_HEAD + (1 + module.WIDTH) * capacity)))
-        count = module.take_run(data, 0, VERSION, table, capacity)
+        table = array("Q", bytes(8 * (module.RUN_HEAD + (2 + module.WIDTH) * capacity)))
+        count = module.take_run(data, 0, VERSION, table, capacity, ids)
         first = module.RUN_HEAD + capacity
         columns, syncs = table[first:], table[module.RUN_HEAD : first]
         spans = array("Q")
         for number in range(count):
             at = number * module.WIDTH
-            spans.extend((0, 0, 0, 0, *columns[at + 4 : at + 8], 0, 0))
+            spans.extend((0, 0, 0, 0, *columns[at + 6 : at + 8], *columns[at + 4 : at + 6], 0, 0))
         out = bytearray(module.ANSWER_BYTES * count + 2 * len(data))
         written = module.answers(columns, syncs, spans, data, 0, count, VERSION, out)
         assert written <= len(out)
@@ -268,8 +322,8 @@ def test_only_what_may_begin_with_a_select_is_read_as_one(module: Any) -> None:
 def test_kernels_agree_on_damaged_runs() -> None:
     """Whatever the kernel takes, the codec takes too."""
     chance = random.Random(7)
-    stream = b"".join(part for sync in (1, 200, 2**40) for part in changes(sync))
-    for single in (stream, *changes(70_000)):
+    stream = b"".join(part for sync in (1, 200, 2**40) for part in (*changes(sync), *newer(sync)))
+    for single in (stream, *changes(70_000), *newer(70_000)):
         for _ in range(1500):
             damaged = bytearray(single)
             for _ in range(chance.randint(1, 3)):
@@ -288,7 +342,7 @@ def test_kernels_agree_on_garbage(data: bytes) -> None:
 def test_no_more_is_read_than_there_is() -> None:
     """Of tables that are too small for what is asked of them."""
     data = store(1, 1)
-    assert kernel.take_run(data, 0, VERSION, array("Q", bytes(8 * 36)), 1) == 0
+    assert kernel.take_run(data, 0, VERSION, array("Q", bytes(8 * 36)), 1, ids) == 0
     run = runs.take_run(data, 0, VERSION)
     assert run is not None
     out = bytearray(100)

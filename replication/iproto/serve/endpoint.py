@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -35,6 +35,7 @@ from logweir.limits import (
 from logweir.replication.budget import Unanswered
 from logweir.replication.iproto import push
 from logweir.replication.iproto.serve.instance import FollowerStatus, Instance
+from logweir.replication.iproto.serve.selects import Selects
 from logweir.replication.iproto.serve.statements import (
     NO_TUPLE,
     SYSTEM_END,
@@ -60,7 +61,6 @@ from logweir.replication.listener import Service
 from logweir.replication.logs import get_logger
 from logweir.replication.service.shared import as_request_error
 from logweir.store.commit.queue import QUICK_BYTES, Job
-from logweir.store.engine.reader import Published
 from logweir.store.schema.access import GUEST_ID, Access, Privilege, denied
 from logweir.store.schema.definition import SpaceDef
 from logweir.wal.mp import unpack
@@ -87,28 +87,29 @@ class IprotoService(Service):
 @dataclass(slots=True)
 class _Batch:
     """Requests that are executed in one job. `has_single`: not all are of runs; `may_read`: some
-    of runs may be SELECTs; `goes_first`: what comes after waits for its end; `is_definition`: it
-    changes a definition, and by that maybe every tuple of a space; `is_told`: the answers that are
-    free were sent, or never will be."""
+    of runs may be SELECTs; `has_streams`: some of these are of streams; `goes_first`: what comes
+    after waits for its end; `is_definition`: it changes a definition, and by that maybe every tuple
+    of a space; `is_told`: the answers that are free were sent, or never will be."""
 
     events: list[Request | Run] = field(default_factory=list)
-    in_streams: list[Request] = field(default_factory=list)
+    in_streams: set[int] = field(default_factory=set)
     has_single: bool = False
     may_read: bool = False
+    has_streams: bool = False
     size_bytes: int = 0
     goes_first: bool = False
     is_definition: bool = False
     is_told: bool = False
 
-    def add(self, event: Request | Run, *, goes_first: bool) -> None:
+    def add(self, event: Request | Run, *, goes_first: bool, streams: Collection[int] = ()) -> None:
         """One more."""
         self.events.append(event)
+        self.in_streams.update(streams)
         if isinstance(event, Request):
             self.has_single = True
-            if event.stream_id:
-                self.in_streams.append(event)
-        elif event.may_read:
-            self.may_read = True
+        else:
+            self.may_read = self.may_read or event.may_read
+            self.has_streams = self.has_streams or (event.streams is not None and not streams)
         self.size_bytes += event.size_bytes
         self.goes_first = self.goes_first or goes_first
 
@@ -131,12 +132,12 @@ class Conversation:
         self._settled: asyncio.Event | None = None  # that CALLs wait for
         self._streams = Streams(self, instance.trials)
         self._watchers = Watchers(instance.events, self._send, link.hold_beside)
-        self._ask = shared.log.inner.committer.reader.ask
-        self._let_in: object = None  # what this user was allowed when `_readable` was begun
-        self._readable: set[int] = set()  # ids of spaces
+        self._streamed = 0  # batches under way with runs of streams
+        self._selects = Selects(instance)
+        self._is_due = False  # `go_on`
         self._is_over = False  # what came before has taken a turn
         self._reads_errors = False  # see `ERROR_VALUES`
-        self.session.read = self.read
+        self.session.read, self.session.ids = self.read, instance.ids
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -166,12 +167,16 @@ class Conversation:
             if not link.writable or turn.is_over(link.sent_bytes + session.waiting_bytes):
                 link.go_on_later(self._go_on)
                 break
-            if self._batch.events and not _joins_batch(self._postponed[0]):
-                self._submit()
-                continue
-            event = self._postponed.popleft()
+            event = self._postponed[0]
+            if isinstance(event, Request) and not _joins_batch(event):
+                if self._batch.events:
+                    self._submit()
+                    continue
+                if self._streamed and event.stream_id:
+                    break  # it may be behind one of those
+            self._postponed.popleft()
             if isinstance(event, Run):
-                self._take_run(event)
+                self._take_runs(event)
                 continue
             try:
                 if not (event.stream_id and self._streams.take(event)):
@@ -183,13 +188,18 @@ class Conversation:
 
     def go_on(self) -> None:
         """Handle what waits, and send the answers."""
+        self._is_due = False
         if self.link.is_open:
             self._go_on()
             self.link.flush()
 
-    def take_again(self, request: Request) -> None:
-        """Handle a request that has waited next."""
-        self._postponed.appendleft(request)
+    def _go_on_due(self) -> None:
+        if self._is_due:
+            self.go_on()
+
+    def take_again(self, *events: Request | Run) -> None:
+        """Handle what has waited next."""
+        self._postponed.extendleft(reversed(events))
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
@@ -262,7 +272,9 @@ class Conversation:
         if is_select and not self._batch.events and not self._unfinished:
             self.select(request, self._read(request, access))
             return
-        self._batch.add(request, goes_first=is_select or request.type in MAY_GROW)
+        streams = (request.stream_id,) if request.stream_id else ()
+        goes_first = is_select or request.type in MAY_GROW
+        self._batch.add(request, goes_first=goes_first, streams=streams)
         if not is_select and request.space_id < SYSTEM_END:
             self._batch.is_definition = True
             self._submit()
@@ -313,25 +325,25 @@ class Conversation:
         if wanted == Privilege.WRITE and space.id in VIEWS:
             raise RequestError(ErrorCode.VIEW_IS_RO, f"View '{space.name}' is read-only")
 
-    def _take_run(self, run: Run) -> None:
-        """Requests, one after the other: checked once for each space, executed and answered
-        together."""
-        known, use = self.shared.let_in, (self.user_id, run.space_ids, run.uses)
-        if use not in known:
-            allowed = self._checked(run)
-            if allowed is run:
-                known.add(use)
-            elif not allowed.count:
-                self._unanswered.add(-run.size_bytes)
-                return
-            run = allowed
-        if run.is_read_only and not self._batch.events and not self._unfinished:
-            self._read_run(run)
-        else:
-            self._batch.add(run, goes_first=run.may_grow)
+    def _take_runs(self, run: Run) -> None:
+        """Requests, one after the other: those of no transaction of a stream are checked once for
+        each space, executed and answered together."""
+        if run.at >= 0 and run.named_at not in (-1, self.instance.schema_version()):
+            self.take_again(*self.session.again(run))
+            return
+        for part, streams in self._streams.take_run(run):
+            allowed = self.check_run(part)
+            is_alone = not self._batch.events and not self._unfinished
+            if not allowed.count or (allowed.is_read_only and is_alone):
+                self._read_run(allowed, streams)
+            else:
+                self._batch.add(allowed, goes_first=allowed.may_grow, streams=streams)
 
-    def _checked(self, run: Run) -> Run:
+    def check_run(self, run: Run) -> Run:
         """The requests of a run that may be made, itself where all may; others are refused."""
+        known, asked = self.shared.let_in, (self.user_id, run.space_ids, run.uses)
+        if asked in known:
+            return run
         refused: dict[tuple[int, int], RequestError] = {}
         for space_id, uses in zip(run.space_ids, run.uses, strict=True):
             for use, wanted in _USES.items():
@@ -340,23 +352,33 @@ class Conversation:
                         self._check_space(space_id, wanted)
                 except RequestError as error:
                     refused[space_id, use] = error
-        if refused:
-            errors = run.errors(refused, self.instance.schema_version())
-            self.session.put(b"".join(errors))
-            self.shared.metrics.answered("tarantool", 0, len(errors))
-            run = run.without(refused)
-        return run
+        if not refused:
+            known.add(asked)
+            return run
+        errors = run.errors(refused, self.instance.schema_version())
+        allowed = run.without(refused)
+        self.answer_run(errors, 0, run, allowed)
+        return allowed
 
-    def _read_run(self, run: Run) -> None:
-        """Answer SELECTs at once; what is left of them comes next."""
+    def answer_run(
+        self, answers: Sequence[bytes | bytearray], done: int, run: Run, *left: Request | Run
+    ) -> None:
+        """Answer a run, but for what is left of it. `done`: how many of the answers are good."""
+        parts = run.count - sum([one.count if isinstance(one, Run) else 1 for one in left])
+        if parts:
+            self.session.put(b"".join(answers))
+            self.shared.metrics.answered("tarantool", done, parts - done)
+        self._unanswered.add(sum([one.size_bytes for one in left]) - run.size_bytes)
+
+    def _read_run(self, run: Run, streams: Collection[int]) -> None:
+        """Answer SELECTs at once, if there are any; what is left of them comes next."""
         done = 0
-        if run.at >= 0:
-            self._answer_reads(run.data, run.at)
+        if run.count and run.at >= 0:
+            self._answer_reads(run.data, run.at, has_streams=False)
             done = self.instance.reader.count
-        if done < run.count:
-            self._postponed.extendleft(reversed(run.left(done)))
-        else:
-            self._unanswered.add(-run.size_bytes)
+        left = run.left(done) if done < run.count else ()
+        self._unanswered.add(sum([one.size_bytes for one in left]) - run.size_bytes)
+        self.take_again(*self._streams.answered(streams, left))
 
     def read(self, data: bytes) -> int:
         """Answer the SELECTs with which `data` begins, unless there is something to be done before
@@ -366,38 +388,18 @@ class Conversation:
             return 0
         if self._postponed or self._unfinished or self._behind or not self.link.writable:
             return 0
-        at = self._answer_reads(data, 0)
+        at = self._answer_reads(data, 0, has_streams=self._streams.are_held)
         self._is_over = self.instance.reader.is_over
         return at
 
-    def _answer_reads(self, data: bytes, at: int) -> int:
-        """Answer the SELECTs that begin at `at`, as many as a turn lets. Returns where it
-        stopped."""
-        if (let_in := self.shared.let_in) is not self._let_in:
-            self._let_in, self._readable = let_in, set()
+    def _answer_reads(self, data: bytes, at: int, *, has_streams: bool) -> int:
+        """Answer the SELECTs that begin at `at`, as many as a turn lets, of streams only if not
+        `has_streams`. Returns where it stopped."""
         reader = self.instance.reader
-        stop = self._ask(self._read_published, data, at)
-        while reader.wanted >= 0 and self._may_read(reader.wanted):
-            stop = self._ask(self._read_published, data, at)
+        stop = self._selects.read(self.user_id, data, at, has_streams=has_streams)
         if reader.count:
             self._send_answers(reader.take(), reader.count, 0)
         return stop
-
-    def _read_published(self, reading: Published, data: bytes, at: int) -> int:
-        reader, version = self.instance.reader, self.instance.version_of(reading.schema)
-        while True:
-            stop = reader.read(data, at, version, self._readable, reading.spaces, TURN_ANSWER_BYTES)
-            wanted = reader.wanted
-            if wanted not in self._readable or not reading.find(wanted):
-                return stop
-
-    def _may_read(self, space_id: int) -> bool:
-        """Whether the user may read a space, which is noted."""
-        if space_id in self._readable:
-            return False
-        if self.shared.may(self.user_id, space_id, Privilege.READ, is_there=True):
-            self._readable.add(space_id)
-        return space_id in self._readable
 
     def _send_answers(self, answers: bytes | bytearray, done: int, refused: int) -> None:
         self.shared.metrics.answered("tarantool", done, refused)
@@ -413,6 +415,7 @@ class Conversation:
         if not batch.events:
             return
         self._batch = _Batch()
+        self._streamed += batch.has_streams
         if batch.goes_first:
             self._behind = batch
         access = self.shared.access(self.user_id) if batch.has_single else None
@@ -437,9 +440,14 @@ class Conversation:
 
         def finished(job: Job) -> None:
             self._settle(0)
-            if self.link.is_open:
-                done(job)
+            if not self.link.is_open:
+                return
+            done(job)
+            if not self._unfinished:
                 self.go_on()
+            elif not self._is_due:  # others may be finished now, too
+                self._is_due = True
+                asyncio.get_running_loop().call_soon(self.link.attempt, self._go_on_due)
 
         self._put_in_line(job, finished)
 
@@ -471,8 +479,8 @@ class Conversation:
             version = self.instance.schema_version()
             outcome = refuse_all(batch.events, as_request_error(job.error), version, told)
         left: Sequence[Request | Run] = outcome.left
-        if left:
-            self._postponed.extendleft(reversed(left))
+        self.take_again(*self._streams.answered(batch.in_streams, left))
+        self._streamed -= batch.has_streams
         if self._behind is batch:
             self._behind = None
         self._settle(batch.size_bytes - sum([one.size_bytes for one in left]))
@@ -481,9 +489,6 @@ class Conversation:
         bound = outcome.bound
         answers = bound[0] if len(bound) == 1 else b"".join(bound)
         self._send_answers(answers, outcome.count - outcome.refused, outcome.refused)
-        for event in batch.in_streams:
-            if event not in left:
-                self._streams.answered(event)
         if self._postponed:
             self._go_on()
             self.link.flush()
@@ -504,7 +509,8 @@ class Conversation:
                 ErrorCode.PASSWORD_MISMATCH, f"Incorrect password supplied for user '{user.name}'"
             )
         self.shared.access(user.id).check_universe(Privilege.SESSION)
-        self.user_id, self._let_in = user.id, None
+        self.user_id = user.id
+        self._selects.forget()
         if user.id != GUEST_ID:
             self.link.know()
         self.answer(request, EMPTY_BODY)
@@ -567,7 +573,7 @@ class Conversation:
         self._unanswered.add(-request.size_bytes)
         self.shared.metrics.answered("tarantool", done, refused)
         if request.stream_id:
-            self._streams.answered(request)
+            self._streams.answered((request.stream_id,))
 
     def answer_error(self, request: Request, error: RequestError) -> None:
         """Answer with an error."""
@@ -575,11 +581,9 @@ class Conversation:
         self._count_answer(request, 0, 1)
 
 
-def _joins_batch(event: Request | Run) -> bool:
+def _joins_batch(event: Request) -> bool:
     """Whether a request may be one of several in a job: not so a change of definitions, or what a
     stream may answer by itself, and let all that comes next wait for."""
-    if isinstance(event, Run):
-        return True
     if event.type == RowType.SELECT:
         return not event.stream_id
     return event.type in DML_TYPES and event.space_id >= SYSTEM_END

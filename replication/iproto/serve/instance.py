@@ -11,16 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from logweir.errors import DecodeError, RequestError
 from logweir.replication.iproto.serve.calls import Calls
 from logweir.replication.iproto.serve.functions import Functions
 from logweir.replication.iproto.serve.trial import Trials
 from logweir.replication.iproto.serve.watchers import Events
+from logweir.replication.iproto.wire import kernel
 from logweir.replication.iproto.wire.codec import VERSION, Ballot
 from logweir.replication.iproto.wire.runs import SelectReader
 from logweir.replication.service.shared import Shared
 from logweir.store.schema.definition import SystemSpace
 from logweir.store.schema.row import uuid_of
 from logweir.store.schema.schema import Schema
+from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
 
 _FIRST_VERSION: Final = 80
@@ -61,6 +64,7 @@ class Instance:
         self._committer = shared.log.inner.committer
         self._version_offset = _FIRST_VERSION - shared.log.schema.version
         self._cluster_at = (-1, 0)
+        self._ids: tuple[Schema, kernel.Ids] | None = None
         shared.retention.attend(
             evicted=self._evict, departed=self._departed, forgotten=self._forget
         )
@@ -72,6 +76,16 @@ class Instance:
     def version_of(self, schema: Schema) -> int:
         """What stands in an answer, if the definitions are these."""
         return schema.version + self._version_offset
+
+    def ids(self, of: int, name: bytes) -> int:
+        """By names: see `wire.kernel`."""
+        return self.ids_in(self._committer.schema)(of, name)
+
+    def ids_in(self, schema: Schema) -> kernel.Ids:
+        """The same in definitions that nobody changes any more."""
+        if self._ids is None or self._ids[0] is not schema:
+            self._ids = schema, _ids(schema)
+        return self._ids[1]
 
     def ballot(self) -> Ballot:
         """What VOTE is answered."""
@@ -149,6 +163,24 @@ class Instance:
         known = {_NAME + str(uuid_of(row)) for row in rows} | self.joining
         self._cluster_at = at
         return [name for name in names if name.startswith(_NAME) and name not in known]
+
+
+def _ids(schema: Schema) -> kernel.Ids:
+    known: dict[tuple[int, bytes], int] = {}
+
+    def find(of: int, name: bytes) -> int:
+        number = known.get((of, name))
+        if number is None:
+            try:
+                text = str(unpack(name))
+                space = schema.space(text if of < 0 else of)
+                number = space.id if of < 0 else schema.index(space, text).id
+            except (DecodeError, RequestError):
+                return -1  # who handles single requests says why
+            known[of, name] = number
+        return number
+
+    return find
 
 
 def follower_name(instance: uuid.UUID) -> str:

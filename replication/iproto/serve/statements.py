@@ -25,11 +25,10 @@ from logweir.replication.iproto.wire.runs import Run
 from logweir.store.commit.group import Group
 from logweir.store.engine.batches import Answers
 from logweir.store.engine.engine import Engine
-from logweir.store.engine.paging import Walk, entry_at, entry_of
+from logweir.store.engine.paging import Walk, behind
 from logweir.store.engine.request import Request as Change
 from logweir.store.engine.select import Select, pieces
 from logweir.store.schema.access import Access
-from logweir.store.schema.definition import IndexDef, SpaceDef
 from logweir.store.schema.schema import Schema
 from logweir.wal.xrow import RowType
 
@@ -105,7 +104,7 @@ def execute_all(
             made.left = events[at:]
             break
         if isinstance(event, Run):
-            done = _execute_run(group, event, schema_version, made, has_free)
+            done = execute_run(group, event, schema_version, made, has_free)
             if done < event.count:
                 made.left = [*event.left(done), *events[at + 1 :]]
                 break
@@ -153,18 +152,21 @@ def refuse_all(
     return refused
 
 
-def _execute_run(
+def execute_run(
     group: Group,
     run: Run,
     schema_version: Callable[[Schema], int],
     made: Outcome,
-    has_free: bool,
+    has_free: bool = False,
+    *,
+    is_inside: bool = False,
 ) -> int:
     """How many requests of a run were executed; what came of them goes into `made`.
 
     It stops at `limits.TURN_ANSWER_BYTES` of answers, if they may be much larger than the
     requests. `has_free`: some answers may be free; in a group that changes definitions none is:
-    what is below it may be gone.
+    what is below it may be gone. `is_inside`: they are part of the open transaction, from which one
+    that fails is undone alone.
     """
     version = schema_version(group.schema)
     number, before = 0, made.size_bytes
@@ -173,7 +175,11 @@ def _execute_run(
     ):
         rest = run.behind(number) if number else run
         done = group.execute_batch(
-            rest.data, rest.columns, rest.space_ids, limit_bytes=TURN_ANSWER_BYTES
+            rest.data,
+            rest.columns,
+            rest.space_ids,
+            limit_bytes=TURN_ANSWER_BYTES,
+            is_inside=is_inside,
         )
         count = done.count
         if not count:
@@ -227,11 +233,6 @@ def select_body(engine: Engine, request: Request, access: Access) -> Reading:
         space_id = view.source_id
         shown = row_filter(request.space_id, access, engine.schema)
 
-    def after(space: SpaceDef, index: IndexDef) -> bytes | None:
-        if request.after_position is not None:
-            return entry_at(request.after_position, index)
-        return None if request.after_tuple is None else entry_of(request.after_tuple, space, index)
-
     wanted = Select.packed(
         engine.schema,
         space_id,
@@ -240,7 +241,7 @@ def select_body(engine: Engine, request: Request, access: Access) -> Reading:
         index=request.index_id,
         limit=None if shown else request.limit,
         offset=0 if shown else request.offset,
-        after=after,
+        after=behind(request.after),
     )
     walk = Walk(engine, wanted)
     if shown is not None:

@@ -1,11 +1,13 @@
 """The streams of one connection: requests with a stream id, handled one after the other.
 
-The next request of a stream is handled when the one before is answered; other streams, and requests
-of none, go on meanwhile. BEGIN gives the stream a transaction (`trial`), to which its statements
-belong until COMMIT or ROLLBACK; all other requests, and statements of a stream without one, go the
-way of every request. CALL is not part of a transaction, so it is refused inside of one (5), and so
-are changes of definitions. A transaction ends with its connection. One that has failed refuses
-every statement with the same error, until COMMIT, which fails so too, or ROLLBACK.
+Runs of a stream without a transaction go the way of every run, which keeps their order. Any other
+request of a stream is handled when all before it are answered, and what comes after it when it is
+itself; the stream is *held* until then. Other streams, and requests of none, go on meanwhile. BEGIN
+gives the stream a transaction (`trial`), to which its statements belong until COMMIT or ROLLBACK,
+and by which it is held; all other requests go the way of every request. CALL is not part of a
+transaction, so it is refused inside of one (5), and so are changes of definitions. A transaction
+ends with its connection. One that has failed refuses every statement with the same error, until
+COMMIT, which fails so too, or ROLLBACK.
 
 Source: Tarantool 2.11 (read): `iproto.cc`, `txn.c`.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +25,7 @@ from logweir.replication.iproto.serve.statements import SYSTEM_END
 from logweir.replication.iproto.serve.trial import Trial, Trials
 from logweir.replication.iproto.wire.codec import EMPTY_BODY, RequestType
 from logweir.replication.iproto.wire.requests import DML_TYPES, Request
+from logweir.replication.iproto.wire.runs import Run
 from logweir.replication.service.shared import as_request_error
 from logweir.store.commit.queue import Job
 from logweir.wal.xrow import RowType
@@ -35,10 +39,10 @@ _CALLS: Final = (RequestType.CALL, RequestType.CALL_16, RequestType.EVAL)
 
 @dataclass(slots=True)
 class _Stream:
-    """One. `current`: what is being handled; `waiting`: what came after it."""
+    """One that is held. `current`: what is being handled; `waiting`: what came after it."""
 
-    current: Request | None = None
-    waiting: deque[Request] = field(default_factory=deque)
+    current: Request | Run | None = None
+    waiting: deque[Request | Run] = field(default_factory=deque)
     trial: Trial | None = None
 
 
@@ -55,6 +59,32 @@ class Streams:
         found = self._owner()
         assert found is not None  # somebody has called it
         return found
+
+    @property
+    def are_held(self) -> bool:
+        """Whether one is held."""
+        return bool(self._streams)
+
+    def take_run(self, run: Run) -> Iterator[tuple[Run, Collection[int]]]:
+        """Handle the requests of a run whose streams are held, or let them wait for what is before.
+        Yields those that go the way of every run now, with the streams that wait for `answered`."""
+        held = () if run.streams is None else self._streams.keys() & set(run.streams)
+        if not held:
+            yield run, ()
+            return
+        parts, others = run.by_stream(held)
+        for number, part in parts.items():
+            stream = self._streams[number]
+            if stream.current is None:
+                stream.current = part
+            if stream.current is not part:
+                stream.waiting.append(part)
+            elif stream.trial is not None:
+                self._run_all(number, stream.trial, part)
+            else:
+                yield part, (number,)
+        if others.count:
+            yield others, ()
 
     def take(self, request: Request) -> bool:
         """Handle a request, or let it wait for the one before; False for one that goes the way of
@@ -79,17 +109,37 @@ class Streams:
             self._run(trial, request)
         return True
 
-    def answered(self, request: Request) -> None:
-        """A request has its answer: the next one of its stream."""
-        stream = self._streams.get(request.stream_id)
-        if stream is None or stream.current is not request:
-            return
-        stream.current = None
-        if stream.waiting:
-            stream.current = stream.waiting.popleft()
-            self._connection.take_again(stream.current)
-        elif stream.trial is None:
-            del self._streams[request.stream_id]
+    def answered(
+        self, numbers: Collection[int], left: Sequence[Request | Run] = ()
+    ) -> Sequence[Request | Run]:
+        """What some streams have waited for has its answers, but for what is `left`: the next of
+        each. Returns what is left of other streams, or of none."""
+        if not numbers:
+            return left
+        mine: dict[int, list[Request | Run]] = {number: [] for number in numbers}
+        others: list[Request | Run] = []
+        for event in left:
+            if isinstance(event, Request):
+                mine.get(event.stream_id, others).append(event)
+            elif event.streams is None:
+                others.append(event)
+            else:
+                parts, rest = event.by_stream(numbers)
+                for number, part in parts.items():
+                    mine[number].append(part)
+                others += [rest] if rest.count else []
+        for number in numbers:
+            stream = self._streams.get(number)
+            if stream is None:
+                continue
+            stream.waiting.extendleft(reversed(mine[number]))
+            stream.current = None
+            if stream.waiting:
+                stream.current = stream.waiting.popleft()
+                self._connection.take_again(stream.current)
+            elif stream.trial is None:
+                del self._streams[number]
+        return others
 
     def close(self) -> None:
         """The connection has ended."""
@@ -138,6 +188,18 @@ class Streams:
         else:
             connection.answer(request, trial.change(request, access))
 
+    def _run_all(self, number: int, trial: Trial, run: Run) -> None:
+        """Statements of a transaction."""
+        connection = self._connection
+        if trial.is_awake or trial.has_failed:
+            given = connection.check_run(run)
+            access = connection.shared.access(connection.user_id)
+            done = trial.execute(given, access, connection.instance.schema_version())
+            connection.answer_run(done.bound, done.count - done.refused, given, *done.left)
+            self.answered((number,), done.left)
+        else:
+            trial.wake(lambda error: _woken(connection, run, error))
+
     def _commit(self, stream: _Stream, request: Request) -> None:
         trial, connection = stream.trial, self._connection
         if trial is None:
@@ -164,7 +226,7 @@ class Streams:
             trial.close()
 
 
-def _woken(connection: Conversation, request: Request, error: BaseException | None) -> None:
+def _woken(connection: Conversation, request: Request | Run, error: BaseException | None) -> None:
     with connection.link.guarded():
         if error is not None:
             raise error

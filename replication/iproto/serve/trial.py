@@ -22,25 +22,38 @@ from typing import Final
 from logweir.errors import ErrorCode, LogweirError, RequestError
 from logweir.limits import TRIAL_BYTES, TRIAL_READ_BYTES, TRIAL_SECONDS, TRIALS
 from logweir.replication.budget import Budget
-from logweir.replication.iproto.serve.statements import Reading, execute, select_body
+from logweir.replication.iproto.serve.statements import (
+    Outcome,
+    Reading,
+    execute,
+    execute_run,
+    select_body,
+)
+from logweir.replication.iproto.wire import kernel
+from logweir.replication.iproto.wire.codec import encode_answer, encode_error
 from logweir.replication.iproto.wire.requests import REQUEST_BYTES, Request
+from logweir.replication.iproto.wire.runs import Run
 from logweir.replication.service.shared import Shared, as_request_error
 from logweir.store.commit.group import Group
+from logweir.store.engine.engine import Plans
 from logweir.store.engine.executing import Executor
 from logweir.store.schema.access import Access
 from logweir.wal.xrow import RowType
 
 _STATEMENT_BYTES: Final = 600  # what one takes beside its request, about
+_OF_RUN_BYTES: Final = 740  # and one of a run
 _FOREVER_SECONDS: Final = 1e6
 
 
 @dataclass(slots=True)
 class _Statement:
-    """One that was run. `outcome`: what stands for its answer."""
+    """One that was run, or several. `outcome`: what stands for the answers, with a version of the
+    schema in them."""
 
-    request: Request
+    request: Request | Run
     access: Access
     outcome: bytes
+    version: int = 0
 
 
 class Trials:
@@ -48,6 +61,7 @@ class Trials:
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
+        self.own = Executor(), Plans()  # of the loop's thread
         self._awake: dict[Trial, None] = {}  # who was used last is the last
 
     def used(self, trial: Trial) -> None:
@@ -64,13 +78,16 @@ class Trials:
 
 class _View:
     """A group that is never committed. `must_rest`: called, in the loop's thread, when the state
-    must grow. Raises `RequestError` if nothing can be changed."""
+    must grow; `own`: of the thread that uses it. Raises `RequestError` if nothing can be
+    changed."""
 
-    def __init__(self, shared: Shared, must_rest: Callable[[], None]) -> None:
+    def __init__(
+        self, shared: Shared, must_rest: Callable[[], None], own: tuple[Executor, Plans]
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._shared = shared
         try:
-            self._group: Group | None = shared.log.inner.trial(Executor())
+            self._group: Group | None = shared.log.inner.trial(*own)
         except LogweirError as error:  # the log has failed
             raise as_request_error(error) from error
         self._forget = shared.log.inner.on_grow(lambda: loop.call_soon_threadsafe(must_rest))
@@ -111,7 +128,7 @@ class Trial:
         self._used_at = self._loop.time()
         self._view: _View | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._take(self._new_view())
+        self._take(self._new_view(trials.own))
         if 0 < timeout_seconds < _FOREVER_SECONDS:
             late = _failed(ErrorCode.TRANSACTION_TIMEOUT, "timeout")
             self._timers["end"] = self._loop.call_later(timeout_seconds, self._fail, late)
@@ -130,6 +147,44 @@ class Trial:
         """Raise errors 97, 231 if it has failed."""
         if self._failure is not None:
             raise self._failure
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether every statement is refused."""
+        return self._failure is not None
+
+    def execute(self, run: Run, access: Access, version: int) -> Outcome:
+        """Run statements, those that fail without a trace; it must have a view, unless it has
+        failed. What is not done in this turn, and a SELECT that is long, by itself, is left.
+        `version`: of the schema, for the answers."""
+        made = Outcome()
+        if self._failure is not None:
+            return _refuse(made, run, self._failure, version)
+        view = self._view
+        assert view is not None
+        left = self._left_bytes()
+        room = max((left - self._size_bytes) * run.count // max(self._size_of(run), 1), 0)
+        if self._read_bytes >= TRIAL_READ_BYTES and run.may_read:
+            error = _too_much("what it has read", TRIAL_READ_BYTES)
+            answers, run = run.refused(error, version, use=kernel.USED_TO_READ)
+            made.add(b"".join(answers), len(answers), len(answers))
+        if not room:
+            return _refuse(made, run, _too_much("its statements", left), version)
+        given, told = run if run.count <= room else run.between(0, room), len(made.bound)
+        self._touch()
+        try:
+            done = execute_run(view.group, given, lambda schema: version, made, is_inside=True)
+            self.changes = self.changes or view.group.touched
+        finally:
+            self._used()
+        if done:
+            part = given if done == given.count else given.between(0, done)
+            self._note(part, access, _digest(made.bound[told:]), version)
+        if run.may_read:
+            self._read_bytes += made.size_bytes
+        if done < run.count:
+            made.left = run.left(done)
+        return made
 
     def change(self, request: Request, access: Access) -> bytes:
         """Run a statement that is no SELECT. Returns the body of its answer. Raises `RequestError`:
@@ -171,14 +226,17 @@ class Trial:
         """Run all statements once more, in another group, in any thread. Raises error 97 if one
         is answered otherwise: the group is to be rolled back then."""
         for one in self._statements:
-            outcome, _, _ = _run(group, one.request, one.access)
+            if isinstance(one.request, Run):
+                outcome = _run_again(group, one.request, one.access, one.version)
+            else:
+                outcome, _, _ = _run(group, one.request, one.access)
             if outcome != one.outcome:
                 raise _failed(ErrorCode.TRANSACTION_CONFLICT, "conflict")
 
     def wake(self, done: Callable[[BaseException | None], None]) -> None:
         """Give it a view again, and call `done` then, unless it is over: with None, also if it
         has failed meanwhile or that way, or with what went wrong otherwise."""
-        view = self._new_view()
+        view = self._new_view((Executor(), Plans()))
 
         def woken(waking: asyncio.Future[None]) -> None:
             error = waking.exception()
@@ -215,8 +273,8 @@ class Trial:
 
     # --- its view ---------------------------------------------------------------------------------
 
-    def _new_view(self) -> _View:
-        view = _View(self._trials.shared, self._rest_soon)
+    def _new_view(self, own: tuple[Executor, Plans]) -> _View:
+        view = _View(self._trials.shared, self._rest_soon, own)
         self._trials.used(self)
         return view
 
@@ -256,25 +314,35 @@ class Trial:
     def _use(self, request: Request) -> _View:
         """The view, for one statement more."""
         assert self._view is not None
-        size = self._size_of(request)
-        left = TRIAL_BYTES if self._budget is None else min(TRIAL_BYTES, self._budget.left_bytes)
-        if self._size_bytes + size > left:
+        left = self._left_bytes()
+        if self._size_bytes + self._size_of(request) > left:
             raise _too_much("its statements", left)
+        self._touch()
+        return self._view
+
+    def _left_bytes(self) -> int:
+        """What its statements may take."""
+        return TRIAL_BYTES if self._budget is None else min(TRIAL_BYTES, self._budget.left_bytes)
+
+    def _touch(self) -> None:
         self._used_at = self._loop.time()
         self._trials.used(self)
-        return self._view
 
     def _used(self) -> None:
         if self._must_rest:
             self.rest()
 
-    def _note(self, request: Request, access: Access, outcome: bytes) -> None:
-        """A statement was run."""
+    def _note(
+        self, request: Request | Run, access: Access, outcome: bytes, version: int = 0
+    ) -> None:
+        """A statement was run, or several."""
         if not self._failure:
-            self._statements.append(_Statement(request, access, outcome))
+            self._statements.append(_Statement(request, access, outcome, version))
             self._hold(self._size_bytes + self._size_of(request))
 
-    def _size_of(self, request: Request) -> int:
+    def _size_of(self, request: Request | Run) -> int:
+        if isinstance(request, Run):
+            return 2 * request.size_bytes + _OF_RUN_BYTES * request.count
         rows = 0 if request.type == RowType.SELECT else request.size_bytes - REQUEST_BYTES
         return request.size_bytes + rows + _STATEMENT_BYTES
 
@@ -296,7 +364,33 @@ def _run(
     return _digest([body]), body, None
 
 
-def _digest(parts: Iterable[bytes]) -> bytes:
+def _run_again(group: Group, run: Run, access: Access, version: int) -> bytes:
+    """What stands for the answers to statements that were one run."""
+    made = Outcome()
+    left: list[Request | Run] = [run]
+    while left:
+        rest = left.pop(0)
+        if isinstance(rest, Run):
+            done = execute_run(group, rest, lambda schema: version, made, is_inside=True)
+            left = rest.left(done) if done < rest.count else left
+            continue
+        try:
+            answer = encode_answer(rest.sync, version, execute(group, rest, access))
+        except LogweirError as error:
+            answer = encode_error(rest.sync, version, as_request_error(error))
+        made.add(answer, 1, 0)
+    return _digest(made.bound)
+
+
+def _refuse(made: Outcome, run: Run, error: RequestError, version: int) -> Outcome:
+    """All of a run."""
+    for use in (kernel.USED_TO_READ, kernel.USED_TO_WRITE):
+        answers, run = run.refused(error, version, use=use)
+        made.add(b"".join(answers), len(answers), len(answers))
+    return made
+
+
+def _digest(parts: Iterable[bytes | bytearray]) -> bytes:
     found = blake2b(digest_size=16)
     for part in parts:
         found.update(part)

@@ -7,11 +7,14 @@ Compiled or plain Python, as `wal.kernel` is. It checks lengths as that does. `i
 `packets` are its face; nothing else calls it. Nothing but `relay` raises.
 
 A *run* is requests one behind the other: SELECT, INSERT, REPLACE, UPDATE, DELETE, UPSERT on spaces
-that are not the system's, `SPACES` different ones at most; header keys 00, 01, 05 and body keys 10
-to 15, 20, 21, 28 and no others, each at most once, those that the type needs and no others of keys,
-tuples and operations; the schema version asked for, or none; well-formed. What is not of that form
-ends the run and goes the ordinary way, also if it is merely odd. Every number is an unsigned 64-bit
-one.
+that are not the system's, `SPACES` different ones at most; header keys 00, 01, 05, 0a and body keys
+10 to 15, 20, 21, 28, of a SELECT 1f, 2e, 2f too, and 5e, 5f in the place of 10, 11, and no others,
+each at most once, those that the type needs and no others of keys, tuples and operations; one
+position at most; the schema version asked for, or none; well-formed. What is not of that form ends
+the run and goes the ordinary way, also if it is merely odd. Every number is an unsigned 64-bit one.
+
+Names are made into ids here: `ids(of, name)` tells that of the space of a name (`of`: -1), or of
+the index of the space `of`, and -1 where there is none. A name is a MsgPack str.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ import logweir.wal.kernel as rows
 
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Callable
 
+    Ids = Callable[[int, bytes], int]
     Table = array[int] | memoryview
 
 COMPILED = not __file__.endswith(".py")
@@ -34,7 +39,9 @@ SPACES = 16
 RUN_STOP = 0
 RUN_SPACES = 1
 RUN_USES = 2 + SPACES
-RUN_HEAD = 2 + 2 * SPACES
+RUN_NAMES = 2 + 2 * SPACES
+RUN_STREAMS = 3 + 2 * SPACES
+RUN_HEAD = 4 + 2 * SPACES
 USED_TO_READ = 1
 USED_TO_WRITE = 2
 
@@ -54,6 +61,8 @@ _SPACES = SPACES
 _RUN_STOP = RUN_STOP
 _RUN_SPACES = RUN_SPACES
 _RUN_USES = RUN_USES
+_RUN_NAMES = RUN_NAMES
+_RUN_STREAMS = RUN_STREAMS
 _RUN_HEAD = RUN_HEAD
 _WIDTH = WIDTH
 _RESULTS = RESULTS
@@ -64,6 +73,7 @@ _SELECT = 1
 _UPSERT = 9
 _ITERATORS = 7
 _U32 = 0xFFFFFFFF
+_NAMES = 2 * SPACES
 
 # Of `fields`, and bits of what was seen.
 _TYPE = 0
@@ -78,15 +88,24 @@ _OPS = 10
 _LIMIT = 12
 _OFFSET = 13
 _ITERATOR = 14
-_FIELDS = 15
+_STREAM = 15
+_FETCH = 16
+_AFTER = 17
+_SPACE_NAME = 19
+_INDEX_NAME = 21
+_FIELDS = 23
 
-# Which of them the body keys 10 … 28 are; `_FIELDS`: none.
+# Which of them the body keys 10 … 5f are; `_FIELDS`: none.
 _places = bytes(
     [_SPACE, _INDEX, _LIMIT, _OFFSET, _ITERATOR, _BASE]
-    + [_FIELDS] * 10
-    + [_KEY, _TUPLE]
+    + [_FIELDS] * 9
+    + [_FETCH, _KEY, _TUPLE]
     + [_FIELDS] * 6
     + [_OPS]
+    + [_FIELDS] * 5
+    + [_AFTER, _AFTER]
+    + [_FIELDS] * 46
+    + [_SPACE_NAME, _INDEX_NAME]
 )
 PLACES = _places
 
@@ -95,7 +114,9 @@ def read_request(data: bytes, at: int, end: int, fields: list[int], owed: list[i
     """Read the payload of one request from `at` to `end` into `fields`.
 
     `fields`: type, sync, version, space, index, base; start and end of key, tuple, operations, both
-    0 where there is none; limit, offset, iterator. Returns False where it is not of a run's form.
+    0 where there is none; limit, offset, iterator, stream, whether a position is wanted; start and
+    end of what it goes on behind, of the names of space and index. Returns False where it is not of
+    a run's form.
     """
     stop = rows.map_end(data, at, end)
     if stop < 0:
@@ -116,6 +137,8 @@ def read_request(data: bytes, at: int, end: int, fields: list[int], owed: list[i
             place = _SYNC
         elif key == 5:
             place = _VERSION
+        elif key == 10:
+            place = _STREAM
         else:
             return False
         stop = rows.uint_end(data, at + 1, end)
@@ -137,33 +160,42 @@ def read_request(data: bytes, at: int, end: int, fields: list[int], owed: list[i
             return False
         key = data[at]
         at += 1
-        place = PLACES[key - 0x10] if 0x10 <= key <= 0x28 else _FIELDS
-        if place == _FIELDS:
+        place = PLACES[key - 0x10] if 0x10 <= key <= 0x5F else _FIELDS
+        if place == _FIELDS or at >= end:
             return False
         if seen & (1 << place):
             return False
         seen |= 1 << place
-        if place < _KEY or place >= _LIMIT:
+        if place == _FETCH:
+            if data[at] >> 1 != 0x61:
+                return False
+            fields[place] = data[at] & 1
+            stop = at + 1
+        elif place < _KEY or _LIMIT <= place <= _ITERATOR:
             stop = rows.uint_end(data, at, end)
             if stop < 0:
                 return False
             fields[place] = rows.uint(data, at, stop)
         else:
-            if at >= end or not rows.is_array(data, at):
+            is_text = place >= _SPACE_NAME or key == 0x2E
+            if is_text != is_str(data, at) or (not is_text and not rows.is_array(data, at)):
                 return False
             stop = rows.skip_value(data, at, end, owed, 1)
-            if stop < 0:
+            if stop < 0 or (key == 0x2E and not is_ascii(data, at, stop)):
                 return False
             fields[place] = at
             fields[place + 1] = stop
         at = stop
-    if at != end or not seen & 1 << _SPACE:
+    if at != end or ((seen >> _SPACE) ^ (seen >> _SPACE_NAME)) & 1 == 0:
+        return False
+    if (seen >> _INDEX) & (seen >> _INDEX_NAME) & 1:
         return False
     kind = fields[_TYPE]
+    seen &= ~((1 << _STREAM) | (1 << _SPACE_NAME) | (1 << _INDEX_NAME) | (1 << _INDEX) | 15)
     if kind == _SELECT:
-        seen &= ~((1 << _INDEX) | (1 << _OFFSET) | (1 << _ITERATOR) | 15)
+        seen &= ~((1 << _OFFSET) | (1 << _ITERATOR) | (1 << _FETCH) | (1 << _AFTER))
         return seen == (1 << _KEY) | (1 << _LIMIT) and fields[_ITERATOR] < _ITERATORS
-    seen &= ~((1 << _INDEX) | (1 << _BASE) | 15)
+    seen &= ~(1 << _BASE)
     if kind == 2 or kind == 3:
         return seen == 1 << _TUPLE
     if kind == 4:
@@ -171,6 +203,21 @@ def read_request(data: bytes, at: int, end: int, fields: list[int], owed: list[i
     if kind == 5:
         return seen == 1 << _KEY
     return kind == _UPSERT and seen == (1 << _TUPLE) | (1 << _OPS)
+
+
+def is_str(data: bytes, at: int) -> bool:
+    """Whether a MsgPack str begins there. Unchecked."""
+    return data[at] >> 5 == 5 or 0xD9 <= data[at] <= 0xDB
+
+
+def is_ascii(data: bytes, at: int, stop: int) -> bool:
+    """Whether a MsgPack str has only such letters. Unchecked."""
+    at += 1 if data[at] >> 5 == 5 else 1 + (1 << (data[at] - 0xD9))
+    while at < stop:
+        if data[at] >= 0x80:
+            return False
+        at += 1
+    return True
 
 
 def frames_end(data: bytes, at: int, count: int) -> int:
@@ -219,43 +266,92 @@ def may_select(data: bytes) -> bool:
 
 
 def request_end(
-    data: bytes, at: int, end: int, version: int, fields: list[int], owed: list[int]
+    data: bytes,
+    at: int,
+    end: int,
+    version: int,
+    fields: list[int],
+    owed: list[int],
+    names: list[int],
+    ids: Ids,
 ) -> int:
-    """Read the request whose frame begins at `at` as `read_request` does. Returns where it ends; -1
-    if it is not whole, not of a run's form, about a system space, or for definitions of another
-    `version`."""
+    """Read the request whose frame begins at `at` as `read_request` does, with ids in the place of
+    names. Returns where it ends; -1 if it is not whole, not of a run's form, about a system space
+    or what `ids` does not know, or for definitions of another `version`. `names`: those known
+    before, see `find_name`. Raises what `ids` raises."""
     stop = rows.uint_end(data, at, end)
     if stop < 0:
         return -1
     length = rows.uint(data, at, stop)
     if length > end - stop or not read_request(data, stop, stop + length, fields, owed):
         return -1
-    if fields[_SPACE] < _SYSTEM_END or (fields[_VERSION] and fields[_VERSION] != version):
+    if fields[_VERSION] and fields[_VERSION] != version:
         return -1
+    if fields[_SPACE_NAME]:
+        number = find_name(data, fields[_SPACE_NAME], fields[_SPACE_NAME + 1], -1, names, ids)
+        if number < 0:
+            return -1
+        fields[_SPACE] = number
+    if fields[_SPACE] < _SYSTEM_END:
+        return -1
+    kind = fields[_TYPE]
+    if fields[_INDEX_NAME] and (kind == _SELECT or kind == 4 or kind == 5):
+        if fields[_SPACE] > _U32:
+            return -1
+        number = fields[_SPACE]
+        number = find_name(data, fields[_INDEX_NAME], fields[_INDEX_NAME + 1], number, names, ids)
+        if number < 0:
+            return -1
+        fields[_INDEX] = number
     return stop + length
 
 
-def take_run(data: bytes, at: int, version: int, table: Table, capacity: int) -> int:
+def find_name(data: bytes, start: int, stop: int, of: int, names: list[int], ids: Ids) -> int:
+    """`ids(of, name)` of the name that stands there. `names`: how many are known, then of each
+    `of`, start, end and id; of those in `data`, 2 * `SPACES` at most. Raises what `ids` raises."""
+    for at in range(1, 4 * names[0], 4):
+        size = names[at + 2] - names[at + 1]
+        if names[at] != of or size != stop - start:
+            continue
+        if models.alike(data, start, stop + 1, names[at + 1], 0, 0, size):
+            return names[at + 3]
+    number = ids(of, data[start:stop])
+    if number >= 0 and names[0] < _NAMES:
+        at = 1 + 4 * names[0]
+        names[at] = of
+        names[at + 1] = start
+        names[at + 2] = stop
+        names[at + 3] = number
+        names[0] += 1
+    return number
+
+
+def take_run(data: bytes, at: int, version: int, table: Table, capacity: int, ids: Ids) -> int:
     """Find the run that begins at `at`. Returns how many requests it has, `capacity` at most.
 
     `version`: of the schema; `table`: RUN_HEAD numbers (where the run stops, how many spaces, the
-    id of each, for what each is used), then `capacity` syncs, then the columns of as many
-    statements, their spans counted from `at`.
+    id of each, for what each is used, whether there are names, and streams), then `capacity` syncs,
+    then the columns of as many statements, their spans counted from `at`, then as many streams.
     """
     raw = data
     owed = [0] * 512
-    fields = [0] * 15
+    fields = [0] * 23
+    names = [0] * 129
     end = len(data)
     count = 0
     spaces = 0
     start = at
     room = len(table) - _RUN_HEAD
-    if at < 0 or room < 0 or capacity > room // (_WIDTH + 1):
+    if at < 0 or room < 0 or capacity > room // (_WIDTH + 2):
         return 0
     column = _RUN_HEAD + capacity
+    streams = column + capacity * _WIDTH
+    names[0] = 0
     table[_RUN_STOP] = at
+    table[_RUN_NAMES] = 0
+    table[_RUN_STREAMS] = 0
     while count < capacity:
-        last = request_end(raw, at, end, version, fields, owed)
+        last = request_end(raw, at, end, version, fields, owed, names, ids)
         if last < 0:
             break
         place = 0
@@ -270,7 +366,7 @@ def take_run(data: bytes, at: int, version: int, table: Table, capacity: int) ->
         kind = fields[_TYPE]
         table[_RUN_USES + place] |= 1 if kind == _SELECT else 2
         first = _KEY if kind == 4 or kind == 5 or kind == _SELECT else _TUPLE
-        ops = _TUPLE if kind == 4 else _OPS
+        ops = _TUPLE if kind == 4 else _AFTER if kind == _SELECT else _OPS
         table[column] = kind
         table[column + 1] = place
         table[column + 2] = fields[_INDEX]
@@ -283,7 +379,13 @@ def take_run(data: bytes, at: int, version: int, table: Table, capacity: int) ->
         table[column + 8] = 1
         table[column + 10] = fields[_LIMIT] & _U32
         table[column + 11] = fields[_OFFSET] & _U32
+        table[column + 12] = fields[_FETCH]
         table[_RUN_HEAD + count] = fields[_SYNC]
+        table[streams + count] = fields[_STREAM]
+        if fields[_STREAM]:
+            table[_RUN_STREAMS] = 1
+        if fields[_SPACE_NAME] or fields[_INDEX_NAME]:
+            table[_RUN_NAMES] = 1
         count += 1
         column += _WIDTH
         at = last
@@ -328,11 +430,24 @@ def answers(
         stop = results[place + 1]
         if kind == _UPSERT or start > stop or stop > len(source):
             start = stop = 0
-        # The array of a SELECT has its own header.
+        # The array of a SELECT has its own header, and a position may be behind it.
         head = _ARRAY_AT if kind == _SELECT and start < stop else _ANSWER_BYTES
-        if at + head + (stop - start) <= room:
+        size = head + (stop - start)
+        place = row * _RESULTS + 4
+        has_more = head == _ARRAY_AT and 0 < results[place + 1] <= len(source)
+        if has_more and results[place] < results[place + 1]:
+            size += 1 + (results[place + 1] - results[place])
+        else:
+            has_more = False
+        if at + size <= room:
             put_answer(to, at, head, syncs[row], version, raw, start, stop)
-        at += head + (stop - start)
+            if has_more:
+                put_head(to, at, size, syncs[row], version)
+                put_position(to, at, head + (stop - start))
+                rows.copy(
+                    raw, results[place], results[place + 1], to, at + head + (stop - start) + 1
+                )
+        at += size
     return at
 
 
@@ -372,6 +487,13 @@ def put_head(out: bytearray, at: int, size: int, sync: int, version: int) -> Non
     put(out, at + 24, version, 4)
     out[at + 28] = 0x81
     out[at + 29] = 0x30
+
+
+def put_position(out: bytearray, at: int, size: int) -> None:
+    """Say in the answer that begins at `at` that behind its first `size` bytes, and the one that is
+    written there, a position comes. Unchecked."""
+    out[at + 28] = 0x82
+    out[at + size] = 0x35
 
 
 def put(out: bytearray, at: int, value: int, width: int) -> None:

@@ -30,7 +30,13 @@ cdef enum:
     LIMIT = 12
     OFFSET = 13
     ITERATOR = 14
-    FIELDS = 15
+    STREAM = 15
+    FETCH = 16
+    AFTER = 17
+    AFTER_END = 18
+    FIELDS = 23
+
+    NAMES = 129  # see `kernel.find_name`
 
     OWED = 512
     LEAST = 0xFFFFFFFF
@@ -55,33 +61,34 @@ cdef class SelectReader:
 
     def read(
         self, bytes data not None, Py_ssize_t at, u64 version, set allowed not None,
-        dict spaces not None, Py_ssize_t limit_bytes
+        dict spaces not None, Py_ssize_t limit_bytes, ids, bint has_streams
     ):
         """Answer the SELECTs that begin at `at`, as many as there are behind one another. Returns
         where it stopped.
 
         `version`: of the schema; `allowed`: ids of spaces that may be read; `spaces`: a `Space` by
         its id, None: it is for the reference engine; `limit_bytes`: of answers, above which it is
-        over.
+        over; `ids`: see `kernel`; `has_streams`: those of a stream are for others.
         """
         cdef Source raw = <Source>PyBytes_AS_STRING(data)
         cdef Py_ssize_t end = PyBytes_GET_SIZE(data), stop, begin
         cdef u64[FIELDS] fields
         cdef Py_ssize_t[OWED] owed
+        cdef long long[NAMES] names
         cdef u64[2] span
         cdef u64 last = 0
         cdef Space space = None
         self.out.size = self.count = 0
         self.is_over, self.wanted = False, -1
-        self.selector.steps = 0
+        self.selector.steps = names[0] = 0
         if at < 0:
             raise IndexError("read: it begins before the data")
         while at < end:
             if self.out.size >= limit_bytes or self.selector.steps >= PIECE_STEPS:
                 self.is_over = True
                 break
-            stop = wire.request_end(raw, at, end, version, fields, owed)
-            if stop < 0 or fields[TYPE] != SELECT:
+            stop = wire.request_end(raw, at, end, version, fields, owed, names, ids)
+            if stop < 0 or fields[TYPE] != SELECT or (has_streams and fields[STREAM]):
                 break
             if space is None or fields[SPACE] != last:
                 last = fields[SPACE]
@@ -99,11 +106,19 @@ cdef class SelectReader:
             self.out.size += HEAD
             if self.selector.one(
                 space, fields[INDEX], fields[ITERATOR], fields[LIMIT] & LEAST,
-                fields[OFFSET] & LEAST, raw + fields[KEY], fields[KEY_END] - fields[KEY], span
+                fields[OFFSET] & LEAST, raw + fields[KEY], fields[KEY_END] - fields[KEY],
+                raw + fields[AFTER], fields[AFTER_END] - fields[AFTER], fields[FETCH], span
             ) != DONE:
                 self.out.size = begin
                 break
-            wire.put_head(self.out.data, begin, span[1] - begin, fields[SYNC], version & LEAST)
+            if fields[FETCH] and self.selector.given:
+                self.out.need(1)
+                self.out.size += 1
+                self.selector.put_position()
+            wire.put_head(
+                self.out.data, begin, self.out.size - begin, fields[SYNC], version & LEAST)
+            if self.out.size > <Py_ssize_t>span[1]:
+                wire.put_position(self.out.data, begin, span[1] - begin)
             self.count += 1
             at = stop
         return at

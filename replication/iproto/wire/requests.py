@@ -43,7 +43,8 @@ class Request:
     `size_bytes`: about what it takes in memory until it is answered; `name`: function, user,
     expression or key; `vclock` … `id_filter`: of JOIN, SUBSCRIBE and REGISTER; `timeout_seconds`
     (0: none), `isolation`: of BEGIN; `features`: of ID; `fetch_position` …
-    `index_name`: of DML and SELECT, the names instead of the ids.
+    `index_name`: of DML and SELECT, the names instead of the ids, and behind what a SELECT goes on:
+    a position or else a tuple, in MsgPack.
     """
 
     type: int
@@ -71,8 +72,7 @@ class Request:
     isolation: int = 0
     features: Sequence[object] = ()
     fetch_position: bool = False
-    after_position: str | None = None
-    after_tuple: bytes | None = None
+    after: bytes = b""
     space_name: str | None = None
     index_name: str | None = None
 
@@ -88,8 +88,8 @@ _UINT_FIELDS: Final = {
 _ARRAY_FIELDS: Final = {0x20: "key", 0x21: "tuple", 0x28: "ops"}
 _NEWER_FIELDS: Final = {
     IprotoKey.FETCH_POSITION: ("fetch_position", FIRST_BYTES["bool"]),
-    IprotoKey.AFTER_POSITION: ("after_position", FIRST_BYTES["str"]),
-    IprotoKey.AFTER_TUPLE: ("after_tuple", FIRST_BYTES["array"]),
+    IprotoKey.AFTER_POSITION: ("after", FIRST_BYTES["str"]),
+    IprotoKey.AFTER_TUPLE: ("after", FIRST_BYTES["array"]),
     IprotoKey.SPACE_NAME: ("space_name", FIRST_BYTES["str"]),
     IprotoKey.INDEX_NAME: ("index_name", FIRST_BYTES["str"]),
 }
@@ -204,8 +204,12 @@ def _take_newer(request: Request, key: int, data: bytes, at: int, stop: int) -> 
     if data[at] not in first_bytes:
         raise malformed("packet body")
     value = data[at:stop]
-    is_kept = name == "after_tuple"
-    setattr(request, name, value if is_kept else _unpacked(value, "packet body"))
+    if key == IprotoKey.AFTER_TUPLE:
+        if not request.after or request.after[0] in first_bytes:
+            request.after = value
+        return
+    known = _unpacked(value, "packet body")
+    setattr(request, name, value if name == "after" else known)
 
 
 def _named_body(request: Request, data: bytes, start: int, end: int) -> set[int]:

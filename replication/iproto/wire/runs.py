@@ -7,7 +7,7 @@ of all answers of what came of it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,7 @@ from logweir.store.engine.executing import LAST
 from logweir.store.engine.reader import PlainRequests
 from logweir.wal.xrow import RowType
 
-__all__ = ["MAY_GROW", "Run", "SelectReader", "take_run"]
+__all__ = ["MAY_GROW", "Run", "SelectReader", "no_ids", "take_run"]
 
 _RUN_MAX: Final = 65_536
 _ZERO: Final = array("Q", (0,))
@@ -36,7 +36,8 @@ class Run:
     `store.engine.statementkernel`); `space_ids`: of its spaces; `uses`: of each space,
     `kernel.USED_TO_READ`, `USED_TO_WRITE` or both; `stop`: where it ends; `size_bytes`: about what
     it takes in memory until it is answered; `at`: where in `data` its frames begin, -1 if there are
-    others among them.
+    others among them; `streams`: of its requests, None: they are of none; `named_at`: the version
+    of the schema by which names in it were made into ids, -1: there were none.
     """
 
     data: bytes
@@ -47,6 +48,8 @@ class Run:
     stop: int
     size_bytes: int
     at: int = 0
+    streams: array[int] | None = None
+    named_at: int = -1
 
     @property
     def count(self) -> int:
@@ -70,29 +73,68 @@ class Run:
 
     def behind(self, number: int) -> Run:
         """The requests from one on."""
-        columns, syncs = self.columns[number * kernel.WIDTH :], self.syncs[number:]
-        at = kernel.frames_end(self.data, self.at, number)
-        return replace(self, columns=columns, syncs=syncs, at=at)
+        return self.between(number, self.count)
+
+    def between(self, first: int, last: int) -> Run:
+        """The requests from one on, before another one."""
+        columns = self.columns[first * kernel.WIDTH : last * kernel.WIDTH]
+        at = kernel.frames_end(self.data, self.at, first)
+        streams = None if self.streams is None else self.streams[first:last]
+        return self._part(columns, self.syncs[first:last], streams, at)
+
+    def chosen(self, numbers: Iterable[int]) -> Run:
+        """Some of the requests."""
+        columns, syncs, streams = array("Q"), array("Q"), array("Q")
+        for number in numbers:
+            syncs.append(self.syncs[number])
+            columns += self.columns[number * kernel.WIDTH : (number + 1) * kernel.WIDTH]
+            if self.streams is not None:
+                streams.append(self.streams[number])
+        return self._part(columns, syncs, None if self.streams is None else streams, -1)
+
+    def _part(
+        self, columns: array[int], syncs: array[int], streams: array[int] | None, at: int
+    ) -> Run:
+        size = self.size_bytes * len(syncs) // max(self.count, 1)
+        return replace(self, columns=columns, syncs=syncs, streams=streams, at=at, size_bytes=size)
+
+    def by_stream(self, held: Collection[int]) -> tuple[dict[int, Run], Run]:
+        """The requests of each of some streams, and the others."""
+        assert self.streams is not None
+        numbers: dict[int, list[int]] = {}
+        others: list[int] = []
+        for number, stream in enumerate(self.streams):
+            if stream in held:
+                numbers.setdefault(stream, []).append(number)
+            else:
+                others.append(number)
+        if len(numbers) == 1 and not others:
+            return dict.fromkeys(numbers, self), self.between(0, 0)
+        return {one: self.chosen(which) for one, which in numbers.items()}, self.chosen(others)
 
     def left(self, done: int) -> list[Request | Run]:
         """What is left when so many requests were executed: with none it halted at once, at a
         SELECT that is long, which is a request by itself then."""
         if done:
             return [self.behind(done)]
-        _, place, index, iterator, start, end = self.columns[:6]
-        limit, offset = self.columns[LAST + 2 : LAST + 4]
+        _, place, index, iterator, start, end, after, after_end = self.columns[:8]
+        limit, offset, has_position = self.columns[LAST + 2 : LAST + 5]
+        rest = self.behind(1)
         first = Request(
             RowType.SELECT,
             self.syncs[0],
-            size_bytes=self.size_bytes if self.count == 1 else 0,
+            stream_id=0 if self.streams is None else self.streams[0],
+            size_bytes=self.size_bytes - rest.size_bytes,
             space_id=self.space_ids[place],
             index_id=index,
             iterator=iterator,
             limit=limit,
             offset=offset,
             key=self.data[start:end],
+            after=self.data[after:after_end],
+            fetch_position=bool(has_position),
         )
-        return [first] if self.count == 1 else [first, self.behind(1)]
+        return [first, rest] if rest.count else [first]
 
     def _use(self, number: int) -> tuple[int, int]:
         """The space of a request, and for what it is used."""
@@ -102,16 +144,13 @@ class Run:
 
     def without(self, uses: Collection[tuple[int, int]], but: Collection[int] = ()) -> Run:
         """The requests whose spaces are not used so, but some."""
-        columns, syncs = array("Q"), array("Q")
         left = tuple(
             use & ~sum(one for space, one in uses if space == space_id)
             for space_id, use in zip(self.space_ids, self.uses, strict=True)
         )
-        for number, sync in enumerate(self.syncs):
-            if self._use(number) not in uses and number not in but:
-                syncs.append(sync)
-                columns += self.columns[number * kernel.WIDTH : (number + 1) * kernel.WIDTH]
-        return replace(self, columns=columns, syncs=syncs, uses=left, at=-1)
+        numbers = range(self.count)
+        rest = self.chosen([n for n in numbers if self._use(n) not in uses and n not in but])
+        return replace(rest, uses=left)
 
     def errors(
         self, uses: Mapping[tuple[int, int], RequestError], schema_version: int
@@ -125,12 +164,16 @@ class Run:
         return found
 
     def refused(
-        self, error: RequestError, schema_version: int, told: Collection[int]
+        self,
+        error: RequestError,
+        schema_version: int,
+        told: Collection[int] = (),
+        use: int = kernel.USED_TO_WRITE,
     ) -> tuple[list[bytes], Run]:
-        """The same answer to all changes; and the reads but those that are `told`, none of which
-        has an answer then."""
-        changes = {(space_id, kernel.USED_TO_WRITE): error for space_id in self.space_ids}
-        return self.errors(changes, schema_version), self.without(changes, told)
+        """The same answer to all changes, or what else is the `use`; and the others but those that
+        are `told`, none of which has an answer then."""
+        uses = {(space_id, use): error for space_id in self.space_ids}
+        return self.errors(uses, schema_version), self.without(uses, told)
 
     def free(self, done: Answers) -> list[int]:
         """Of what was executed the SELECTs that saw nothing of the changes beside them."""
@@ -182,17 +225,22 @@ else:
         SelectReader = PlainRequests
 
 
-def take_run(data: bytes, at: int, schema_version: int) -> Run | None:
-    """The run that begins at `at`, None if there is none."""
+def no_ids(of: int, name: bytes) -> int:
+    """Knows no names."""
+    return -1
+
+
+def take_run(data: bytes, at: int, schema_version: int, ids: kernel.Ids = no_ids) -> Run | None:
+    """The run that begins at `at`, None if there is none. `ids`: see `kernel`."""
     capacity = kernel.frames(data, at, _RUN_MAX)
     if not capacity:
         return None
-    table = _ZERO * (kernel.RUN_HEAD + (1 + kernel.WIDTH) * capacity)
-    count = kernel.take_run(data, at, schema_version & 0xFFFFFFFFFFFFFFFF, table, capacity)
+    table = _ZERO * (kernel.RUN_HEAD + (2 + kernel.WIDTH) * capacity)
+    count = kernel.take_run(data, at, schema_version & 0xFFFFFFFFFFFFFFFF, table, capacity, ids)
     if not count:
         return None
     stop, spaces = table[kernel.RUN_STOP], table[kernel.RUN_SPACES]
-    first = kernel.RUN_HEAD + capacity
+    first, streams = kernel.RUN_HEAD + capacity, len(table) - capacity
     columns = table[first : first + count * kernel.WIDTH]
     return Run(
         data[at:stop],
@@ -202,4 +250,6 @@ def take_run(data: bytes, at: int, schema_version: int) -> Run | None:
         tuple(table[kernel.RUN_USES : kernel.RUN_USES + spaces]),
         stop,
         stop - at + 8 * len(table) // max(capacity, 1) * count,
+        streams=table[streams : streams + count] if table[kernel.RUN_STREAMS] else None,
+        named_at=schema_version if table[kernel.RUN_NAMES] else -1,
     )
