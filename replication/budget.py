@@ -40,6 +40,9 @@ from logweir.limits import (
     MEMORY_LEAST_BYTES,
     MEMORY_STRANGERS_SHARE,
 )
+from logweir.replication.portkernel import Unanswered
+
+__all__ = ["Budget", "Holder", "Unanswered"]
 
 _LAYERS_BYTES: Final = 2 * LAYER_BYTES  # where changes wait until the state has taken some
 _LOOK_SECONDS: Final = 0.1
@@ -204,65 +207,3 @@ class Budget:
 
 def _held(holder: Holder) -> int:
     return holder.kept_bytes + holder.held_bytes
-
-
-class Unanswered:
-    """What a peer has sent and waits for its turn. `limit_bytes`: above so much, or above what the
-    budget has left, the peer is not read; `told`: called with True when that begins, with False
-    when it ends."""
-
-    __slots__ = (
-        "_budget",
-        "_free_bytes",
-        "_link",
-        "_told",
-        "is_holding",
-        "limit_bytes",
-        "size_bytes",
-    )
-
-    def __init__(
-        self, link: Holder, limit_bytes: int, told: Callable[[bool], None] = lambda held: None
-    ) -> None:
-        self._link = link
-        self._budget = link.budget
-        self._told = told
-        self.limit_bytes = limit_bytes
-        self._free_bytes = min(limit_bytes, MEMORY_FREE_BYTES)
-        self.size_bytes = 0
-        self.is_holding = False
-        link.gone.add_done_callback(self._forget)
-
-    def add(self, size_bytes: int) -> None:
-        """So much more waits; less, if it is below 0: so much was done."""
-        self.size_bytes += size_bytes
-        if self._budget is not None:
-            self._budget.requests_bytes += size_bytes
-        if self.size_bytes > self._free_bytes or self.is_holding:  # else there is as much
-            self._look()
-
-    def set(self, size_bytes: int) -> None:
-        """So much waits in all."""
-        self.add(size_bytes - self.size_bytes)
-
-    def _look(self) -> None:
-        size_bytes, limit_bytes = self.size_bytes, self.limit_bytes
-        if self._budget is not None:
-            limit_bytes = min(limit_bytes, self._budget.left_bytes)
-        if self.is_holding:
-            if size_bytes <= limit_bytes // 2:
-                self.is_holding = False
-                self._link.resume_reading()
-                self._told(False)
-        elif size_bytes > limit_bytes:
-            self.is_holding = True
-            self._told(True)
-            self._link.hold_reading()
-
-    def _forget(self, gone: asyncio.Future[str]) -> None:
-        """The connection has ended: nothing of it waits, and who is told, who has us, is let go:
-        what it holds is free at once."""
-        del gone
-        self._told = lambda held: None
-        self.set(0)
-        self._budget = None

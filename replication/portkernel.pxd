@@ -12,6 +12,22 @@ cdef class Outbox:
 cdef class Pace:
     cdef public Py_ssize_t portion_bytes
 
+cdef class Turn:
+    cdef Py_ssize_t _bytes_end
+    cdef double _end
+
+    cpdef bint is_over(self, Py_ssize_t answered_bytes)
+
+cdef class Unanswered:
+    cdef object _link, _budget, _told
+    cdef Py_ssize_t _free_bytes
+    cdef public Py_ssize_t limit_bytes, size_bytes
+    cdef public bint is_holding
+
+    cpdef add(self, Py_ssize_t size_bytes)
+    @cython.locals(size_bytes=Py_ssize_t, limit_bytes=Py_ssize_t)
+    cdef _look(self)
+
 cdef class Port:
     cdef public object budget, close_reason
     cdef public Py_ssize_t received_bytes, sent_bytes, kept_bytes

@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from logweir.limits import TURN_BYTES, TURN_SECONDS
+from logweir.limits import MEMORY_FREE_BYTES, TURN_ANSWER_BYTES, TURN_BYTES, TURN_SECONDS
 
 if TYPE_CHECKING:
     import asyncio
 
-    from logweir.replication.budget import Budget
+    from logweir.replication.budget import Budget, Holder
 
 _FIRST_BYTES = 4096
 _LEAST_BYTES = 256
@@ -87,6 +87,76 @@ class Pace:
             self.portion_bytes = max(min(fitting, self.portion_bytes), _LEAST_BYTES)
         elif count >= self.portion_bytes and 2 * seconds < TURN_SECONDS:
             self.portion_bytes = min(2 * self.portion_bytes, TURN_BYTES)
+
+
+class Turn:
+    """What is answered in one turn of so many `seconds`. `answered_bytes`: of answers that there
+    were before it.
+
+    It is measured as the others feel it, by the time that passes: the clock of the thread would be
+    a system call for each request.
+    """
+
+    def __init__(self, answered_bytes: int = 0, seconds: float = TURN_SECONDS) -> None:
+        self._bytes_end = answered_bytes + TURN_ANSWER_BYTES
+        self._end = time.monotonic() + seconds
+
+    def is_over(self, answered_bytes: int) -> bool:
+        """Whether the others are to have theirs. `answered_bytes`: of answers that there are."""
+        return answered_bytes >= self._bytes_end or time.monotonic() >= self._end
+
+
+class Unanswered:
+    """What a peer has sent and waits for its turn. `limit_bytes`: above so much, or above what the
+    budget has left, the peer is not read; `told`: called with True when that begins, with False
+    when it ends."""
+
+    def __init__(
+        self, link: Holder, limit_bytes: int, told: Callable[[bool], None] = lambda held: None
+    ) -> None:
+        self._link = link
+        self._budget = link.budget
+        self._told = told
+        self.limit_bytes = limit_bytes
+        self._free_bytes = min(limit_bytes, MEMORY_FREE_BYTES)
+        self.size_bytes = 0
+        self.is_holding = False
+        link.gone.add_done_callback(self._forget)
+
+    def add(self, size_bytes: int) -> None:
+        """So much more waits; less, if it is below 0: so much was done."""
+        self.size_bytes = waiting_bytes = self.size_bytes + size_bytes
+        budget = self._budget
+        if budget is not None:
+            budget.requests_bytes += size_bytes
+        if waiting_bytes > self._free_bytes or self.is_holding:  # else there is as much
+            self._look()
+
+    def set(self, size_bytes: int) -> None:
+        """So much waits in all."""
+        self.add(size_bytes - self.size_bytes)
+
+    def _look(self) -> None:
+        size_bytes, limit_bytes = self.size_bytes, self.limit_bytes
+        if self._budget is not None:
+            limit_bytes = min(limit_bytes, self._budget.left_bytes)
+        if self.is_holding:
+            if size_bytes <= limit_bytes // 2:
+                self.is_holding = False
+                self._link.resume_reading()
+                self._told(False)
+        elif size_bytes > limit_bytes:
+            self.is_holding = True
+            self._told(True)
+            self._link.hold_reading()
+
+    def _forget(self, gone: asyncio.Future[str]) -> None:
+        """The connection has ended: nothing of it waits, and who is told, who has us, is let go:
+        what it holds is free at once."""
+        del gone
+        self._told = lambda held: None
+        self.set(0)
+        self._budget = None
 
 
 class Port:

@@ -20,7 +20,10 @@ import time
 from collections.abc import Generator, Iterator
 from typing import Protocol
 
-from logweir.limits import TURN_ANSWER_BYTES, TURN_SECONDS
+from logweir.limits import TURN_SECONDS
+from logweir.replication.portkernel import Turn
+
+__all__ = ["Taking", "Turn", "advance", "finish"]
 
 
 class Taking(Protocol):
@@ -32,25 +35,6 @@ class Taking(Protocol):
 
     async def drained(self) -> None:
         """Let the others have their turn, and wait until more can be sent."""
-
-
-class Turn:
-    """What is answered in one turn of so many `seconds`. `answered_bytes`: of answers that there
-    were before it.
-
-    It is measured as the others feel it, by the time that passes: the clock of the thread would be
-    a system call for each request.
-    """
-
-    __slots__ = ("_bytes_end", "_end")
-
-    def __init__(self, answered_bytes: int = 0, seconds: float = TURN_SECONDS) -> None:
-        self._bytes_end = answered_bytes + TURN_ANSWER_BYTES
-        self._end = time.monotonic() + seconds
-
-    def is_over(self, answered_bytes: int) -> bool:
-        """Whether the others are to have theirs. `answered_bytes`: of answers that there are."""
-        return answered_bytes >= self._bytes_end or time.monotonic() >= self._end
 
 
 def advance(work: Iterator[None]) -> bool:
