@@ -177,7 +177,8 @@ class Server:
 
     def _committed(self, vclock: VClock) -> None:
         """After each commit, in its thread."""
-        self.places.note(vclock, *self._committer.durable)
+        path, offset = self._committer.durable
+        self.places.note(vclock, path, offset)
         self.hub.committed()
         self.settled.committed()
 

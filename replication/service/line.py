@@ -96,19 +96,20 @@ class Line:
         job.size += size
         job.quick_bytes = min(job.quick_bytes, quick_bytes)
 
-    def _judge(self, began: float) -> float:
-        """See how quick the disk was. Returns the seconds since `began`."""
+    def _judge(self, began: float) -> None:
+        """See, and count, how quick the disk was since `began`."""
         now = self._loop.time()
         took = now - began
+        self.metrics.committed(took)
         if took <= _QUICK_SECONDS:
-            self._slow = max(self._slow - 1, 0)
-            return took
+            if self._slow:
+                self._slow -= 1
+            return
         cost, aside = _SLOW_COST, _ASIDE_SECONDS
         if took > _LONG_SECONDS:
             cost, aside = 2 * _SLOW_LIMIT, _ASIDE_TIMES * took
         self._slow = min(self._slow + cost, 2 * _SLOW_LIMIT)
         self._aside_until = max(self._aside_until, now + aside)
-        return took
 
     def _put_in_line(self) -> None:
         fresh, self._fresh = self._fresh, []
@@ -153,21 +154,21 @@ class Line:
                 if not one.done:
                     one.error = error
             job.error = error  # the change's own: who asked for it is told
-        self.metrics.committed(self._judge(began))
+        self._judge(began)
         self._finished.extend(fresh)
         self._in_line += len(fresh)
         self._deliver()
 
     def _tell(self, job: Job) -> None:
         """Have it in the log that a change could not be written: who asked is told less."""
-        if job.error is not None and not isinstance(job.error, RequestError):
+        if not isinstance(job.error, RequestError):
             self._sparing.warning("commit.failed", reason=str(job.error))
 
     def _timed(self, done: Callable[[Job], None], began: float) -> Callable[[Job], None]:
         """`done`, which also tells how long the changes of one turn took."""
 
         def timed(job: Job) -> None:
-            self.metrics.committed(self._judge(began))
+            self._judge(began)
             done(job)
 
         return timed
@@ -194,15 +195,16 @@ class Line:
     def _deliver(self) -> None:
         """Answer what is done, as far as a turn goes; an answer that fails holds up no other."""
         self._scheduled = False
-        turn = Turn()
+        finished, turn = self._finished, Turn()
         try:
-            while self._finished and not turn.is_over(0):
-                job, done = self._finished.popleft()
+            while finished and not turn.is_over(0):
+                job, done = finished.popleft()
                 self._in_line -= 1
-                self._tell(job)
+                if job.error is not None:
+                    self._tell(job)
                 done(job)
         finally:
-            if self._finished and not self._scheduled:
+            if finished and not self._scheduled:
                 self._scheduled = True
                 self._loop.call_soon(self._deliver)
 

@@ -85,7 +85,7 @@ class Layers:
         if write:
             self._state.check_fully()
         base = self._state.begin(write=False)
-        stack = (*early, *self.stack)
+        stack = (*early, *self.stack) if early else self.stack
         return LayeredTxn(stack, base, write=write, look=look, early=len(early))
 
     def admit(self) -> None:

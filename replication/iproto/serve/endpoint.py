@@ -22,7 +22,6 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -69,7 +68,6 @@ from logweir.wal.xrow import RowType
 _log = get_logger("logweir.replication.iproto")
 _TOLD_LETTERS: Final = 100  # of what an order is about
 
-_Told = Callable[[Job], None]
 _BY_INDEX: Final = (RowType.SELECT, RowType.UPDATE, RowType.DELETE)
 _USES: Final = {kernel.USED_TO_READ: Privilege.READ, kernel.USED_TO_WRITE: Privilege.WRITE}
 
@@ -84,34 +82,34 @@ class IprotoService(Service):
         return Conversation(self.instance, link)
 
 
-@dataclass(slots=True)
 class _Batch:
     """Requests that are executed in one job. `has_single`: not all are of runs; `may_read`: some
     of runs may be SELECTs; `has_streams`: some of these are of streams; `goes_first`: what comes
     after waits for its end; `is_definition`: it changes a definition, and by that maybe every tuple
     of a space; `is_told`: the answers that are free were sent, or never will be."""
 
-    events: list[Request | Run] = field(default_factory=list)
-    in_streams: set[int] = field(default_factory=set)
-    has_single: bool = False
-    may_read: bool = False
-    has_streams: bool = False
-    size_bytes: int = 0
-    goes_first: bool = False
-    is_definition: bool = False
-    is_told: bool = False
+    in_streams: Collection[int] = ()
+    has_single = may_read = has_streams = goes_first = is_definition = is_told = False
+    size_bytes = 0
+
+    def __init__(self) -> None:
+        self.events: list[Request | Run] = []
 
     def add(self, event: Request | Run, *, goes_first: bool, streams: Collection[int] = ()) -> None:
         """One more."""
         self.events.append(event)
-        self.in_streams.update(streams)
+        if streams:
+            self.in_streams = {*self.in_streams, *streams}
         if isinstance(event, Request):
             self.has_single = True
         else:
-            self.may_read = self.may_read or event.may_read
-            self.has_streams = self.has_streams or (event.streams is not None and not streams)
+            if event.may_read:
+                self.may_read = True
+            if event.streams is not None and not streams:
+                self.has_streams = True
         self.size_bytes += event.size_bytes
-        self.goes_first = self.goes_first or goes_first
+        if goes_first:
+            self.goes_first = True
 
 
 class Conversation:
@@ -162,9 +160,11 @@ class Conversation:
         """Handle what waits, as far as a turn goes and the client takes the answers."""
         link, session, turn = self.link, self.session, self.link.turn()
         while self._postponed and self._behind is None:
-            if session.waiting_bytes > OUTPUT_LOW_BYTES:
+            waiting_bytes = session.waiting_bytes
+            if waiting_bytes > OUTPUT_LOW_BYTES:
                 link.flush()
-            if not link.writable or turn.is_over(link.sent_bytes + session.waiting_bytes):
+                waiting_bytes = session.waiting_bytes
+            if not link.writable or turn.is_over(link.sent_bytes + waiting_bytes):
                 link.go_on_later(self._go_on)
                 break
             event = self._postponed[0]
@@ -419,21 +419,17 @@ class Conversation:
         if batch.goes_first:
             self._behind = batch
         access = self.shared.access(self.user_id) if batch.has_single else None
-        apply = partial(
-            execute_all,
-            events=batch.events,
-            access=access,
-            schema_version=self.instance.version_of,
-            is_aside=self.shared.is_aside if batch.may_read else None,
+        version_of, made, is_aside = self.instance.version_of, None, None
+        if batch.may_read:
+            made = partial(self.link.attempt, self._tell_free, batch)
+            is_aside = self.shared.is_aside
+        job = Job(
+            lambda group: execute_all(group, batch.events, access, version_of, is_aside),
+            batch.size_bytes,
+            quick_bytes=0 if batch.is_definition else QUICK_BYTES,
         )
-        quick_bytes = 0 if batch.is_definition else QUICK_BYTES
-        job = Job(apply, batch.size_bytes, quick_bytes=quick_bytes)
-        made = partial(self.link.attempt, self._tell_free, batch) if batch.may_read else None
-        self._put_in_line(job, partial(self._deliver, batch), made)
-
-    def _put_in_line(self, job: Job, done: _Told, made: _Told | None = None) -> None:
         self._unfinished += 1
-        self.shared.submit(job, partial(self.link.attempt, done), made)
+        self.shared.submit(job, partial(self.link.attempt, self._deliver, batch), made)
 
     def put_in_line(self, job: Job, done: Callable[[Job], None]) -> None:
         """Make a change; `done` is called when it is durable, or refused."""
@@ -449,7 +445,8 @@ class Conversation:
                 self._is_due = True
                 asyncio.get_running_loop().call_soon(self.link.attempt, self._go_on_due)
 
-        self._put_in_line(job, finished)
+        self._unfinished += 1
+        self.shared.submit(job, partial(self.link.attempt, finished))
 
     def _settle(self, size_bytes: int) -> None:
         self._unfinished -= 1
@@ -479,11 +476,15 @@ class Conversation:
             version = self.instance.schema_version()
             outcome = refuse_all(batch.events, as_request_error(job.error), version, told)
         left: Sequence[Request | Run] = outcome.left
-        self.take_again(*self._streams.answered(batch.in_streams, left))
+        size_bytes = batch.size_bytes
+        if left:
+            size_bytes -= sum([one.size_bytes for one in left])
+        if left or batch.in_streams:
+            self.take_again(*self._streams.answered(batch.in_streams, left))
         self._streamed -= batch.has_streams
         if self._behind is batch:
             self._behind = None
-        self._settle(batch.size_bytes - sum([one.size_bytes for one in left]))
+        self._settle(size_bytes)
         if not self.link.is_open:
             return
         bound = outcome.bound

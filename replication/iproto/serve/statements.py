@@ -7,7 +7,6 @@ Each is a transaction of its own: one that fails is undone alone. Who checks wha
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from logweir.errors import ErrorCode, RequestError
@@ -39,7 +38,6 @@ Reading = Generator[None, None, list[bytes]]
 """What finds the answer to a SELECT step by step, and returns the parts of its body."""
 
 
-@dataclass(slots=True)
 class Outcome:
     """What came of requests: the answers, in parts of `size_bytes` together, to how many requests
     they are, how many of these were refused, and the requests that were not executed: a SELECT that
@@ -50,13 +48,13 @@ class Outcome:
     are: the run, the number of a piece's first request, it, and what came of it.
     """
 
-    bound: list[bytes | bytearray] = field(default_factory=list)
     free: Sequence[bytes | bytearray] = ()
     pieces: Sequence[tuple[Run, int, Run, Answers]] = ()
-    size_bytes: int = 0
-    count: int = 0
-    refused: int = 0
+    size_bytes = count = refused = 0
     left: Sequence[Request | Run] = ()
+
+    def __init__(self) -> None:
+        self.bound: list[bytes | bytearray] = []
 
     def add(self, answers: bytes | bytearray, count: int, refused: int) -> None:
         """`bound` answers to so many requests."""
@@ -169,9 +167,9 @@ def execute_run(
     that fails is undone alone.
     """
     version = schema_version(group.schema)
-    number, before = 0, made.size_bytes
-    while number < run.count and (
-        made.size_bytes - before <= TURN_ANSWER_BYTES or not run.may_grow
+    number, wanted, before = 0, run.count, made.size_bytes
+    while number < wanted and (
+        not number or made.size_bytes - before <= TURN_ANSWER_BYTES or not run.may_grow
     ):
         rest = run.behind(number) if number else run
         done = group.execute_batch(

@@ -23,6 +23,12 @@ from logweir.wal.xrow import RowType
 __all__ = ["MAY_GROW", "Run", "SelectReader", "no_ids", "take_run"]
 
 _RUN_MAX: Final = 65_536
+_STOP: Final = kernel.RUN_STOP
+_SPACES: Final = kernel.RUN_SPACES
+_USES: Final = kernel.RUN_USES
+_HEAD: Final = kernel.RUN_HEAD
+_WIDTH: Final = kernel.WIDTH
+_NUMBERS: Final = 2 + _WIDTH  # of a request
 _ZERO: Final = array("Q", (0,))
 _WRITES: Final = (kernel.USED_TO_WRITE,)  # in a single space
 _FREE: Final = array("Q", (0, 1))  # status and code of a SELECT that saw nothing of the changes
@@ -59,7 +65,7 @@ class Run:
     @property
     def may_grow(self) -> bool:
         """Whether answers may take much more than their requests."""
-        return not MAY_GROW.isdisjoint(self.columns[:: kernel.WIDTH])
+        return not MAY_GROW.isdisjoint(self.columns[::_WIDTH])
 
     @property
     def may_read(self) -> bool:
@@ -235,21 +241,20 @@ def take_run(data: bytes, at: int, schema_version: int, ids: kernel.Ids = no_ids
     capacity = kernel.frames(data, at, _RUN_MAX)
     if not capacity:
         return None
-    table = _ZERO * (kernel.RUN_HEAD + (2 + kernel.WIDTH) * capacity)
+    table = _ZERO * (_HEAD + _NUMBERS * capacity)
     count = kernel.take_run(data, at, schema_version & 0xFFFFFFFFFFFFFFFF, table, capacity, ids)
     if not count:
         return None
-    stop, spaces = table[kernel.RUN_STOP], table[kernel.RUN_SPACES]
-    first, streams = kernel.RUN_HEAD + capacity, len(table) - capacity
-    columns = table[first : first + count * kernel.WIDTH]
+    stop, spaces, first = table[_STOP], table[_SPACES], _HEAD + capacity
+    streams = len(table) - capacity
     return Run(
         data[at:stop],
-        columns,
-        table[kernel.RUN_HEAD : kernel.RUN_HEAD + count],
-        tuple(table[kernel.RUN_SPACES + 1 : kernel.RUN_SPACES + 1 + spaces]),
-        tuple(table[kernel.RUN_USES : kernel.RUN_USES + spaces]),
+        table[first : first + count * _WIDTH],
+        table[_HEAD : _HEAD + count],
+        tuple(table[_SPACES + 1 : _SPACES + 1 + spaces]),
+        tuple(table[_USES : _USES + spaces]),
         stop,
-        stop - at + 8 * len(table) // max(capacity, 1) * count,
+        stop - at + 8 * len(table) // capacity * count,
         streams=table[streams : streams + count] if table[kernel.RUN_STREAMS] else None,
         named_at=schema_version if table[kernel.RUN_NAMES] else -1,
     )

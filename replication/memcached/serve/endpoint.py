@@ -152,9 +152,10 @@ class TapService(Service):
 
     def put_in_line(self, run: _Run) -> None:
         """Run commands after those that came before, and tell the conversation."""
-        packets = (one for one in run.rest if isinstance(one, Packet))
-        has_states = any(one.opcode in STATE_CHANGES for one in packets)
-        run.may_take_over = not has_states or run.conversation.may(Privilege.TAKEOVER)
+        for one in run.rest:
+            if isinstance(one, Packet) and one.opcode in STATE_CHANGES:
+                run.may_take_over = run.conversation.may(Privilege.TAKEOVER)
+                break
         size = run.event.size_bytes
         self.shared.submit_part(run.bucket, run, size, self._apply, finish_all)
 
