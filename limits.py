@@ -153,6 +153,10 @@ HTTP_HEAD_BYTES: Final = 16 * 1024
 HTTP_BODY_BYTES: Final = 1024 * 1024
 """Longest body of one, which is thrown away."""
 
+HTTP_WAITING: Final = 32
+"""Requests of one connection that wait for their answers; what came behind them is looked at then.
+"""
+
 HTTP_IDLE_SECONDS: Final = 60.0
 """A connection that asks for nothing over HTTP for so long is closed."""
 

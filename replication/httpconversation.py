@@ -41,7 +41,8 @@ class HttpConversation:
             self._link.spawn(self._answer())
 
     async def _answer(self) -> None:
-        """Answer what waits; after each the others have their turn. Nothing is read meanwhile."""
+        """Answer what waits, and what came behind it; after each the others have their turn.
+        Nothing is read meanwhile."""
         try:
             while self._waiting and self._link.is_open:
                 found = await self._respond(self._waiting.popleft())
@@ -49,6 +50,8 @@ class HttpConversation:
                     self.session.answer(*found)
                 self._link.flush()
                 await self._link.drained()
+                if not self._waiting:
+                    self._link.take(0, b"")
         finally:
             self._is_answering = False
             self._link.resume_reading()

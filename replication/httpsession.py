@@ -4,6 +4,8 @@ Requests of one connection are answered one by one, in their order: whole, or be
 while they are made, in chunks (to HTTP/1.0 until the connection ends). A head that is too long gets
 431, what cannot be read 400, and the connection is closed; so it is after `HTTP_IDLE_SECONDS` of
 `logweir.limits` without a request, and after the answer to `Connection: close` or to HTTP/1.0.
+Heads behind `HTTP_WAITING` requests without an answer are read when these are answered and
+`receive_data` is called again, be it with nothing: its owner has nothing received meanwhile.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
-from logweir.limits import HTTP_BODY_BYTES, HTTP_HEAD_BYTES, HTTP_IDLE_SECONDS
+from logweir.limits import HTTP_BODY_BYTES, HTTP_HEAD_BYTES, HTTP_IDLE_SECONDS, HTTP_WAITING
 from logweir.replication.session import BaseSession, Parting
 
 JSON: Final = "application/json"
@@ -52,27 +54,27 @@ class HttpSession(BaseSession[Request]):
         if self.close_reason or self._last:
             return ()
         self._heard = now
-        self._rest += data
+        self._rest = rest = self._rest + data
         found: list[Request] = []
-        while not self.close_reason and not self._last:
-            skipped = min(self._body_bytes, len(self._rest))
-            self._rest = self._rest[skipped:]
+        at = 0
+        while not self.close_reason and not self._last and len(self._owed) < HTTP_WAITING:
+            skipped = min(self._body_bytes, len(rest) - at)
+            at += skipped
             self._body_bytes -= skipped
-            head, end, rest = self._rest.partition(b"\r\n\r\n")
-            if self._body_bytes or not end:
-                if len(self._rest) > HTTP_HEAD_BYTES:
-                    self._refuse(431, "the head of the request is too long")
-                break
-            self._rest = rest
-            if len(head) > HTTP_HEAD_BYTES:
+            end = -1 if self._body_bytes else rest.find(b"\r\n\r\n", at)
+            if (len(rest) if end < 0 else end) - at > HTTP_HEAD_BYTES:
                 self._refuse(431, "the head of the request is too long")
                 break
-            request = self._request(head)
+            if end < 0:
+                break
+            request = self._request(rest[at:end])
+            at = end + 4
             if request is None:
                 self._refuse(400, "the request cannot be read")
                 break
             found.append(request)
             self._owed.append(request)
+        self._rest = b"" if self.close_reason or self._last else rest[at:]
         return found
 
     def _request(self, head: bytes) -> Request | None:

@@ -18,7 +18,7 @@ from support.ports import free_port
 import logweir
 from interop.serving import Serving
 from logweir.errors import WriteFailed, WriterPoisoned
-from logweir.limits import METRICS_CONNECTIONS
+from logweir.limits import HTTP_BODY_BYTES, HTTP_WAITING, METRICS_CONNECTIONS
 from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.replication.iproto.follow.join import join
 from logweir.replication.protocols import parse_listen_url, parse_url
@@ -61,6 +61,27 @@ def test_server_whose_log_has_failed_is_alive_and_not_ready(tmp_path: Path) -> N
         assert reason.startswith("the log has failed: ")
         assert reason.count("\n") == 1
         assert asked(server, "/healthz")[0] == 200
+
+
+def test_requests_that_come_together_are_all_answered(tmp_path: Path) -> None:
+    """More than are read at a time, behind a body that makes much be received at once; what waits
+    of them is counted, until it was looked at."""
+    count = 4 * HTTP_WAITING + 1
+    with Serving(tmp_path, metrics=METRICS) as server:
+        (port,) = [url.port for url in server.server.listener.urls if url.scheme == "metrics"]
+        budget = server.server.listener.budget
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+            body = bytes(HTTP_BODY_BYTES)
+            client.sendall(b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            client.sendall(b"GET /healthz HTTP/1.1\r\n\r\n" * count)
+            got = b""
+            while got.count(b"alive\n") < count:
+                got += client.recv(1 << 16)
+            assert got.count(b"HTTP/1.1 ") == 1 + count
+            server.wait(lambda: budget.frames_bytes == 0)
+            client.sendall(b"GET /healthz HT")
+            server.wait(lambda: budget.frames_bytes == len(b"GET /healthz HT"))
+    assert budget.frames_bytes == 0
 
 
 def test_server_is_ready_while_its_upstreams_are_caught_up_with(tmp_path: Path) -> None:

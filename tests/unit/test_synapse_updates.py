@@ -94,6 +94,22 @@ def test_connection_ends_when_it_is_asked_to_or_idle() -> None:
     assert session.close_reason
 
 
+def test_of_requests_that_come_together_few_wait() -> None:
+    """The others are kept as they came, which is counted, and read when these are answered."""
+    session = HttpSession(0.0)
+    data = request("/") * 20_000
+    found, count = session.receive_data(data, 0.0), 0
+    while found:
+        assert len(found) <= limits.HTTP_WAITING
+        count += len(found)
+        assert session.kept_bytes == len(data) - len(request("/")) * count
+        for _ in found:
+            session.answer(200, b"{}")
+        found = session.receive_data(b"", 0.0)
+    assert count == 20_000
+    assert session.data_to_send().count(b"HTTP/1.1 200 OK") == count
+
+
 class Asker:
     """Answers of a store."""
 
