@@ -3,7 +3,7 @@ cimport logweir.wal.kernel as rows
 
 cdef unsigned int _HAS_KEY, _SAME_TIME, _NEXT_NUMBER
 cdef unsigned long long HIGHEST
-cdef Py_ssize_t _VIEWED_BYTES
+cdef Py_ssize_t _VIEWED_BYTES, _BUFFER_BYTES
 
 cpdef bint compiled()
 
@@ -70,7 +70,8 @@ cpdef tuple stored(bytes data)
 
 @cython.locals(at=Py_ssize_t, field=int, value=cython.ulonglong, width=Py_ssize_t)
 cdef bint fields(
-    const unsigned char* raw, Py_ssize_t end, unsigned long long[::1] out) noexcept
+    const unsigned char* raw, Py_ssize_t at, Py_ssize_t end,
+    unsigned long long[::1] out) noexcept
 
 @cython.locals(
     flags=cython.uint, count=cython.ulonglong, found=cython.longlong, value=cython.ulonglong,
@@ -84,16 +85,14 @@ cdef long long pointed(
     const unsigned char* raw, Py_ssize_t position, Py_ssize_t end) noexcept
 
 @cython.locals(
-    found="unsigned long long[::1]", small=Py_ssize_t, data=bytes, buffer=bytearray,
-    room="unsigned char[::1]", start=Py_ssize_t, at=Py_ssize_t, end=Py_ssize_t,
-    raw="const unsigned char*", begin=Py_ssize_t, length=Py_ssize_t, framed=Py_ssize_t,
-    rest=cython.ulonglong, is_viewed=bint, unreadable=Py_ssize_t)
+    found="unsigned long long[::1]", raw="const unsigned char*", stop=Py_ssize_t,
+    buffer=bytearray, room="unsigned char[::1]", start=Py_ssize_t, at=Py_ssize_t, held=Py_ssize_t,
+    place=Py_ssize_t, after=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, framed=Py_ssize_t,
+    rest=cython.ulonglong, following=cython.ulonglong, base=cython.ulonglong,
+    unreadable=Py_ssize_t, is_sound=bint, is_over=bint, is_viewed=bint, sparse=bint)
 cpdef tuple chunk(
-    list tuples, unsigned long long partition, unsigned long long highest, Py_ssize_t size,
-    Py_ssize_t limit, list out)
-
-cdef Py_ssize_t _chunked(
-    list out, object view, Py_ssize_t start, Py_ssize_t at, Py_ssize_t size) except -1
+    bytes data, unsigned long long count, unsigned long long partition, unsigned long long highest,
+    Py_ssize_t size, Py_ssize_t limit, list out)
 
 cdef Py_ssize_t put_varint(
     unsigned char[::1] out, Py_ssize_t at, unsigned long long value) noexcept

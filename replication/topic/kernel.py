@@ -31,6 +31,7 @@ BAD_NUMBER = 4
 
 HIGHEST = 0xFFFFFFFFFFFFFFFE
 _VIEWED_BYTES = 4096  # to copy less costs less than to send one part more
+_BUFFER_BYTES = 65536  # of such small ones; what is left of one is held in vain
 
 
 def compiled() -> bool:
@@ -302,17 +303,18 @@ def stored(data: bytes) -> tuple[int, int, int, int]:
     """Partition, first and last number of the tuple of a bundle, and where in it the bundle begins.
     Raises ValueError for what no consumer could read, see `fields`."""
     found = array("Q", bytes(40))
-    if not fields(data, len(data), found):
+    if not fields(data, 0, len(data), found):
         raise ValueError("no tuple of a bundle")
     return found[0], found[1], found[2], found[3]
 
 
-def fields(raw: bytes, end: int, out: Any) -> bool:
+def fields(raw: bytes, at: int, end: int, out: Any) -> bool:
     """Put what `stored` returns into `out`, and behind it where the bundle ends. Returns whether
-    that is a tuple of the format of topics, with a bundle that has its numbers, see `agrees`."""
-    at = 1
-    if end > 0 and raw[0] >= 0xDC:
-        at = 3 if raw[0] == 0xDC else 5
+    what stands from `at` on is a tuple of the format of topics, with a bundle that has its numbers,
+    see `agrees`."""
+    if at < end and raw[at] >= 0xDC:
+        at += 2 if raw[at] == 0xDC else 4
+    at += 1
     field = 0
     while field < 4:
         value = raw[at] if at < end else 0xC1
@@ -387,68 +389,80 @@ def pointed(raw: bytes, position: int, end: int) -> int:
 
 
 def chunk(
-    tuples: list[bytes], partition: int, highest: int, size: int, limit: int, out: list[Any]
-) -> tuple[int, int, bool, int]:
-    """Put the bundles of stored tuples of one partition into `out`, each behind its length, as
-    long as all are `limit` bytes at most; the first of all in any case. `highest`: none begins
-    behind that number; `size`: of what is there.
+    data: bytes, count: int, partition: int, highest: int, size: int, limit: int, out: list[Any]
+) -> tuple[int, int, bool, int, int, bool]:
+    """Put the bundles of `count` stored tuples of one partition, which stand one behind the other,
+    into `out`, each behind its length, as long as all are `limit` bytes at most; the first of all
+    in any case. `highest`: none begins behind that number; `size`: of what is there.
 
-    Small ones are put one behind the other into one buffer, others are views of their tuples.
-    A tuple that no consumer could read is left out before the first bundle, and ends the chunk
-    behind it, since consumers count on. Returns the bytes of all then; the first number of the one
-    that did not fit, 0 if all did; whether no more are to come, as that one, or one of another
-    partition, was seen; and how many were left out.
+    Small ones are put one behind the other into buffers, others are views of `data`. A tuple that
+    no consumer could read is left out before the first bundle, and ends the chunk behind it, since
+    consumers count on. Returns the bytes of all then; the first number of the one that did not fit,
+    0 if all did; whether no more are to come, as that one, or one of another partition, was seen;
+    how many were left out; and of the first bundle that was put its first number, 0 for none, and
+    whether it is sparse. Raises ValueError for what is no MsgPack.
     """
     found = array("Q", bytes(40))
-    small = unreadable = 0
-    for data in tuples:
-        if len(data) < _VIEWED_BYTES:
-            small += len(data)
-    buffer = bytearray(small)  # more than they need: before a bundle stands less than in its tuple
+    raw = data
+    stop = len(data)
+    buffer = bytearray(0)
     view = memoryview(buffer)
     room = buffer
-    start = 0
-    at = 0
-    for data in tuples:
-        raw = data
-        if not fields(raw, len(data), found):
-            if size > 0:
-                return _chunked(out, view, start, at, size), 0, True, unreadable
-            unreadable += 1
+    unreadable = start = at = held = after = following = base = 0
+    sparse = is_over = False
+    while count > 0 and not is_over:
+        count -= 1
+        place = after
+        is_sound = fields(raw, place, stop, found)
+        if is_sound and raw[place] == 0x95:
+            after = found[4]
+        else:
+            after = rows.skip(data, place)
+            if after < 0:
+                raise ValueError("a tuple is malformed")
+        if not is_sound:
+            is_over = size > 0
+            unreadable += 0 if is_over else 1
             continue
         if found[0] != partition or found[1] > highest:
-            return _chunked(out, view, start, at, size), 0, True, unreadable
+            is_over = True
+            continue
         begin = found[3]
         end = found[4]
-        length = end - begin
-        framed = length + varint_size(length)
+        rest = end - begin
+        framed = end - begin + varint_size(end - begin)
         if size > 0 and framed > limit - size:
-            return _chunked(out, view, start, at, size), found[1], True, unreadable
+            following = found[1]
+            is_over = True
+            continue
+        if base == 0:
+            base = found[1]
+            sparse = raw[begin] & 0x40 != 0
         size += framed
-        rest = length
-        is_viewed = len(data) >= _VIEWED_BYTES
+        is_viewed = after - place >= _VIEWED_BYTES
+        if at > start and (is_viewed or framed > held - at):
+            out.append(view[start:at])
+            start = at
         if is_viewed:
-            head = bytearray(framed - length)
+            head = bytearray(framed - (end - begin))
             put_varint(head, 0, rest)
-            if at > start:
-                out.append(view[start:at])
-                start = at
             out.append(bytes(head))
             out.append(memoryview(data)[begin:end])
-        else:
-            at = put_varint(room, at, rest)
-            while begin < end:
-                room[at] = raw[begin]
-                at += 1
-                begin += 1
-    return _chunked(out, view, start, at, size), 0, False, unreadable
-
-
-def _chunked(out: list[Any], view: memoryview, start: int, at: int, size: int) -> int:
-    """`size`, with what was gathered last put into `out`."""
+            continue
+        if framed > held - at:
+            held = min(stop - place, _BUFFER_BYTES)  # before a bundle stands more in its tuple
+            buffer = bytearray(held)
+            view = memoryview(buffer)
+            room = buffer
+            start = at = 0
+        at = put_varint(room, at, rest)
+        while begin < end:
+            room[at] = raw[begin]
+            at += 1
+            begin += 1
     if at > start:
         out.append(view[start:at])
-    return size
+    return size, following, is_over, unreadable, base, sparse
 
 
 def put_varint(out: bytearray, at: int, value: int) -> int:

@@ -9,7 +9,6 @@ from logweir.errors import LogweirError
 from logweir.limits import TANK_READ_AHEAD_BYTES
 from logweir.replication.logs import SparingLog, get_logger
 from logweir.replication.topic import kernel
-from logweir.replication.topic.bundle import SPARSE
 from logweir.replication.topic.partition import Chunk
 from logweir.replication.topic.spaces import TopicDef, tuples_from
 from logweir.store import Log
@@ -101,20 +100,18 @@ class ReadAhead:
             found = tuples_from(view.engine, topic.space_id, partition, start)
             while not is_over:
                 try:
-                    tuples = next(found)
+                    count, data = next(found)
                 except StopIteration:
                     break
                 except LogweirError:
                     if size:
                         break  # who asks for what is after is told
                     raise
-                size, following, is_over, left_out = kernel.chunk(
-                    tuples, partition, last, size, limit_bytes, out
+                size, following, is_over, left_out, first, sparse = kernel.chunk(
+                    data, count, partition, last, size, limit_bytes, out
                 )
-                if size and not base:
-                    begin = tuples[left_out]
-                    _, base, _, at = kernel.stored(begin)
-                    is_sparse = bool(begin[at] & SPARSE)
+                if first and not base:
+                    base, is_sparse = first, sparse
                 unreadable += left_out
         if unreadable:
             self._sparing.warning(

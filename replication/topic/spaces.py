@@ -223,9 +223,9 @@ def oldest_bundle(engine: Engine, space_id: int, partition: int) -> StoredBundle
 
 def tuples_from(
     engine: Engine, space_id: int, partition: int, number: int
-) -> Iterator[list[bytes]]:
-    """Stored tuples, several at a time, from the bundle on that holds `number`, or the next one
-    after it; behind a partition's follow those of the next."""
+) -> Iterator[tuple[int, bytes]]:
+    """Stored tuples, several at a time, how many and they one behind the other, from the bundle on
+    that holds `number`, or the next one after it; behind a partition's follow those of the next."""
     key = [partition, number]
     for data in select(engine, Select.of(engine.schema, space_id, key, iterator="LE")):
         try:
@@ -233,11 +233,11 @@ def tuples_from(
         except ValueError:
             continue  # nobody can read it
         if place == partition and last >= number:
-            yield [data]
+            yield 1, data
             key = [partition, last + 1]
         break
     for piece in pieces(engine, Select.of(engine.schema, space_id, key, iterator="GE")):
-        yield list(piece.tuples())
+        yield piece.block()
 
 
 def bundles_from(

@@ -44,6 +44,7 @@ PIECE_STEPS: Final = 256
 
 DONE: Final = 0
 REFUSED: Final = 1
+REFERRED: Final = 3
 _FIRST_BYTES: Final = 4096  # of a piece: many who ask want the first tuple alone
 _POOLED: Final = 8
 
@@ -150,12 +151,14 @@ def pieces(
         found = Selector()  # who takes tuples may take his time
         room = _FIRST_BYTES
         how = found.entries(below, index.id, start, stop, reverse, limit, offset, room)
-        while how == DONE:
+        while how in (DONE, REFERRED):
             yield found
+            if how == REFERRED:
+                yield _Listed((txn.resolve(found.referred),))
+            elif found.is_whole:
+                return
             if txn.base.state.is_foreign:
                 txn.check_process()
-            if found.is_whole:
-                return
             room = min(4 * room, PIECE_BYTES)
             how = found.more(room)
         yield found

@@ -39,6 +39,7 @@ cdef class Selector:
     cdef u64 limit
     cdef u64 offset
     cdef readonly u64 given  # so many tuples
+    cdef readonly bytes referred  # where the log has the last of them, see store.state.references
     cdef u64 piece  # of them in the last piece
     cdef int how  # REFER where the base has an entry that is only for Python
     cdef readonly bint is_whole

@@ -6,6 +6,7 @@ from logweir.store.state.layerkernel import Space
 
 class Selector:
     given: int
+    referred: bytes
     is_whole: bool
     @property
     def held_bytes(self) -> int: ...

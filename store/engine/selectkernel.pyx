@@ -38,6 +38,8 @@ cdef enum:
 
     MORE_THAN_ONE_TUPLE = 41
     REFERENCE = 0xC1
+    REFERENCE_BYTES = 33
+    REFERRED = 3
     HEAD_BYTES = 5
     BYTES = 0xC4
     TEXT = 0xD9
@@ -50,7 +52,9 @@ cdef class Selector:
 
     For Python: `select` or `entries` begins one and puts its first tuples here, `more` the next
     ones; each returns 0, or 1 where `refusal` says why not, or 2 where the reference engine has to
-    do it, or, behind pieces, the rest of it: what lies behind the `given` tuples of all pieces.
+    do it, or, behind pieces, the rest of it: what lies behind the `given` tuples of all pieces. Of
+    a range it may also be 3: behind the piece stands a tuple of the log, see `referred`, and `more`
+    goes on behind that.
     """
 
     def __cinit__(self):
@@ -83,7 +87,7 @@ cdef class Selector:
             self.out.need(HEAD_BYTES)
             self.out.size += HEAD_BYTES
             how = self.go_on(PIECE_BYTES)
-            if not self.is_whole:
+            if not self.is_whole or how == REFERRED:
                 how = REFER
         self.end()
         if how == DONE:
@@ -142,7 +146,7 @@ cdef class Selector:
 
     cdef int answer(self, int how) noexcept:
         """What a piece came to; what is whole holds nothing any more."""
-        if self.is_whole or how != DONE:
+        if self.is_whole or (how != DONE and how != REFERRED):
             self.end()
         return how
 
@@ -391,7 +395,7 @@ cdef class Selector:
             how = self.emit(found.value, found.size)
             if self.has_position:
                 self.take(self.entry, self.key.data, self.key.size)
-        return how
+        return REFER if how == REFERRED else how
 
     cdef int walk(self, Py_ssize_t room_bytes) except -1:
         """The entries from `key` on, if there is a low end, to below `bound`, if there is a high
@@ -424,8 +428,10 @@ cdef class Selector:
                     how = self.emit(value, length)
                     if self.has_position:
                         self.take(self.entry, key, size)
-            if how == DONE:
+            if how == DONE or how == REFERRED:
                 self.pass_entry(number)
+        if how == REFERRED:
+            return how
         if self.given < self.limit and self.how != DONE:
             how = self.how
         self.is_whole = how == DONE
@@ -522,14 +528,21 @@ cdef class Selector:
         return self.has_high and order_of(key, size, self.bound.data, self.bound.size) >= 0
 
     cdef int emit(self, Source value, Py_ssize_t length) except -1:
-        """Put the tuple of an entry into the answer. `REFER` where it is not at hand."""
+        """Put the tuple of an entry into the answer. `REFERRED` where the log has it, `REFER` where
+        it is not at hand."""
         cdef Found found
         if self.index:
             if self.space.find(0, value, length, &found) != DONE or found.state != THERE:
                 return REFER
             value, length = found.value, found.size
-        if length < 1 or value[0] == REFERENCE:
+        if length < 1:
             return REFER
+        if value[0] == REFERENCE:
+            if length != REFERENCE_BYTES:
+                return REFER
+            self.referred = PyBytes_FromStringAndSize(<const char*>value, length)
+            self.given += 1
+            return REFERRED
         self.out.need(length)
         memcpy(self.out.data + self.out.size, value, length)
         self.out.size += length

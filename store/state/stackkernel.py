@@ -358,6 +358,10 @@ class LayeredTxn:
         if self.base.state.is_foreign:
             self.base.state.check_process()
 
+    def resolve(self, reference: bytes) -> bytes:
+        """The tuple that an entry refers to."""
+        return self._referred.resolve(reference)
+
     def hold(self, tuples: Sequence[LargeTuple]) -> list[bytes]:
         """Values in the place of tuples that will be written, until the log has them."""
         held = self._referred.held

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import os
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -240,7 +240,32 @@ def test_damaged_bundle_is_unreadable_and_all_others_are_served(tmp_path: Path) 
     run(tmp_path / "s", test)
 
 
-def large(row: list[object]) -> LargeTuple:
+def test_ranges_go_on_behind_what_stands_in_the_log(tmp_path: Path) -> None:
+    """Any part of them, forward and back, is what the reference engine finds."""
+    with logweir.open(tmp_path / "s") as log:
+        log.create_space("t", FIELDS, primary=["partition", "first"])
+        space = log.schema.space("t").id
+        contents = [os.urandom(40_000 if at % 3 else 100) for at in range(19)]
+        rows = [(0, at, at, 0, data) for at, data in enumerate(contents)]
+        for row in rows:
+            if len(row[-1]) > 100:
+                log.inner.run_job(
+                    Job(functools.partial(append_tuples, space_id=space, tuples=[large(row)]))
+                )
+            else:
+                log.insert("t", row)
+        for offset, limit in ((0, None), (1, 7), (4, 5), (0, 1), (18, 9), (19, None)):
+            for iterator in ("GE", "LE"):
+                found = rows if iterator == "GE" else rows[::-1]
+                wanted = found[offset:][:limit]
+                kind = Select.of(
+                    log.schema, "t", [0], iterator=iterator, offset=offset, limit=limit
+                )
+                with log.read_view() as view:
+                    assert [tuple(unpack(data)) for data in select(view.engine, kind)] == wanted
+
+
+def large(row: Sequence[object]) -> LargeTuple:
     """A tuple whose last field is a bin, in two parts."""
     data, payload = pack(row), row[-1]
     assert isinstance(payload, bytes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import aclosing
@@ -27,7 +28,14 @@ from logweir.replication.tank.wire.messages import (
     PublishPart,
     PublishResult,
 )
-from logweir.replication.topic.bundle import Message, check_bundle, encode_bundle, split_chunk
+from logweir.replication.topic import kernel
+from logweir.replication.topic.bundle import (
+    Message,
+    check_bundle,
+    encode_bundle,
+    encode_varint,
+    split_chunk,
+)
 from logweir.replication.topic.config import parse_config
 from logweir.replication.topic.consumers import CONSUMER_SPACE
 from logweir.replication.topic.partition import Append
@@ -106,6 +114,29 @@ def test_a_read_that_was_full_is_not_made_again(log: logweir.Log) -> None:
             assert counts == [1, 3, 4]
 
     run(test)
+
+
+@pytest.mark.parametrize("sizes", [[10], [5000], [10, 5000, 10, 10], [900] * 200, [4000] * 40])
+def test_stored_tuples_become_a_chunk_whatever_their_sizes(sizes: list[int]) -> None:
+    """Each bundle behind its length, in few parts, up to the limit; tuples with more fields too."""
+    bundles = [ordinary(os.urandom(size)) for size in sizes]
+    rows = [pack([7, at, at, 0, data, "more"][: 5 + at % 2]) for at, data in enumerate(bundles, 1)]
+    framed = [encode_varint(len(data)) + data for data in bundles]
+    unreadable, another = pack([7, 1, 5, 0, b"?"]), pack([8, 1, 1, 0, bundles[0]])
+    end, out = len(rows) + 1, list[bytes]()
+    data = b"".join([unreadable, *rows, another])
+    found = kernel.chunk(data, end + 1, 7, end, 0, 1 << 20, out)
+    assert found == (len(b"".join(framed)), 0, True, 1, 1, False)
+    assert b"".join(out) == b"".join(framed)
+    assert len(out) <= 1 + 3 * sum(size > 4000 for size in sizes) + len(data) // 60_000
+    for count in range(1, len(rows)):
+        size, out = len(b"".join(framed[:count])), []
+        found = kernel.chunk(data, end + 1, 7, end, 0, size, out)
+        assert found == (size, count + 1, True, 1, 1, False)
+        assert b"".join(out) == b"".join(framed[:count])
+    assert kernel.chunk(b"".join(rows), len(rows), 7, 0, 0, 1, []) == (0, 0, True, 0, 0, False)
+    with pytest.raises(ValueError, match="malformed"):
+        kernel.chunk(data[: len(unreadable) - 1], 1, 7, end, 0, 1, [])
 
 
 def test_each_bundle_is_a_transaction(log: logweir.Log) -> None:
