@@ -149,14 +149,10 @@ LOG_LINE_SECONDS: Final = 10.0
 
 HTTP_HEAD_BYTES: Final = 16 * 1024
 """Longest head of a request over HTTP that we answer."""
-
 HTTP_BODY_BYTES: Final = 1024 * 1024
 """Longest body of one, which is thrown away."""
-
 HTTP_WAITING: Final = 32
-"""Requests of one connection that wait for their answers; what came behind them is looked at then.
-"""
-
+"""Requests of one connection over HTTP that are read before they are answered."""
 HTTP_IDLE_SECONDS: Final = 60.0
 """A connection that asks for nothing over HTTP for so long is closed."""
 
