@@ -19,10 +19,11 @@ from logweir.store.engine.statements import Row
 from logweir.store.schema.definition import (
     GROUP_LOCAL,
     SYSTEM_ID_MAX,
+    IndexDef,
     SpaceDef,
     SystemSpace,
 )
-from logweir.store.schema.keys import exact_key, search_key, tuple_key
+from logweir.store.schema.keys import KEY_END, exact_key, search_key, tuple_key
 from logweir.store.schema.schema import Schema
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import Value, unpack
@@ -33,6 +34,7 @@ _DEFINING: Final = frozenset((SystemSpace.COLLATION, SystemSpace.SPACE, SystemSp
 _EMPTYING: Final = frozenset((SystemSpace.SPACE, SystemSpace.TRUNCATE))
 _TOLD: Final = _DEFINING | _EMPTYING
 _BY_KEY: Final = frozenset((RowType.UPDATE, RowType.DELETE))
+_NO_KEY: Final = b"\x90"
 
 
 Ops = tuple[list[Any], ...]
@@ -77,9 +79,10 @@ class Chooser:
     """Takes rows apart, in the order of the log.
 
     `spaces`: names or ids, none for all that are not the system's; `key`: of one space, the first
-    parts of its primary key; `schema`: the definitions to begin with; `learn`: gives those of now
-    behind rows that define something, up to a position, None if they are known. Raises
-    `ConfigError`, and `RequestError` for a space that is not there or a key that does not fit.
+    parts of its primary key, in the place of the last one `{"begins": text}`, or bytes, for all
+    that begin so; `schema`: the definitions to begin with; `learn`: gives those of now behind rows
+    that define something, up to a position, None if they are known. Raises `ConfigError`, and
+    `RequestError` for a space that is not there or a key that does not fit.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Chooser:
     ) -> None:
         if key is not None and len(spaces) != 1:
             raise ConfigError("key", "is for one space", hint="name the space it is a key of")
+        key, self._is_begun = _whole(key)
         self._key = None if key is None else key_bytes(key)
         self._wanted = frozenset(spaces)
         self._ask = learn
@@ -109,7 +113,17 @@ class Chooser:
         if self._key is not None:
             for space_id in self._ids:
                 if primary := self._spaces[space_id].primary:
-                    self._prefix = search_key(self._key, primary)[0]
+                    self._prefix = self._prefix_in(primary)
+
+    def _prefix_in(self, primary: IndexDef) -> bytes:
+        """With what the keys of the tuples begin that are wanted."""
+        prefix, count = search_key(self._key or _NO_KEY, primary)
+        if not self._is_begun:
+            return prefix
+        if primary.parts[count - 1].collation is not None:
+            text = f"part {count} of the index {primary.name!r} has a collation, so no beginning"
+            raise ConfigError("key", text, hint="give the whole part, or leave it out")
+        return prefix[: -len(KEY_END)]
 
     def taken(self, columns: RowColumns, lsns: array[int]) -> Iterator[Changes]:
         """Each transaction of which something was chosen; at the end one without changes, if what
@@ -215,6 +229,15 @@ class Chooser:
     def _name(self, space_id: int) -> str:
         space = self._spaces.get(space_id)
         return str(space_id) if space is None else space.name
+
+
+def _whole(key: Value) -> tuple[Value, bool]:
+    """A key with the text or bytes in the place of `{"begins": …}`, and whether that was there."""
+    *first, last = key if isinstance(key, list | tuple) and key else (key,)
+    match last:
+        case {"begins": str() | bytes() as text, **more} if not more:
+            return [*first, text], True
+    return key, False
 
 
 def _nothing(columns: RowColumns, lsns: array[int]) -> Changes:

@@ -54,8 +54,9 @@ def capture(
 
     `where`, `once`, `stop`: as `logweir.follow` takes them; `after`: a token, or a vclock, which is
     not checked, None for the oldest row still there; `spaces`: what is chosen, none for all but the
-    system's; `key`: of one space, the first parts of its primary key. What waits for the
-    CONFIRM of a synchronous replication is not given of a folder; a server gives it as it comes.
+    system's; `key`: of one space, the first parts of its primary key, for the last one
+    `{"begins": text}` for all that begin so. What waits for the CONFIRM of a synchronous
+    replication is not given of a folder; a server gives it as it comes.
 
     Not for event loops. Raises what `logweir.follow` raises; `ConfigError` for what is no token, or
     one of other spaces, `WrongHistory` for one of another log, `PositionUnavailable` if the log

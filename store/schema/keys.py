@@ -78,7 +78,8 @@ _NUMBER: Final = b"\x38"
 _STRING: Final = b"\x40"
 _BINARY: Final = b"\x50"
 _UUID: Final = b"\x60"
-_END: Final = b"\x00\x00"
+KEY_END: Final = b"\x00\x00"
+"""Of a string or of bytes, behind all of it."""
 _SIGN: Final = 1 << 63
 _ONES: Final = (1 << 64) - 1
 _INFINITE: Final = 0x7FF << 52
@@ -89,7 +90,7 @@ _EXPONENT_MAX: Final = 37
 
 # --- values ---------------------------------------------------------------------------------------
 def _escape(raw: bytes) -> bytes:
-    return raw.replace(b"\0", b"\0\xff") + _END
+    return raw.replace(b"\0", b"\0\xff") + KEY_END
 
 
 def _float_image(bits: int) -> bytes:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.icu import needs_icu
 
 import logweir
 from interop.realtarantool import RealTarantool
@@ -67,6 +68,56 @@ def server(tmp_path: Path) -> Iterator[Serving]:
 def both(server: Serving) -> list[str]:
     """The two ways to the same log."""
     return [str(server.folder), str(server.url)]
+
+
+@needs_icu
+def test_a_part_with_a_collation_has_no_beginning(tmp_path: Path) -> None:
+    with logweir.open(tmp_path) as log:
+        fields = [{"name": "name", "type": "string", "collation": "unicode_ci"}]
+        log.create_space("s", fields, primary=["name"])
+        with pytest.raises(ConfigError, match="collation"):
+            next(logweir.capture(tmp_path, spaces="s", key={"begins": "a"}))
+
+
+def test_the_last_part_of_a_key_may_be_a_beginning(tmp_path: Path) -> None:
+    """Of a string or of bytes, alone or behind whole parts, with zeros in it; of nothing else."""
+    with logweir.open(tmp_path / "s") as log:
+        log.create_space("users", [("name", "string"), ("n", "unsigned")])
+        log.create_space("two", [("a", "unsigned"), ("b", "varbinary")], primary=["a", "b"])
+        log.create_space("numbers", [("id", "unsigned")])
+        names = ["user:1", "user:2", "user:", "user", "users", "user:\0\xff", "\0a", "\0", ""]
+        for name in names:
+            log.insert("users", (name, 1))
+            log.insert("two", (len(name) % 2, name.encode()))
+        log.update("users", "user:1", [["+", "n", 1]])
+        log.delete("users", "user")
+        log.insert("numbers", (1,))
+
+        def keys(space: str, key: Any) -> list[Any]:
+            found = logweir.capture(log.path, spaces=space, key=key, once=True)
+            return [change.key for one in found for change in one.changes]
+
+        for begins in ("user:", "user", "\0", "", "x", "user:\0"):
+            wanted = [name for name in [*names, "user:1", "user"] if name.startswith(begins)]
+            assert keys("users", {"begins": begins}) == [(name,) for name in wanted]
+            assert keys("users", [{"begins": begins}]) == [(name,) for name in wanted]
+            for odd in (0, 1):
+                assert keys("two", [odd, {"begins": begins.encode()}]) == [
+                    (odd, name.encode())
+                    for name in names
+                    if name.startswith(begins) and len(name) % 2 == odd
+                ]
+        for space, key, error in (
+            ("numbers", {"begins": "1"}, RequestError),
+            ("users", {"begins": 1}, RequestError),
+            ("users", {"begins": "a", "ends": "b"}, RequestError),
+            ("two", [{"begins": b"a"}, 1], RequestError),
+        ):
+            with pytest.raises(error):
+                keys(space, key)
+        token = next(logweir.capture(log.path, spaces="users", key="user", once=True)).token
+        with pytest.raises(ConfigError, match="another key"):
+            next(logweir.capture(log.path, token, spaces="users", key={"begins": "user"}))
 
 
 def test_chosen_changes_of_a_folder_and_a_server(server: Serving) -> None:

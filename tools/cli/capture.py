@@ -49,7 +49,9 @@ def command(
     ] = None,
     key: Annotated[
         str | None,
-        typer.Option(metavar="JSON", help="Only keys that begin so: a value, or an array."),
+        typer.Option(
+            metavar="JSON", help='Only keys that begin so: a value, an array, {"begins": TEXT}.'
+        ),
     ] = None,
     images: Annotated[
         bool,
