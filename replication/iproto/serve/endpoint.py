@@ -172,7 +172,7 @@ class Conversation:
                 if self._batch.events:
                     self._submit()
                     continue
-                if self._streamed and event.stream_id:
+                if self._streamed and self._streams.is_free(event.stream_id):
                     break  # it may be behind one of those
             self._postponed.popleft()
             if isinstance(event, Run):

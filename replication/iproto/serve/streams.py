@@ -65,6 +65,10 @@ class Streams:
         """Whether one is held."""
         return bool(self._streams)
 
+    def is_free(self, number: int) -> bool:
+        """Whether it is the id of a stream that is not held."""
+        return number != 0 and number not in self._streams
+
     def take_run(self, run: Run) -> Iterator[tuple[Run, Collection[int]]]:
         """Handle the requests of a run whose streams are held, or let them wait for what is before.
         Yields those that go the way of every run now, with the streams that wait for `answered`."""
@@ -72,7 +76,11 @@ class Streams:
         if not held:
             yield run, ()
             return
-        parts, others = run.by_stream(held)
+        parts, (before, behind) = run.by_stream(held)
+        if behind.count:
+            self._connection.take_again(behind)
+        if before.count:
+            yield before, ()
         for number, part in parts.items():
             stream = self._streams[number]
             if stream.current is None:
@@ -83,8 +91,6 @@ class Streams:
                 self._run_all(number, stream.trial, part)
             else:
                 yield part, (number,)
-        if others.count:
-            yield others, ()
 
     def take(self, request: Request) -> bool:
         """Handle a request, or let it wait for the one before; False for one that goes the way of
@@ -127,7 +133,7 @@ class Streams:
                 parts, rest = event.by_stream(numbers)
                 for number, part in parts.items():
                     mine[number].append(part)
-                others += [rest] if rest.count else []
+                others += [one for one in rest if one.count]
         for number in numbers:
             stream = self._streams.get(number)
             if stream is None:

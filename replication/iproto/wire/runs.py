@@ -102,21 +102,24 @@ class Run:
         self, columns: array[int], syncs: array[int], streams: array[int] | None, at: int
     ) -> Run:
         size = self.size_bytes * len(syncs) // max(self.count, 1)
+        streams = streams if streams is not None and any(streams) else None
         return replace(self, columns=columns, syncs=syncs, streams=streams, at=at, size_bytes=size)
 
-    def by_stream(self, held: Collection[int]) -> tuple[dict[int, Run], Run]:
-        """The requests of each of some streams, and the others."""
+    def by_stream(self, held: Collection[int]) -> tuple[dict[int, Run], list[Run]]:
+        """The requests of each of some streams, at least one; and of the others those before the
+        first of them, and those behind it."""
         assert self.streams is not None
         numbers: dict[int, list[int]] = {}
-        others: list[int] = []
+        others: tuple[list[int], list[int]] = [], []
         for number, stream in enumerate(self.streams):
             if stream in held:
                 numbers.setdefault(stream, []).append(number)
             else:
-                others.append(number)
-        if len(numbers) == 1 and not others:
-            return dict.fromkeys(numbers, self), self.between(0, 0)
-        return {one: self.chosen(which) for one, which in numbers.items()}, self.chosen(others)
+                others[bool(numbers)].append(number)
+        if len(numbers) == 1 and not any(others):
+            return dict.fromkeys(numbers, self), [self.between(0, 0)] * 2
+        parts = {one: self.chosen(which) for one, which in numbers.items()}
+        return parts, [self.between(0, len(others[0])), self.chosen(others[1])]
 
     def left(self, done: int) -> list[Request | Run]:
         """What is left when so many requests were executed: with none it halted at once, at a
