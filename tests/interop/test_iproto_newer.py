@@ -113,6 +113,23 @@ def test_names_stand_for_ids(serving: Serving, client: RawClient) -> None:
         assert words in error.message
 
 
+def test_names_are_those_of_the_definitions_before(serving: Serving, client: RawClient) -> None:
+    """Behind a change of them in the same write, also where others know the space already."""
+    space = serving.log.schema.space("t").id
+    assert client.ask(REPLACE, {SPACE_NAME: "t", TUPLE: [50, 1]}).body[DATA] == [[50, 1]]
+    asked = [
+        (UPDATE, {SPACE: 280, KEY: [space], TUPLE: [["=", 2, "renamed"]]}),
+        (REPLACE, {SPACE_NAME: "t", TUPLE: [51, 1]}),
+        (REPLACE, {SPACE_NAME: "renamed", TUPLE: [52, 1]}),
+        (SELECT, {SPACE_NAME: "t", LIMIT: 9, KEY: [50]}),
+        (SELECT, {SPACE_NAME: "renamed", LIMIT: 9, KEY: [50], ITERATOR: GE}),
+    ]
+    client.send(b"".join([client.frame(kind, pack(body)) for kind, body in asked]))
+    answers = sorted((client.receive() for _ in asked), key=lambda one: one.header.sync)
+    assert [int(one.error().code) if one.is_error else 0 for one in answers] == [0, 36, 0, 36, 0]
+    assert answers[-1].body[DATA] == [[50, 1], [52, 1]]
+
+
 def test_names_give_no_rights(tmp_path: Path) -> None:
     """A space of another name is refused as by its id."""
     with Serving(tmp_path / "store") as serving:

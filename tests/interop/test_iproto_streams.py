@@ -356,6 +356,30 @@ def test_a_run_in_a_transaction_is_answered_as_its_parts(serving: Serving) -> No
                 assert answers[at].body[0x30] == [[1, 1], *own]
 
 
+def test_a_long_read_in_a_stream_keeps_its_place(serving: Serving) -> None:
+    """Behind a request that others of the stream wait for, without and in a transaction."""
+    serving.log.create_space("wide", [("id", "unsigned"), ("text", "string")], primary=["id"])
+    wide = serving.log.schema.space("wide").id
+    for number in range(8):
+        serving.log.insert("wide", (number, "x" * 100_000))
+    with Client(serving) as client:
+        read = (SELECT, {0x10: wide, 0x12: 99, 0x20: []})
+        put = [(REPLACE, {0x10: wide, 0x21: [8 + number, ""]}) for number in range(4)]
+        asked: list[tuple[int, Any]] = [(CALL, {0x22: "count", 0x21: ["t"]})]
+        asked += [read, (ROLLBACK, None), put[0], read, read, put[1], (BEGIN, None)]
+        asked += [put[2], read, read, put[3], (COMMIT, None)]
+        frames = [client.frame(kind, pack(body) if body else b"", 5) for kind, body in asked]
+        client.send(b"".join(frames))
+        answers = sorted((client.receive() for _ in asked), key=lambda one: one.header.sync)
+        assert not [one.error() for one in answers if one.is_error]
+        found = [
+            len(one.body[0x30])
+            for one, (kind, _) in zip(answers, asked, strict=True)
+            if kind == SELECT
+        ]
+        assert found == [8, 9, 9, 11, 11]
+
+
 @pytest.mark.parametrize("changed", [False, True])
 def test_one_that_rests_has_no_view(
     serving: Serving, monkeypatch: pytest.MonkeyPatch, changed: bool
