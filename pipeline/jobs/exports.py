@@ -47,7 +47,7 @@ from logweir.pipeline.options import (
 )
 from logweir.pipeline.typedrows import definition_text
 from logweir.store.schema.definition import SpaceDef, SystemSpace
-from logweir.wal.filesystem import OS, explain
+from logweir.wal.filesystem import OS, explain, explaining
 from logweir.wal.lease import leased
 
 if TYPE_CHECKING:
@@ -339,7 +339,11 @@ def cdc(
     if format == "csv":
         writer = writer.options(**CSV)
     query = _started(writer.format(format), to)
-    _note_owner(to, str(query.id))
+    try:
+        _note_owner(to, str(query.id))
+    except BaseException:
+        query.stop()
+        raise
     return query
 
 
@@ -391,7 +395,8 @@ def _check_owner(to: str, checkpoint: str) -> None:
     try:
         owner = (folder / _OWNER).read_text().strip()
     except OSError:
-        owner = known  # of an earlier version, which kept no note
+        owner = ""
+    owner = owner or known  # of an earlier version, which kept no note, or left an empty one
     if not known or known != owner:
         raise ConfigError(
             "checkpoint",
@@ -402,8 +407,15 @@ def _check_owner(to: str, checkpoint: str) -> None:
 
 
 def _note_owner(to: str, query: str) -> None:
+    """Whole or not at all: a full disk must not leave a folder that is nobody's."""
     if is_url(to):
         return
-    folder = Path(to)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / _OWNER).write_text(query + "\n")
+    note = Path(to, _OWNER)
+    new = note.with_name(f".{_OWNER}.new")
+    with explaining(note):
+        note.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            new.write_text(query + "\n")
+            new.replace(note)
+        finally:
+            new.unlink(missing_ok=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from support.folding import look_here
 
 from logweir import pipeline
 from logweir.errors import ConfigError, WalError
+from logweir.pipeline.jobs import exports
 from logweir.pipeline.jobs.commits import commit, read_places
 from logweir.pipeline.jobs.exports import changes, lines
 from logweir.pipeline.jobs.folding import prepare
@@ -206,6 +209,26 @@ def test_a_store_is_not_imported_into_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(WalError, match="file: not a directory"):
         pipeline.import_frame(NO_SPARK, tmp_path / "file", "t")
+
+
+def test_a_note_that_could_not_be_written_makes_no_folder_foreign(tmp_path: Path) -> None:
+    """A full disk left an empty one once, after which no checkpoint was the folder's own."""
+    to, checkpoint = tmp_path / "to", tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    query = str(uuid.UUID(int=7))
+    (checkpoint / "metadata").write_text(json.dumps({"id": query}))
+    (to / "_spark_metadata").mkdir(parents=True)
+    (to / "_logweir_query").write_text("")
+    exports._check_owner(str(to), str(checkpoint))
+    exports._note_owner(str(to), query)
+    exports._check_owner(str(to), str(checkpoint))
+    with pytest.raises(ConfigError, match="by a query with another checkpoint"):
+        exports._check_owner(str(to), str(tmp_path / "other"))
+    (to / "_logweir_query").unlink()
+    (to / "_logweir_query").mkdir()
+    with pytest.raises(WalError, match="_logweir_query: is a directory"):
+        exports._note_owner(str(to), query)
+    assert sorted(one.name for one in to.iterdir()) == ["_logweir_query", "_spark_metadata"]
 
 
 def test_google_is_not_asked_for_a_quarter_of_an_hour() -> None:
