@@ -594,10 +594,6 @@ PIPELINE_DEFINITION_BYTES: Final = 256 * 1024 * 1024
 PIPELINE_PART_BYTES: Final = 64 * 1024 * 1024
 """Bytes of rows of logs and snapshots, unpacked, per part of a job's output, about."""
 
-PIPELINE_RETRY_SECONDS: Final = 60
-"""For how long a `gs://` that does not answer is asked again, unless its URL has an own
-`retry_limit_seconds`. Google's client would do so for a quarter of an hour."""
-
 ARCHIVE_TAIL_BYTES: Final = 8 * 1024 * 1024
 """What one object of an open log's tail holds, unless one block is larger."""
 ARCHIVE_WAIT_SECONDS: Final = 60.0

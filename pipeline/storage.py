@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from logweir.errors import ConfigError, WalError
-from logweir.limits import PIPELINE_RETRY_SECONDS
 from logweir.pipeline.options import ORIGIN, SERVERS, SPOOL, scheme_of, shown
 from logweir.wal.filesystem import OS, AppendFile, FileSystem, ReadFile
 
@@ -29,6 +28,7 @@ BEGUN: Final = ".begun"
 """How the name of what an owner took over ends."""
 BEGUN_END: Final = "end"
 """Its last line: without it, it is not written yet, or was cut off."""
+_RETRY_SECONDS: Final = 60  # Google's own client would ask again for a quarter of an hour
 _HINT: Final = "look at the address, and at what its file system asks for (keys, region, host)"
 
 
@@ -65,7 +65,7 @@ def connect(location: str, scheme: str) -> tuple[Any, str]:
         text = f"{shown(location)!r} is the address of a server, and no place of files"
         raise ConfigError("path", text, origin=ORIGIN, hint="give it as url, where that is read")
     if scheme in ("gs", "gcs") and "retry_limit_seconds=" not in location:
-        location += f"{'&' if '?' in location else '?'}retry_limit_seconds={PIPELINE_RETRY_SECONDS}"
+        location += f"{'&' if '?' in location else '?'}retry_limit_seconds={_RETRY_SECONDS}"
     try:
         return _named(location, *fs.FileSystem.from_uri(location))
     except ArrowInvalid as error:
