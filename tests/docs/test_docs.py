@@ -126,3 +126,12 @@ def test_wrong_examples_are_found(tmp_path: Path) -> None:
     )
     complaints = examples.run_page(page, tmp_path)
     assert [one.splitlines()[0] for one in complaints] == ["$ false", "$ echo a", "assert False"]
+
+
+def test_a_server_of_a_page_that_does_not_start_is_told(tmp_path: Path) -> None:
+    """With what it printed; the page goes no further."""
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ echo away; false &\n$ touch further\n```\n")
+    with pytest.raises(RuntimeError, match=r"echo away; false &\naway"):
+        examples.run_page(page, tmp_path)
+    assert not (tmp_path / "further").exists()
