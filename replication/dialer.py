@@ -5,12 +5,14 @@ was lost."""
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import ssl
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from logweir.errors import ConfigError, LogweirError, RemoteProtocolError, Unreachable
 from logweir.limits import CONNECT_SECONDS, TLS_HANDSHAKE_SECONDS, UPSTREAM_WAITING_BYTES
@@ -18,6 +20,8 @@ from logweir.replication.budget import Unanswered
 from logweir.replication.link import Conversation, Link
 from logweir.replication.session import Session
 from logweir.replication.urls import Schemes, Url, read_url
+
+_NUMBERS: Final = re.compile(r"\[Errno (\d+)\]")
 
 
 class Closing(ABC):
@@ -271,9 +275,18 @@ async def dial(
         ) from error
     except OSError as error:
         raise Unreachable(
-            str(url), error.strerror or str(error), hint="check that it runs and listens there"
+            str(url), _reason(error), hint="check that it runs and listens there"
         ) from error
     return link
+
+
+def _reason(error: OSError) -> str:
+    """What the system says, which asyncio has words of its own for, with addresses, of each one
+    that was tried."""
+    numbers = [error.errno] if isinstance(error, ConnectionError) else []
+    numbers += map(int, _NUMBERS.findall(str(error))) if error.errno is None else []
+    told = dict.fromkeys(os.strerror(one) for one in numbers if one)
+    return ", ".join(told) or error.strerror or str(error)
 
 
 async def dial_with(url: Url, make: Callable[[Link], Spoken]) -> tuple[Link, Spoken]:

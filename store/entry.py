@@ -76,12 +76,7 @@ def open(
         checkpoint_count=checkpoint_count,
         checkpoint_wal_threshold=checkpoint_wal_threshold,
     )
-    if not TUPLE_BYTES <= tuple_bytes <= TOPIC_TUPLE_BYTES:
-        raise ConfigError(
-            "tuple_bytes",
-            f"{tuple_bytes} is not from {TUPLE_BYTES} to {TOPIC_TUPLE_BYTES}",
-            hint="give bytes; the default is 1 MiB",
-        )
+    _check_tuple_bytes(tuple_bytes)
     if not isinstance(checkpoint_interval, int | float) or math.isnan(checkpoint_interval):
         raise ConfigError("checkpoint_interval", f"{checkpoint_interval!r} is not a number")
     checkpoints = CheckpointOptions(
@@ -124,6 +119,15 @@ def _check_path(path: object) -> None:
     if not isinstance(text, str) or not text or "\0" in text:
         raise ConfigError(
             "path", f"{path!r} names no folder; give the path of one", origin="argument"
+        )
+
+
+def _check_tuple_bytes(tuple_bytes: int) -> None:
+    if not TUPLE_BYTES <= tuple_bytes <= TOPIC_TUPLE_BYTES:
+        raise ConfigError(
+            "tuple_bytes",
+            f"{tuple_bytes} is not from {TUPLE_BYTES} to {TOPIC_TUPLE_BYTES}",
+            hint="give bytes; the default is 1 MiB",
         )
 
 

@@ -92,7 +92,7 @@ def test_followers_are_listed_and_forgotten(tmp_path: Path) -> None:
     assert run("retain", "release", tmp_path, "backup server").exit_code == 0
     unknown = run("retain", "release", tmp_path, "backup server")
     assert unknown.exit_code == 2
-    assert "known are: other" in unknown.stderr
+    assert "they are for other" in unknown.stderr
     with logweir.open(tmp_path) as log:
         assert list(log.status()["followers"]) == ["other"]
         with pytest.raises(PositionUnavailable):

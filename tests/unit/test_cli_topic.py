@@ -25,6 +25,13 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
+def test_one_partition_is_one_partition(store: Path) -> None:
+    """Partitions are counted in words, of one as of several."""
+    for options, said in ((), "1 partition"), (("--partitions", "2"), "2 partitions"):
+        done = run("topic", "create", store, f"t{len(options)}", *options)
+        assert done.stderr == f"logweir: created t{len(options)} with {said}\n"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -352,9 +353,10 @@ def test_dial_connects_or_says_why_not() -> None:
         link = await dial(url, begin)
         assert await asyncio.shield(link.gone) in ("the peer closed the connection", "asked to")
         await listener.close()
-        with pytest.raises(Unreachable) as caught:
-            await dial(url, begin)
-        assert str(url) in str(caught.value)
+        for one in (url, replace(url, host="localhost")):  # which may have several addresses
+            with pytest.raises(Unreachable) as caught:
+                await dial(one, begin)
+            assert caught.value.message.startswith(f"{one}: Connection refused")
 
     serve(service, test)
     assert made[0].ended

@@ -39,7 +39,7 @@ def command(
     if action == "release":
         known = [one["name"] for one in found]
         if name not in known:
-            hint = f"known are: {', '.join(known) or 'none'}"
+            hint = f"they are for {', '.join(known)}" if known else "they are kept for nobody"
             raise ConfigError("NAME", f"no logs are kept for {name!r}", hint=hint)
         with operate(where) as ask:
             ask("release", name)

@@ -12,6 +12,7 @@ from logweir.replication.topic.config import check_setting, check_topic
 from logweir.tools.cli.operating import Ask, operate
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.topicimport import import_topics
+from logweir.wal.render import words
 
 Action = Literal["list", "create", "config", "delete", "import"]
 
@@ -68,7 +69,7 @@ def command(
         elif action == "create":
             text = "".join(f"{key}={value}\n" for key, value in lines.items())
             ask("create_topic", name, partitions, text)
-            out.message(f"created {name} with {partitions} partitions")
+            out.message(f"created {name} with {words(partitions, 'partition')}")
         elif action == "config":
             _config(out, ask, name, lines)
         else:
@@ -148,7 +149,7 @@ async def _remote(
             _show(out, topics)
         elif action == "create":
             await client.create_topic(name, partitions, lines)
-            out.message(f"created {name} with {partitions} partitions")
+            out.message(f"created {name} with {words(partitions, 'partition')}")
         elif action == "config" and not lines:
             await client.reload(name)
             out.message(f"the broker has read the configuration of {name} anew")
