@@ -132,7 +132,6 @@ class Conversation:
         self._watchers = Watchers(instance.events, self._send, link.hold_beside)
         self._streamed = 0  # batches under way with runs of streams
         self._selects = Selects(instance)
-        self._is_due = False  # `go_on`
         self._is_over = False  # what came before has taken a turn
         self._reads_errors = False  # see `ERROR_VALUES`
         self.session.read, self.session.ids = self.read, instance.ids
@@ -188,14 +187,9 @@ class Conversation:
 
     def go_on(self) -> None:
         """Handle what waits, and send the answers."""
-        self._is_due = False
         if self.link.is_open:
             self._go_on()
             self.link.flush()
-
-    def _go_on_due(self) -> None:
-        if self._is_due:
-            self.go_on()
 
     def take_again(self, *events: Request | Run) -> None:
         """Handle what has waited next."""
@@ -436,14 +430,9 @@ class Conversation:
 
         def finished(job: Job) -> None:
             self._settle(0)
-            if not self.link.is_open:
-                return
-            done(job)
-            if not self._unfinished:
+            if self.link.is_open:
+                done(job)
                 self.go_on()
-            elif not self._is_due:  # others may be finished now, too
-                self._is_due = True
-                asyncio.get_running_loop().call_soon(self.link.attempt, self._go_on_due)
 
         self._unfinished += 1
         self.shared.submit(job, partial(self.link.attempt, finished))
