@@ -234,6 +234,10 @@ class UrlFileSystem:
         """Not told."""
         return None
 
+    def boot_id(self) -> str:
+        """Not told."""
+        return ""
+
     def sync_file(self, path: Path) -> None:
         """Nothing: what such a file system shows, it has stored."""
 

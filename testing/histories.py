@@ -28,7 +28,6 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
-from unittest import mock
 
 import logweir
 from logweir.errors import LogweirError, StateFailed, WriteFailed
@@ -55,7 +54,6 @@ _LIVES: Final = 10
 _KILL_SECONDS: Final = 0.004
 _CHILD_SECONDS: Final = 60.0
 _NEW_KEY: Final = 1_000_000
-_BOOT: Final = "logweir.store.state.epoch.boot_id"
 
 Rows = dict[int, str]
 
@@ -291,12 +289,9 @@ def _check(image: Image[Known], history: History, *, goes_on: bool) -> None:
 def _cut(seed: int, tally: _Tally, scratch: Path) -> None:
     """A history, and each disk that power cuts at its calls leave."""
     history = History(scratch / "new" / "store", seed)
-    with mock.patch(_BOOT, return_value="the first"):
-        images = history.images()
-    with mock.patch(_BOOT, return_value="the next"):
-        for number, image in enumerate(images):
-            what = f"history {seed}, cut {image.number} {image.where}"
-            tally.see(what, partial(_check, image, history, goes_on=number % 8 == 0))
+    for number, image in enumerate(history.images()):
+        what = f"history {seed}, cut {image.number} {image.where}"
+        tally.see(what, partial(_check, image, history, goes_on=number % 8 == 0))
 
 
 def power_cuts(states: int, seed: int, kept: Path | None = None) -> Measured:

@@ -11,8 +11,9 @@ every place of a piece of work::
     for run in store.failing_calls(work):       # the 1st, 2nd, … call fails
         ...
 
-The state, LMDB, is on the real disk, below `path`: a power cut takes it, as opening throws away one
-of another boot and makes it anew from the log. What decides is `seed`; it repeats a run as far as
+The state, LMDB, is on the real disk, below `path`: behind a power cut it is of another start of the
+machine (`SimFileSystem.boot_id`), so opening throws it away and makes it anew from the log; those
+of `power_cuts` begin without. What decides is `seed`; it repeats a run as far as
 the work makes the same calls in the same order, and not those of several threads.
 """
 
@@ -108,7 +109,7 @@ class CrashStore(Closable):
         """Cut the power: what was not synced may be lost. `seed`: decides what, None: a new one."""
         after = self.disk.crash(seed=seed)
         self._abandon()
-        self._put(after, "its power was cut")
+        self._put(after, "its power was cut", keeps_state=after.has_name(self.path / "state"))
 
     def power_cuts(self, work: Work) -> Iterator[CrashStore]:
         """Let `work` use this store to its end, and give the stores that power cuts meanwhile would
@@ -204,10 +205,11 @@ class CrashStore(Closable):
             self._log.inner.abandon()
         self._log = None
 
-    def _put(self, disk: SimFileSystem, where: str) -> None:
+    def _put(self, disk: SimFileSystem, where: str, *, keeps_state: bool = False) -> None:
         self.disk, self.where = disk, where
         self._calls = FaultyFileSystem(disk)
-        shutil.rmtree(self.path, ignore_errors=True)
+        if not keeps_state:
+            shutil.rmtree(self.path, ignore_errors=True)
 
     def _copy(self) -> CrashStore:
         """Another store of the same name, without a state."""

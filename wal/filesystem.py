@@ -195,6 +195,9 @@ class FileSystem(Protocol):
     def free_bytes(self, path: Path) -> int | None:
         """Bytes that may still be written where the folder is; None if that is not told."""
 
+    def boot_id(self) -> str:
+        """What each start of the machine changes; "" if not told. Raises `OSError` if refused."""
+
     def lock(self, path: Path) -> contextlib.AbstractContextManager[FileSystem]:
         """Hold `path` as a lock file. Raises `DirectoryLocked` with the holder's process id.
 
@@ -293,8 +296,7 @@ class _OsReadFile:
         data = os.pread(self._fd, count, offset)
         if len(data) == count or not data:
             return data
-        parts = [data]
-        got = len(data)
+        parts, got = [data], len(data)
         while got < count and (data := os.pread(self._fd, count - got, offset + got)):
             parts.append(data)
             got += len(data)
@@ -447,6 +449,11 @@ class OsFileSystem:
         with self._directory(path) as fd:
             found = os.fstatvfs(fd)
         return found.f_bavail * found.f_frsize if found.f_blocks else None
+
+    def boot_id(self) -> str:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return ""
 
     @contextlib.contextmanager
     def lock(self, path: Path) -> Iterator[FileSystem]:

@@ -158,6 +158,10 @@ class FaultyFileSystem:
         self.call("free_bytes", path)
         return self.inner.free_bytes(path)
 
+    def boot_id(self) -> str:
+        """As `FileSystem.boot_id`; no call to a disk."""
+        return self.inner.boot_id()
+
     @contextlib.contextmanager
     def lock(self, path: Path) -> Iterator[FileSystem]:
         """As `FileSystem.lock`."""

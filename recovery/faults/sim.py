@@ -141,6 +141,7 @@ class SimFileSystem:
         self._shared.disk.root.seen["/"] = self._shared.disk.folder()
         self._shared.disk.root.stable = dict(self._shared.disk.root.seen)
         self._held: tuple[Path, Folder] | None = None
+        self._boot = 0
 
     @property
     def open_files(self) -> int:
@@ -248,6 +249,10 @@ class SimFileSystem:
         self._folder(path)
         return self._shared.room_bytes
 
+    def boot_id(self) -> str:
+        """As `FileSystem.boot_id`: another one behind each `crash`, the same behind `killed`."""
+        return f"boot {self._boot}"
+
     @contextlib.contextmanager
     def lock(self, path: Path) -> Iterator[FileSystem]:
         """As `FileSystem.lock`."""
@@ -279,6 +284,7 @@ class SimFileSystem:
             dice = Dice(number)
             root = self._shared.disk.crash(dice, grain=dice.grain)
             after._shared.disk.root = _anew(after._shared.disk, root)
+            after._boot = self._boot + 1
             return after
 
     def copy(self) -> SimFileSystem:
@@ -286,6 +292,7 @@ class SimFileSystem:
         after = SimFileSystem(seed=self._rng.getrandbits(64), room_bytes=self._shared.room_bytes)
         with self.mutex:
             after._shared.disk.root = _anew(after._shared.disk, self._shared.disk.root)
+        after._boot = self._boot
         return after
 
     def killed(self) -> SimFileSystem:
@@ -294,6 +301,7 @@ class SimFileSystem:
         after = SimFileSystem(seed=self._rng.getrandbits(64), room_bytes=self._shared.room_bytes)
         with self.mutex:
             after._shared.disk = copy.deepcopy(self._shared.disk)
+        after._boot = self._boot
         return after
 
     def contents(self, path: Path) -> bytes:

@@ -45,15 +45,6 @@ def state_format() -> str:
     return f"3/{KEY_VERSION}/{collation.version()}"
 
 
-def boot_id() -> str:
-    """What changes with every start of the machine; "" if the system does not tell. Raises
-    `OSError` where this process may not have it now."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return ""
-
-
 @dataclass(frozen=True, slots=True)
 class Seal:
     """What was noted of `data.mdb` at an orderly close. `checksum`: of all its bytes; `file`: its
@@ -120,7 +111,7 @@ def read_epoch(directory: Path, place: Path, filesystem: FileSystem) -> tuple[Se
             return None, f"{linked[0]} is a symbolic link"
         if epoch["clean"] is True:
             return Seal(**epoch["seal"]), ""
-        if not boot_id() or epoch["boot"] != boot_id():
+        if epoch["boot"] != (filesystem.boot_id() or None):
             return None, "it was not closed before the machine was started again"
         return None, lmdbfile.damage(place / DATA_NAME)
     except FileNotFoundError as error:
@@ -144,7 +135,8 @@ def write_epoch(
     directory: Path, filesystem: FileSystem, seal: Seal | None, *, damage: str = ""
 ) -> None:
     """Note how things stand, synced. `seal`: of what was closed in order. Raises `OSError`."""
-    epoch: dict[str, Any] = {"format": state_format(), "boot": boot_id(), "clean": seal is not None}
+    epoch: dict[str, Any] = {"format": state_format(), "boot": filesystem.boot_id()}
+    epoch["clean"] = seal is not None
     if seal is not None:
         epoch["seal"] = asdict(seal)
     if damage:

@@ -68,7 +68,6 @@ class Machine:
         self.path, self.dice = path, dice
         self.disk = SimFileSystem(seed=seed)
         make_folders(self.disk, path.parent.parent)
-        self.boot = 0
         self._synced: bytes | None = None  # LMDB's file as it was when it was synced last
         self._after: SimFileSystem | None = None
         self._is_power_cut = False
@@ -116,7 +115,6 @@ class Machine:
             if kept.is_dir():
                 shutil.copytree(kept, state)
         if self._is_power_cut:
-            self.boot += 1
             data = state / "data.mdb"
             if data.exists():
                 data.write_bytes(self._survived(data.read_bytes()))
@@ -135,15 +133,11 @@ class Machine:
 
 
 @contextlib.contextmanager
-def small(
-    dice: random.Random, boot: Callable[[], int], sync_state: Callable[[Path], None]
-) -> Iterator[None]:
-    """Limits that a short history reaches, and machines that are started again. `boot`: how often
-    that of the thread that asks was; `sync_state`: in the place of `sync_data`."""
+def small(dice: random.Random, sync_state: Callable[[Path], None]) -> Iterator[None]:
+    """Limits that a short history reaches. `sync_state`: in the place of `sync_data`."""
     replaced: dict[str, Callable[..., Any] | int] = {
         "logweir.store.schema.schema.Schema._space_row": _space_row,  # 26 at each opening
         "logweir.store.schema.schema.Schema._index_row": _index_row,  # 54
-        "logweir.store.state.epoch.boot_id": lambda: f"boot {boot()}",
         "logweir.store.state.state.sync_data": sync_state,
         "logweir.store.state.state.STATE_MAP_START_BYTES": 2**17,
         "logweir.store.state.state._MAP_LEAST_BYTES": 2**17,

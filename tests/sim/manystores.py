@@ -34,7 +34,7 @@ from unittest import mock
 
 from sim.ledger import USER_SPACES, Content, Statement, Tuple
 from sim.machine import begun, small
-from sim.node import Node, Process
+from sim.node import Node
 
 from logweir.testing.network import SimNetwork
 from logweir.testing.primitives import modules_of
@@ -174,7 +174,7 @@ class Stores:
             if self.kind == WRITE:
                 name = "logweir.store.commit.committer.SYNC_ASIDE_BYTES"
                 stack.enter_context(mock.patch(name, self.dice.choice((500, 3000, 10_000))))
-            stack.enter_context(small(self.dice, self._boot, self._sync_state))
+            stack.enter_context(small(self.dice, self._sync_state))
             try:
                 self.scheduler.run(self._main)
             finally:
@@ -256,10 +256,6 @@ class Stores:
         if self.kind != SLOW or is_loop or path.suffix != ".xlog" or self.dice.random() < 0.8:
             return 0.0
         return self.dice.choice((0.5, 3.0, 6.0, 15.0))
-
-    def _boot(self) -> int:
-        process = self.scheduler.current.group
-        return process.node.machine.boot if isinstance(process, Process) else 0
 
     def _sync_state(self, directory: Path) -> None:
         """In the place of `sync_data`."""

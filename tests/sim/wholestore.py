@@ -152,7 +152,7 @@ class World:
         """All lives, and a look at what the last one left. Raises what was found."""
         with contextlib.ExitStack() as stack:
             stack.callback(shutil.rmtree, self.path.parent, ignore_errors=True)
-            stack.enter_context(small(self.dice, lambda: self.machine.boot, self._sync_state))
+            stack.enter_context(small(self.dice, self._sync_state))
             for number in range(self.lives):
                 self._live(self._planned(number))
             self._live(Plan(None, False, None, "fsync", 0.0, True), clients=False)

@@ -21,6 +21,7 @@ from logweir.replication.memcached.wire.codec import (
 from logweir.replication.memcached.wire.messages import (
     NO_OPTIONS,
     Connect,
+    Marks,
     Opaque,
     Option,
     TapMessage,
@@ -307,3 +308,18 @@ def test_flipped_bits_of_a_filter_give_a_value_or_our_error() -> None:
         except RemoteProtocolError:
             continue
         assert len(found) <= 2
+
+
+def test_a_dump_is_whole_where_each_vbucket_that_began_has_ended() -> None:
+    """Other marks end none."""
+    marks = Marks()
+
+    def mark(number: Opaque, vbucket: int) -> bool:
+        marks.take(TapMessage(Opcode.TAP_OPAQUE, number=number, vbucket=vbucket))
+        return marks.is_whole(ended_whole=True, eof_is_whole=False)
+
+    assert not mark(Opaque.INITIAL_VBUCKET_STREAM, 3)
+    assert not mark(Opaque.INITIAL_VBUCKET_STREAM, 4)
+    assert not mark(Opaque.CLOSE_BACKFILL, 4)
+    assert not mark(Opaque.ENABLE_AUTO_NACK, 3)
+    assert mark(Opaque.CLOSE_BACKFILL, 3)

@@ -18,6 +18,7 @@ from logweir.errors import RecoveryRefused, WalError
 from logweir.recovery.restore import restore
 from logweir.store.log import Durability, Log
 from logweir.store.state import epoch
+from logweir.testing import CrashStore
 from logweir.wal.filesystem import OsFileSystem, ReadFile
 from logweir.wal.vclock import VClock
 
@@ -318,11 +319,35 @@ def test_a_changed_state_has_no_mark_of_an_orderly_close(
     assert "seal" not in epoch_of(tmp_path)
     log.inner.abandon()
     assert rebuilt() == []
-    monkeypatch.setattr(epoch, "boot_id", lambda: "the machine was started again")
+    monkeypatch.setattr(OsFileSystem, "boot_id", lambda disk: "the machine was started again")
     with logweir.open(tmp_path) as log:
         assert ids(log) == list(range(21))
     (said,) = rebuilt()
     assert "before the machine was started again" in said
+
+
+def test_a_simulated_machine_is_started_again_behind_a_power_cut_alone(
+    tmp_path: Path, rebuilt: Reasons
+) -> None:
+    """A kill leaves what the state had, a power cut nothing that was not synced."""
+    with CrashStore(tmp_path) as store:
+        with store.open() as log:
+            log.create_space("t", [("id", "unsigned")])
+            log.append("t", [(number,) for number in range(20)])
+        log = store.open(durability="write")
+        log.insert("t", (20,))
+        take(log)
+        store.kill()
+        log = store.open(durability="write")
+        assert ids(log) == list(range(21))
+        log.insert("t", (21,))
+        take(log)
+        assert rebuilt() == []
+        store.power_cut(seed=0)
+        with store.open() as log:
+            assert ids(log) == list(range(21))  # the last one was not synced, and is lost
+        (said,) = rebuilt()
+        assert "before the machine was started again" in said
 
 
 def test_the_mark_is_gone_before_the_first_page_is_written(
