@@ -41,7 +41,7 @@ from logweir.pipeline.columns import COLUMNS
 from logweir.wal import kernel
 from logweir.wal.block import encode_block
 from logweir.wal.columns import encode_columns
-from logweir.wal.filesystem import OS, explain
+from logweir.wal.filesystem import OS, explaining, give_up
 from logweir.wal.mp import encode_uint
 from logweir.wal.snapshot import insert_prefix
 from logweir.wal.xrow import FLAG_COMMIT, RowType
@@ -125,10 +125,8 @@ class PartWriter:
         self._first: dict[int, int] = {}
         self._last: dict[int, int] = {}
         self._spaces = (2**63, -1)
-        try:
+        with explaining(path):
             self._file = OS.create(path)
-        except OSError as error:
-            raise explain(error, str(path)) from error
 
     def add(self, batch: pa.RecordBatch) -> None:
         """The rows of one batch."""
@@ -147,18 +145,16 @@ class PartWriter:
 
     def finish(self) -> Part:
         """Write what is left, sync and close."""
-        try:
-            self._flush(whole=True)
+        self._flush(whole=True)
+        with explaining(self._path):
             self._file.sync()
             size = self._file.size()
             self._file.close()
-        except OSError as error:
-            raise explain(error, str(self._path)) from error
         return Part(str(self._path), self._count, size, self._first, self._last, self._spaces)
 
     def abandon(self) -> None:
         """Close and remove the file."""
-        self._file.close()
+        give_up(self._file)
         os.unlink(self._path)
 
     # --- columns ----------------------------------------------------------------------------------
@@ -292,7 +288,8 @@ class PartWriter:
         if self._layout.keeps:
             self._note_lsns(chosen)
         parts = encode_block(rows, level=self._layout.compress_level, offset=self._file.size())
-        self._file.write(parts)
+        with explaining(self._path):
+            self._file.write(parts)
 
     def _note_lsns(self, chosen: Mapping[str, array[int]]) -> None:
         for replica_id, lsn in zip(chosen["replica_id"], chosen["lsn"], strict=True):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import resource
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -24,8 +26,10 @@ from logweir.pipeline.jobs.folding import prepare
 from logweir.pipeline.jobs.places import Place, told_as
 from logweir.pipeline.jobs.work import typed_errors
 from logweir.pipeline.options import ScanOptions
+from logweir.pipeline.parts import PartWriter, SinkLayout
 from logweir.pipeline.storage import UrlFileSystem, connect
 from logweir.wal.directory import scan_directory
+from logweir.wal.mp import pack
 
 NO_PATHS = [None, 3, b"data", "", "a\0b", [None], [["data"]]]
 NO_SPARK: Any = None
@@ -209,6 +213,25 @@ def test_a_store_is_not_imported_into_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(WalError, match="file: not a directory"):
         pipeline.import_frame(NO_SPARK, tmp_path / "file", "t")
+
+
+def test_a_part_that_the_disk_does_not_take_is_told_with_its_file(tmp_path: Path) -> None:
+    """Of a sink, while its rows are added; it was Python's error, without the file, once."""
+    writer = PartWriter(tmp_path / "part", SinkLayout(kind="xlog", keeps=False, timestamp=1.0))
+    columns = {
+        "type": pa.array([2] * 500, pa.int16()),
+        "space_id": pa.array([512] * 500, pa.int64()),
+        "tuple": pa.array([pack([n, os.urandom(300)]) for n in range(500)], pa.binary()),
+    }
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(WalError, match="part: file too large"):
+            writer.add(pa.record_batch(columns))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    writer.abandon()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_note_that_could_not_be_written_makes_no_folder_foreign(tmp_path: Path) -> None:
