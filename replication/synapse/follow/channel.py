@@ -101,7 +101,7 @@ class SynapseRedisSource(Upstream):
 
 
 async def _closed(client: Any) -> None:
-    """Close the library's client, wholly: its connections stay open if it is cancelled meanwhile."""
+    """Close the library's client, which leaves connections open if that is cancelled."""
     closing = asyncio.ensure_future(client.aclose())
     try:
         await asyncio.shield(closing)
