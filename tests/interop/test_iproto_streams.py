@@ -380,6 +380,51 @@ def test_a_long_read_in_a_stream_keeps_its_place(serving: Serving) -> None:
         assert found == [8, 9, 9, 11, 11]
 
 
+@pytest.mark.parametrize("beside", [[], [2], [0, 2]])
+def test_names_are_those_that_a_stream_has_changed_before(
+    serving: Serving, beside: list[int]
+) -> None:
+    """Also of requests that were sent at once, alone or among those of others; nothing of them
+    counts as unanswered behind that."""
+    serving.log.create_space("u", [("id", "unsigned")])
+    with Client(serving) as client:
+        rename = {0x10: 280, 0x20: [client.space], 0x21: [["=", 2, "renamed"]]}
+        asked: list[tuple[int, int, Any]] = [(1, UPDATE, rename)]
+        for number in range(3):
+            asked += [(other, REPLACE, {0x5E: "u", 0x21: [other + number]}) for other in beside]
+            asked.append((1, REPLACE, {0x5E: "t", 0x21: [number, 1]}))
+            asked.append((1, REPLACE, {0x5E: "renamed", 0x21: [number, 2]}))
+            asked.append((1, SELECT, {0x5E: "renamed", 0x5F: "n", 0x12: 9, 0x20: [2]}))
+        client.send(b"".join([client.frame(kind, pack(body), s) for s, kind, body in asked]))
+        answers = sorted((client.receive() for _ in asked), key=lambda one: one.header.sync)
+        found = [
+            int(answer.error().code) if answer.is_error else answer.body[0x30]
+            for answer, (stream, _, _) in zip(answers, asked, strict=True)
+            if stream == 1
+        ]
+        rows = [[number, 2] for number in range(3)]
+        assert found[1:] == [
+            one for number in range(3) for one in (36, [rows[number]], rows[: number + 1])
+        ]
+        assert client.code(0, PING) == 0
+        assert serving.server.listener.budget.requests_bytes == 0
+
+
+def test_what_is_read_before_a_transaction_goes_on_is_answered_once(serving: Serving) -> None:
+    """It is sent at once with reads of the transaction, which sees its own changes."""
+    with Client(serving) as client:
+        client.code(1, BEGIN)
+        client.put(1, 1, 1)
+        read = {0x10: client.space, 0x12: 9, 0x20: []}
+        streams = [0, 2, 0, 1, 0, 1, 1, 2]
+        client.send(b"".join([client.frame(SELECT, pack(read), stream) for stream in streams]))
+        first = client._sync - len(streams) + 1
+        answers = {one.header.sync - first: one for one in (client.receive() for _ in streams)}
+        found = [answers[at].body[0x30] for at in range(len(streams))]
+        assert found == [[[1, 1]] if stream == 1 else [] for stream in streams]
+        assert client.code(0, PING) == 0  # nothing else came
+
+
 @pytest.mark.parametrize("changed", [False, True])
 def test_one_that_rests_has_no_view(
     serving: Serving, monkeypatch: pytest.MonkeyPatch, changed: bool

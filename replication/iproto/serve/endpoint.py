@@ -323,7 +323,7 @@ class Conversation:
         """Requests, one after the other: those of no transaction of a stream are checked once for
         each space, executed and answered together."""
         if run.at >= 0 and run.named_at not in (-1, self.instance.schema_version()):
-            self.take_again(*self.session.again(run))
+            self._read_again(run)
             return
         for part, streams in self._streams.take_run(run):
             allowed = self.check_run(part)
@@ -332,6 +332,12 @@ class Conversation:
                 self._read_run(allowed, streams)
             else:
                 self._batch.add(allowed, goes_first=allowed.may_grow, streams=streams)
+
+    def _read_again(self, run: Run) -> None:
+        """The names of a run may mean others by now: handle its requests anew."""
+        events = self.session.again(run)
+        self._unanswered.add(sum([one.size_bytes for one in events]) - run.size_bytes)
+        self.take_again(*self._streams.answered(self._streams.whose(run), events))
 
     def check_run(self, run: Run) -> Run:
         """The requests of a run that may be made, itself where all may; others are refused."""

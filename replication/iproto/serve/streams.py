@@ -69,6 +69,12 @@ class Streams:
         """Whether it is the id of a stream that is not held."""
         return number != 0 and number not in self._streams
 
+    def whose(self, run: Run) -> Collection[int]:
+        """The stream that is held until a run is answered, if there is one."""
+        first = 0 if run.streams is None else run.streams[0]
+        stream = self._streams.get(first)
+        return (first,) if stream is not None and stream.current is run else ()
+
     def take_run(self, run: Run) -> Iterator[tuple[Run, Collection[int]]]:
         """Handle the requests of a run whose streams are held, or let them wait for what is before.
         Yields those that go the way of every run now, with the streams that wait for `answered`."""

@@ -86,17 +86,32 @@ class Run:
         columns = self.columns[first * kernel.WIDTH : last * kernel.WIDTH]
         at = kernel.frames_end(self.data, self.at, first)
         streams = None if self.streams is None else self.streams[first:last]
-        return self._part(columns, self.syncs[first:last], streams, at)
+        part = self._part(columns, self.syncs[first:last], streams, at)
+        if at >= 0 and last < self.count:  # who reads the frames stops there, too
+            part.data = self.data[: kernel.frames_end(self.data, at, last - first)]
+        return part
 
     def chosen(self, numbers: Iterable[int]) -> Run:
-        """Some of the requests."""
+        """Some of the requests; with their frames where there are names, to be read again."""
         columns, syncs, streams = array("Q"), array("Q"), array("Q")
+        ends, frames, size = [self.at], [], 0
+        if has_frames := self.at >= 0 and self.named_at >= 0:
+            for _ in self.syncs:
+                ends.append(kernel.frames_end(self.data, ends[-1], 1))
         for number in numbers:
             syncs.append(self.syncs[number])
-            columns += self.columns[number * kernel.WIDTH : (number + 1) * kernel.WIDTH]
+            row = self.columns[number * kernel.WIDTH : (number + 1) * kernel.WIDTH]
+            if has_frames:
+                frame = self.data[ends[number] : ends[number + 1]]
+                moved = ends[number] - size
+                row[4:8] = array("Q", [place and place - moved for place in row[4:8]])
+                frames.append(frame)
+                size += len(frame)
+            columns += row
             if self.streams is not None:
                 streams.append(self.streams[number])
-        return self._part(columns, syncs, None if self.streams is None else streams, -1)
+        part = self._part(columns, syncs, None if self.streams is None else streams, -1)
+        return replace(part, data=b"".join(frames), at=0) if has_frames else part
 
     def _part(
         self, columns: array[int], syncs: array[int], streams: array[int] | None, at: int
