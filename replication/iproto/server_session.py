@@ -168,8 +168,7 @@ class ServerSession(BaseSession[Event]):
         return events
 
     def again(self, run: Run) -> Sequence[Request | Run]:
-        """The requests of a run, read again, since the definitions were changed. Its `at` is not
-        negative."""
+        """The requests of a run, read again, since the definitions were changed."""
         events: list[Request | Run] = []
         read_to = run.at
         for span in self._splitter.split(run.data, run.at)[0]:

@@ -322,7 +322,7 @@ class Conversation:
     def _take_runs(self, run: Run) -> None:
         """Requests, one after the other: those of no transaction of a stream are checked once for
         each space, executed and answered together."""
-        if run.at >= 0 and run.named_at not in (-1, self.instance.schema_version()):
+        if run.named_at not in (-1, self.instance.schema_version()):
             self._read_again(run)
             return
         for part, streams in self._streams.take_run(run):
@@ -373,7 +373,7 @@ class Conversation:
     def _read_run(self, run: Run, streams: Collection[int]) -> None:
         """Answer SELECTs at once, if there are any; what is left of them comes next."""
         done = 0
-        if run.count and run.at >= 0:
+        if run.count:
             self._answer_reads(run.data, run.at, has_streams=False)
             done = self.instance.reader.count
         left = run.left(done) if done < run.count else ()

@@ -41,9 +41,9 @@ class Run:
     """One run. `data`: bytes in which the spans of `columns` are (see
     `store.engine.statementkernel`); `space_ids`: of its spaces; `uses`: of each space,
     `kernel.USED_TO_READ`, `USED_TO_WRITE` or both; `stop`: where it ends; `size_bytes`: about what
-    it takes in memory until it is answered; `at`: where in `data` its frames begin, -1 if there are
-    others among them; `streams`: of its requests, None: they are of none; `named_at`: the version
-    of the schema by which names in it were made into ids, -1: there were none.
+    it takes in memory until it is answered; `at`: where in `data` its frames begin; `streams`: of
+    its requests, None: they are of none; `named_at`: the version of the schema by which names in it
+    were made into ids, -1: there were none.
     """
 
     data: bytes
@@ -87,31 +87,36 @@ class Run:
         at = kernel.frames_end(self.data, self.at, first)
         streams = None if self.streams is None else self.streams[first:last]
         part = self._part(columns, self.syncs[first:last], streams, at)
-        if at >= 0 and last < self.count:  # who reads the frames stops there, too
+        if last < self.count:  # who reads the frames stops there, too
             part.data = self.data[: kernel.frames_end(self.data, at, last - first)]
         return part
 
-    def chosen(self, numbers: Iterable[int]) -> Run:
-        """Some of the requests; with their frames where there are names, to be read again."""
+    def _ends(self) -> list[int]:
+        """Where the frames begin, and the last one ends."""
+        ends = [self.at]
+        for _ in self.syncs:
+            ends.append(kernel.frames_end(self.data, ends[-1], 1))
+        return ends
+
+    def _chosen(self, numbers: Iterable[int], ends: Sequence[int]) -> Run:
+        """Some of the requests, in bytes of their own. `ends`: see `_ends`."""
         columns, syncs, streams = array("Q"), array("Q"), array("Q")
-        ends, frames, size = [self.at], [], 0
-        if has_frames := self.at >= 0 and self.named_at >= 0:
-            for _ in self.syncs:
-                ends.append(kernel.frames_end(self.data, ends[-1], 1))
+        frames, size = [], 0
         for number in numbers:
-            syncs.append(self.syncs[number])
+            start, end = ends[number : number + 2]
             row = self.columns[number * kernel.WIDTH : (number + 1) * kernel.WIDTH]
-            if has_frames:
-                frame = self.data[ends[number] : ends[number + 1]]
-                moved = ends[number] - size
-                row[4:8] = array("Q", [place and place - moved for place in row[4:8]])
-                frames.append(frame)
-                size += len(frame)
+            for place in range(4, 8):  # its spans
+                if row[place]:
+                    row[place] += size - start
+            frames.append(self.data[start:end])
+            size += end - start
             columns += row
+            syncs.append(self.syncs[number])
             if self.streams is not None:
                 streams.append(self.streams[number])
-        part = self._part(columns, syncs, None if self.streams is None else streams, -1)
-        return replace(part, data=b"".join(frames), at=0) if has_frames else part
+        part = self._part(columns, syncs, None if self.streams is None else streams, 0)
+        part.data = b"".join(frames)
+        return part
 
     def _part(
         self, columns: array[int], syncs: array[int], streams: array[int] | None, at: int
@@ -133,8 +138,9 @@ class Run:
                 others[bool(numbers)].append(number)
         if len(numbers) == 1 and not any(others):
             return dict.fromkeys(numbers, self), [self.between(0, 0)] * 2
-        parts = {one: self.chosen(which) for one, which in numbers.items()}
-        return parts, [self.between(0, len(others[0])), self.chosen(others[1])]
+        ends = self._ends()
+        parts = {one: self._chosen(which, ends) for one, which in numbers.items()}
+        return parts, [self.between(0, len(others[0])), self._chosen(others[1], ends)]
 
     def left(self, done: int) -> list[Request | Run]:
         """What is left when so many requests were executed: with none it halted at once, at a
@@ -173,8 +179,8 @@ class Run:
             for space_id, use in zip(self.space_ids, self.uses, strict=True)
         )
         numbers = range(self.count)
-        rest = self.chosen([n for n in numbers if self._use(n) not in uses and n not in but])
-        return replace(rest, uses=left)
+        kept = [n for n in numbers if self._use(n) not in uses and n not in but]
+        return replace(self._chosen(kept, self._ends()), uses=left)
 
     def errors(
         self, uses: Mapping[tuple[int, int], RequestError], schema_version: int
