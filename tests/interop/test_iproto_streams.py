@@ -425,6 +425,35 @@ def test_what_is_read_before_a_transaction_goes_on_is_answered_once(serving: Ser
         assert client.code(0, PING) == 0  # nothing else came
 
 
+def test_what_cannot_be_run_is_refused_and_leaves_nothing(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction and its connection go on without it."""
+    execute_run = trial.execute_run
+
+    def broken(*given: Any, **how: Any) -> int:
+        execute_run(*given, **how)
+        raise StateFailed("it is broken")
+
+    with Client(serving) as client:
+        client.code(1, BEGIN)
+        client.put(1, 1, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(trial, "execute_run", broken)
+            assert client.put(1, 2, 2) == 40
+        assert client.rows(1) == [[1, 1]]
+        assert client.code(1, COMMIT) == 0
+        assert client.rows(0) == [[1, 1]]
+
+
+def test_a_transaction_that_has_failed_says_so_before_all_else(serving: Serving) -> None:
+    with Client(serving) as client:
+        client.code(1, BEGIN, {0x56: 0.01})
+        serving.wait(lambda: serving.server.shared.open_views == 0)
+        assert client.code(1, REPLACE, {0x10: 9999, 0x21: [1]}) == 231
+        assert client.code(1, ROLLBACK) == 0
+
+
 @pytest.mark.parametrize("changed", [False, True])
 def test_one_that_rests_has_no_view(
     serving: Serving, monkeypatch: pytest.MonkeyPatch, changed: bool

@@ -226,6 +226,20 @@ def greenstack_begin() -> bytes:
 
 
 CAS_AT = 77  # in an answer to a GET of Greenstack
+FIRST = {
+    "tarantool": encode_request(1, 0, {0x10: 600, 0x12: 1, 0x20: [1]}),
+    "tap": memcached.encode_request(memcached.Packet(0x00, KEYS[0])),
+    "greenstack": greenstack.encode_frame(
+        greenstack.Frame(
+            greenstack.Opcode.GET,
+            0,
+            encode_get(KEYS[0]),
+            flex={greenstack.FlexKey.VBUCKET: b"\0\0"},
+        )
+    ),
+}
+"""A read that nothing stands before: how many of the others can be answered from their bytes hangs
+on how quick the changes before them are."""
 EXCHANGES = 40
 LAST = 0x7E57_1A57
 END = LAST.to_bytes(4, "big")
@@ -241,6 +255,7 @@ def test_reads_are_answered_alike(
     random, before = Random(scheme), counted.count
     for seed in range(EXCHANGES):
         requests = [make(random) for _ in range(random.choice((1, 5, 30, 200)))]
+        requests.insert(0, FIRST[scheme])
         count = len(requests)
         if scheme == "tarantool":
             size_of, is_all = answer_size, lambda said: said.count(b"\x83\x00\xce") >= count  # noqa: B023
@@ -259,7 +274,7 @@ def test_reads_are_answered_alike(
             answers = [sorted(said) for said in answers]
         differing = [pair for pair in zip(*answers, strict=True) if pair[0] != pair[1]]
         assert not differing, seed
-    assert counted.count > before + EXCHANGES
+    assert counted.count >= before + EXCHANGES
 
 
 def packet_size(data: bytes, at: int) -> int:

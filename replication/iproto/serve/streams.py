@@ -204,7 +204,7 @@ class Streams:
         """Statements of a transaction."""
         connection = self._connection
         if trial.is_awake or trial.has_failed:
-            given = connection.check_run(run)
+            given = run if trial.has_failed else connection.check_run(run)
             access = connection.shared.access(connection.user_id)
             done = trial.execute(given, access, connection.instance.schema_version())
             connection.answer_run(done.bound, done.count - done.refused, given, *done.left)

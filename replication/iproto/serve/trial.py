@@ -155,9 +155,10 @@ class Trial:
 
     def execute(self, run: Run, access: Access, version: int) -> Outcome:
         """Run statements, those that fail without a trace; it must have a view, unless it has
-        failed. What is not done in this turn, and a SELECT that is long, by itself, is left.
-        `version`: of the schema, for the answers."""
-        made = Outcome()
+        failed. What is not done in this turn, and a SELECT that is long, by itself, is left. Where
+        they cannot be run all are refused, and it rests. `version`: of the schema, for the
+        answers."""
+        made, whole = Outcome(), run
         if self._failure is not None:
             return _refuse(made, run, self._failure, version)
         view = self._view
@@ -175,6 +176,9 @@ class Trial:
         try:
             done = execute_run(view.group, given, lambda schema: version, made, is_inside=True)
             self.changes = self.changes or view.group.touched
+        except LogweirError as error:
+            self.rest()
+            return _refuse(Outcome(), whole, as_request_error(error), version)
         finally:
             self._used()
         if done:
