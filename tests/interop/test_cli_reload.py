@@ -158,3 +158,34 @@ def test_hangup_reaches_commands_without_an_event_loop(command: str, tmp_path: P
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=30)
         assert (process.returncode, errors) == (0, b"")
+
+
+STOPPED = """
+import os, signal
+from logweir.wal import failpoint
+def stop():
+    failpoint.disarm()
+    os.kill(os.getpid(), signal.SIGHUP)
+    os.kill(os.getpid(), signal.SIGTERM)
+failpoint.arm("{place}", stop)
+"""
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize(
+    ("place", "count"), [("snapshot.before_rename", 0), ("wal.after_eof_before_sync", 1)]
+)
+def test_signals_while_a_store_is_opened_or_closed_end_capture_in_order(
+    place: str, count: int, tmp_path: Path
+) -> None:
+    """SIGHUP ends nothing, before there is something to reload and after that; SIGTERM is heard
+    where reading begins."""
+    with logweir.open(tmp_path / "store") as store:
+        store.create_space("t")
+        store.insert("t", (1,))
+    words = ["--exec", "builtins:print", "--store", tmp_path / "kept", "--once", "--space", "t"]
+    program = [STOPPED.format(place=place) + CODE, "capture", tmp_path / "store", *words]
+    done = subprocess.run(
+        [sys.executable, "-c", *map(str, program)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, f"logweir: {count} transactions\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,7 @@ from logweir.tools.cli.common import existing, utc_text
 from logweir.tools.cli.configfile import ConfigOption
 from logweir.tools.cli.logoptions import LogFile, LogFormat, LogLevel, start_log
 from logweir.tools.cli.output import Output, human_bytes
-from logweir.tools.cli.reload import until_stopped
+from logweir.tools.cli.reload import serving, until_stopped
 from logweir.wal.logs import get_logger
 from logweir.wal.render import words
 from logweir.wal.vclock import vclock_json
@@ -123,17 +124,17 @@ def command(
         start_log(out, log_level, log_format, log_file)
     keep = Keep(keep_for, keep_snapshots)
     source = existing(Path(directory))
-    with Archiver(
-        source, open_objects(to), keep=keep, hold_bytes=hold_bytes, tell=tell
-    ) as archiver:
-        if follow:
-            _follow(out, context, archiver, every)
-        else:
+    archiver = Archiver(source, open_objects(to), keep=keep, hold_bytes=hold_bytes, tell=tell)
+    if follow:
+        with until_stopped() as signalled, archiver, serving(out, context, signalled):
+            _follow(out, archiver, every, signalled.stop)
+    else:
+        with archiver:
             _tell(out, archiver.look())
     return 3 if damaged else 0
 
 
-def _follow(out: Output, context: typer.Context, archiver: Archiver, every: float) -> None:
+def _follow(out: Output, archiver: Archiver, every: float, stop: threading.Event) -> None:
     """Until somebody stops it; what is put is told."""
     place = archiver.catalog.objects.location
     told = ""
@@ -150,8 +151,7 @@ def _follow(out: Output, context: typer.Context, archiver: Archiver, every: floa
                 _tell(out, progress)
                 out.flush()
 
-    with until_stopped(out, context) as stop:
-        archiver.follow(every, stop, report)
+    archiver.follow(every, stop, report)
     if not out.as_json:
         _tell(out, archiver.progress)
 

@@ -13,7 +13,7 @@ from logweir.tools.cli.common import store_at
 from logweir.tools.cli.configfile import ConfigOption
 from logweir.tools.cli.logoptions import LogFile, LogFormat, LogLevel, start_log
 from logweir.tools.cli.output import Output
-from logweir.tools.cli.reload import until_stopped
+from logweir.tools.cli.reload import Signalled, serving, until_stopped
 from logweir.wal.logs import get_logger
 from logweir.wal.mp import Value
 from logweir.wal.render import from_json, load_json
@@ -90,32 +90,38 @@ def command(
     def waiting(error: Unreachable) -> None:
         _log.warning("capture.waiting", reason=error.message)
 
-    def work(kept: Kept) -> int:
-        with until_stopped(out, context) as stop:
+    def work(kept: Kept, signalled: Signalled) -> int:
+        with serving(out, context, signalled):
             return run(
                 *(where, kept, called),
                 spaces=spaces,
                 key=wanted,
                 once=once,
-                stop=stop,
+                stop=signalled.stop,
                 waiting=waiting,
             )
 
-    if token is not None:
-        given = work(TokenFile(token))
-    else:
-        assert store is not None
-        if "://" not in where and Path(where).resolve() == store.resolve():
-            raise ConfigError("--store", "is the folder that is read: its own changes would come")
-        if "://" not in where:
-            store_at(Path(where))  # before a store is made to keep the place in it
-        with logweir.open(store) as log:
-            given = work(StoreKept(log, name, images=images))
+    with until_stopped() as signalled:
+        if token is not None:
+            given = work(TokenFile(token), signalled)
+        else:
+            assert store is not None
+            if "://" not in where:
+                _check_folder(Path(where), store)
+            with logweir.open(store) as log:
+                given = work(StoreKept(log, name, images=images), signalled)
     if out.as_json:
         out.json({"transactions": given})
     else:
         out.message(f"{given} transactions")
     return 0
+
+
+def _check_folder(where: Path, store: Path) -> None:
+    """Before a store is made to keep the place in it."""
+    if where.resolve() == store.resolve():
+        raise ConfigError("--store", "is the folder that is read: its own changes would come")
+    store_at(where)
 
 
 def _key(text: str) -> Value:

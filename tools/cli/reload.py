@@ -13,6 +13,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 
 import typer
 
@@ -41,29 +43,44 @@ def reload_on_hangup(
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
 
 
+@dataclass(frozen=True, slots=True)
+class Signalled:
+    """What signals have asked for: an end, and, each True, to reload."""
+
+    stop: threading.Event = field(default_factory=threading.Event)
+    hangups: queue.SimpleQueue[bool] = field(default_factory=queue.SimpleQueue)
+
+
 @contextmanager
-def until_stopped(out: Output, context: typer.Context) -> Iterator[threading.Event]:
-    """What is done within goes on until the event is set, as Ctrl-C and SIGTERM do, and needs no
-    event loop. SIGHUP reloads as `reload_on_hangup` says, and the manager is told."""
-    stop = threading.Event()
-    asked: queue.SimpleQueue[bool] = queue.SimpleQueue()  # may be put to in a signal's handler
+def until_stopped() -> Iterator[Signalled]:
+    """What is done within, be it to open or to close a store, goes on until it sees the event, as
+    Ctrl-C and SIGTERM set it, and needs no event loop. SIGHUP waits for `serving`."""
+    signalled = Signalled()
+    end = signalled.stop.set
+    hang_up = partial(signalled.hangups.put, True)  # may be done in a signal's handler
+    with _handled({"SIGINT": end, "SIGTERM": end, "SIGHUP": hang_up}):
+        yield signalled
+
+
+@contextmanager
+def serving(out: Output, context: typer.Context, signalled: Signalled) -> Iterator[None]:
+    """Tell the manager that it goes on now, and at the end that it does not; meanwhile SIGHUP
+    reloads as `reload_on_hangup` says."""
     reload = _reloading(out, context, _nothing)
 
     def work() -> None:
-        while asked.get():
+        while signalled.hangups.get():
             reload()
 
-    handlers = {"SIGINT": stop.set, "SIGTERM": stop.set, "SIGHUP": lambda: asked.put(True)}
-    with _handled(handlers):
-        thread = threading.Thread(target=work, name="logweir-reload", daemon=True)
-        thread.start()
-        try:
-            notify("READY=1")
-            yield stop
-            notify("STOPPING=1")
-        finally:
-            asked.put(False)
-            thread.join()
+    thread = threading.Thread(target=work, name="logweir-reload", daemon=True)
+    notify("READY=1")
+    thread.start()
+    try:
+        yield
+    finally:
+        signalled.hangups.put(False)
+        thread.join()
+        notify("STOPPING=1")
 
 
 @contextmanager
