@@ -64,6 +64,12 @@ def parse_count(key: str, text: str, least: int = 0) -> int:
     return int(text)
 
 
+def whole(key: str, given: float) -> int:
+    """A count from 1 on that was given as a number, 1e6 too. Raises `ConfigError`."""
+    is_whole = isinstance(given, float) and given.is_integer()
+    return parse_count(key, str(int(given) if is_whole else given), 1)
+
+
 def _items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 

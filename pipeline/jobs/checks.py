@@ -25,7 +25,7 @@ import pyarrow as pa
 from logweir.errors import ConfigError, DecodeError, LimitExceeded, WalError
 from logweir.limits import PIPELINE_SPLIT_BYTES
 from logweir.pipeline.jobs.work import Told, per_item, typed_errors, watched
-from logweir.pipeline.options import ScanOptions, absolute, parse_count, place_text
+from logweir.pipeline.options import ScanOptions, absolute, place_text, whole
 from logweir.pipeline.plan import Plan, Range, Source, Split, plan, together
 from logweir.pipeline.storage import open_storage
 from logweir.recovery.examine import examine
@@ -92,7 +92,7 @@ def verify(
     if level not in ("rows", "crc", "unpack"):
         hint = "rows, crc or unpack"
         raise ConfigError("level", f"is {level!r}.", origin="pipeline.verify", hint=hint)
-    parse_count("split_bytes", str(split_bytes), 1)
+    split_bytes = whole("split_bytes", split_bytes)
     with leased(location):
         if level != "rows":
             planned = plan(ScanOptions(paths=(location,), settled=False, split_bytes=split_bytes))

@@ -13,6 +13,7 @@ committed with the rows.
 
 from __future__ import annotations
 
+import math
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -321,7 +322,7 @@ def cdc(
     if every_seconds is None:
         writer = writer.trigger(availableNow=True)
     else:
-        if not isinstance(every_seconds, int | float) or not 0 <= every_seconds < _MOST_SECONDS:
+        if not 0 <= _seconds(every_seconds) < _MOST_SECONDS:
             text = f"is {every_seconds!r}, and no number of seconds"
             raise ConfigError("every_seconds", text, hint="give 0 or more")
         writer = writer.trigger(processingTime=f"{every_seconds} seconds")
@@ -345,6 +346,14 @@ def cdc(
         query.stop()
         raise
     return query
+
+
+def _seconds(given: object) -> float:
+    """How many those are, which may be of any type that is shown as a number; NaN: it is not."""
+    try:
+        return float(str(given))
+    except ValueError:
+        return math.nan
 
 
 def _started(writer: DataStreamWriter, to: str | None = None) -> StreamingQuery:

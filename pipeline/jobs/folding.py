@@ -17,7 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from itertools import chain
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -54,7 +56,7 @@ from logweir.pipeline.jobs.survey import (
     wanted_definitions,
 )
 from logweir.pipeline.jobs.work import carrying, per_item, typed_errors
-from logweir.pipeline.options import ScanOptions, absolute, parse_count, shown
+from logweir.pipeline.options import ScanOptions, absolute, shown, whole
 from logweir.pipeline.plan import Source, Split, plan, together
 from logweir.pipeline.reading import scan
 from logweir.pipeline.storage import inside, open_storage
@@ -122,9 +124,8 @@ def prepare(
     that is not there.
     """
     until = _as_until(until)
-    for key, given in (("parts", parts), ("split_bytes", split_bytes)):
-        if given is not None:
-            parse_count(key, str(given), 1)
+    parts = None if parts is None else whole("parts", parts)
+    split_bytes = None if split_bytes is None else whole("split_bytes", split_bytes)
     options = ScanOptions(
         paths=tuple(absolute(str(path)) for path in paths), columns=SCAN_COLUMNS, settled=False
     )
@@ -191,7 +192,7 @@ def _as_until(until: object) -> Until:
     try:
         if isinstance(until, Mapping):
             return VClock(until)
-        if isinstance(until, int | float) and math.isfinite(until):
+        if isinstance(until, Real | Decimal) and not math.isnan(until):
             return float(until)
     except (TypeError, ValueError, OverflowError) as error:
         raise ConfigError("until", f"{until!r} is no vclock: {error}") from error

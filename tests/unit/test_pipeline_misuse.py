@@ -8,9 +8,12 @@ import os
 import resource
 import uuid
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
@@ -21,7 +24,7 @@ from logweir import pipeline
 from logweir.errors import ConfigError, WalError
 from logweir.pipeline.jobs import exports
 from logweir.pipeline.jobs.commits import commit, read_places
-from logweir.pipeline.jobs.exports import changes, lines
+from logweir.pipeline.jobs.exports import _seconds, changes, lines
 from logweir.pipeline.jobs.folding import prepare
 from logweir.pipeline.jobs.places import Place, told_as
 from logweir.pipeline.jobs.work import typed_errors
@@ -124,6 +127,30 @@ def test_a_state_of_what_cannot_be_is_refused(options: dict[str, Any], message: 
     """A time that is no number was no bound once, and a list one that holds nothing."""
     with pytest.raises(ConfigError, match=message):
         pipeline.state(NO_SPARK, sample("02-spaces").folder, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"until": kind(10**10)} for kind in (int, np.int64, np.float32, Fraction, Decimal)),
+        {"until": math.inf},
+        {"parts": 2.0},
+        {"parts": np.int64(2)},
+        {"split_bytes": 1e6},
+    ],
+    ids=repr,
+)
+def test_numbers_of_any_type_bound_a_state(options: dict[str, Any]) -> None:
+    """As what a table or a calculation gives."""
+    folder, plain = sample("02-spaces").folder, {"until": 1e10} if "until" in options else {}
+    found, wanted = (prepare(look_here, [folder], **one) for one in (options, plain))
+    assert found.plan.end == wanted.plan.end
+
+
+@pytest.mark.parametrize("given", [np.int64(5), np.float32(1.5), Decimal(5), 0, "5"], ids=repr)
+def test_seconds_may_be_of_any_type(given: object) -> None:
+    """They are shown to Spark as they are."""
+    assert _seconds(given) == float(str(given))
 
 
 def test_the_only_space_of_a_state_may_be_named_alone() -> None:
