@@ -24,7 +24,7 @@ from logweir.replication.metrics import Metrics
 from logweir.replication.protocols import parse_listen_url, parse_url
 from logweir.replication.runner import Runner, SourceState
 from logweir.replication.stream import positions
-from logweir.replication.synapse.follow import catchup
+from logweir.replication.synapse.follow import catchup, channel
 from logweir.replication.synapse.follow.channel import SynapseRedisSource
 from logweir.replication.urls import Url
 
@@ -291,3 +291,24 @@ def test_one_that_is_stopped_while_it_closes_leaves_no_connection(
             await until(lambda: len(other.client_list()) == 1)
 
     asyncio.run(follow())
+
+
+class Unclosable:
+    """A client whose connections break as they are closed."""
+
+    async def aclose(self) -> None:
+        await asyncio.sleep(0)
+        raise redis.exceptions.ConnectionError("broken")
+
+
+def test_one_that_is_stopped_while_closing_fails_is_stopped() -> None:
+    """It would try again otherwise, as if nobody had stopped it."""
+
+    async def close() -> None:
+        closing = asyncio.create_task(channel._closed(Unclosable()))
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+
+    asyncio.run(close())

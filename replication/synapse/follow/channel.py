@@ -101,12 +101,13 @@ class SynapseRedisSource(Upstream):
 
 
 async def _closed(client: Any) -> None:
-    """Close the library's client, which leaves connections open if that is cancelled."""
+    """Close the library's client, which leaves connections open if that is cancelled. Who cancels
+    hears of that alone, whatever comes of the closing."""
     closing = asyncio.ensure_future(client.aclose())
     try:
         await asyncio.shield(closing)
     except asyncio.CancelledError:
-        await closing
+        await asyncio.gather(closing, return_exceptions=True)
         raise
 
 
