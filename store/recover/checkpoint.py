@@ -86,6 +86,7 @@ class Checkpoints(OfProcess):
         self._kept_since: dict[Path, float] = {}  # by a lease alone
         self._followers = read_followers(log.path, log.filesystem)
         self._newest: tuple[VClock, Place] | None = None  # the last snapshot and its end
+        self._is_named = True  # the last snapshot, durably, unless that failed
         self._removals = 0
         self._oldest: tuple[int, VClock] = (-1, VClock())
         self._bytes = 0
@@ -114,8 +115,10 @@ class Checkpoints(OfProcess):
             view = stack.enter_context(log.rotated_view())
             newest = self._newest_whole(self._index())[-1:]
             if newest and newest[0].vclock == view.vclock:
-                with explaining(log.path):  # who wrote it may have been stopped before that
-                    log.filesystem.sync_directory(log.path)
+                if not self._is_named:
+                    with explaining(log.path):
+                        log.filesystem.sync_directory(log.path)
+                    self._is_named = True
                 log.end_marks.put(newest[0].path, newest[0].size, view.vclock)
                 return newest[0].path
             with new_snapshot(
@@ -127,8 +130,9 @@ class Checkpoints(OfProcess):
             ) as writer:
                 for space in view.snapshot_spaces():
                     writer.write(space.id, view.tuples(space), local=space.is_local)
+                self._is_named = False
                 path = writer.finish()
-                self._is_whole[path] = True
+                self._is_named = self._is_whole[path] = True
             if writer.last_block is not None:
                 self._newest = (view.vclock, Place.written(writer.last_block))
         log.end_marks.put(path, writer.size, view.vclock)

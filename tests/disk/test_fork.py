@@ -24,6 +24,7 @@ from logweir.recovery import examine
 from logweir.replication.server import Server, ServerOptions
 from logweir.store.commit.queue import Job
 from logweir.store.engine.batches import Asked
+from logweir.store.engine.engine import Plans
 from logweir.store.engine.executing import Executor
 from logweir.store.engine.request import Request
 from logweir.store.engine.statements import request_for
@@ -106,7 +107,7 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
         "listen": ("kv", print),
         "knows_settled": (VClock(),),
         "on_commit": (print,),
-        "trial": (Executor(),),
+        "trial": (Executor(), Plans()),
         "on_grow": (print,),
         "release": ("somebody",),
         "replace": ("kv", (10**6, "x")),

@@ -144,7 +144,7 @@ def test_kept_logs_are_listed_and_given_up(tmp_path: Path) -> None:
         assert kept["unread_bytes"] > 10_000 / 2
         code, _, err = told("retain", "release", url, "gone")
         assert code == 2
-        assert "known are: away" in err
+        assert "they are for away" in err
         well("retain", "release", url, "away")
         assert well("retain", "list", url, "--json") == ""
         before = sorted(tmp_path.glob("*.xlog"))
