@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from logweir.errors import ConfigError, LogweirError
+from logweir.store.engine.request import pack_value
 from logweir.wal.crc32c import checksum
 from logweir.wal.mp import Value, pack, unpack
 from logweir.wal.vclock import VClock
@@ -25,9 +26,9 @@ _CHARACTERS: Final = 2048
 
 
 def chosen(spaces: Sequence[int | str], key: Value) -> int:
-    """The checksum of what is asked for; 0 for all."""
+    """The checksum of what is asked for; 0 for all. Raises `RequestError` for what is no key."""
     names = sorted(map(str, spaces))
-    return checksum(pack([names, key])) if names else 0
+    return checksum(pack_value([names, key], "the key")) if names else 0
 
 
 @dataclass(frozen=True, slots=True)

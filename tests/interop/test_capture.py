@@ -110,6 +110,8 @@ def test_the_last_part_of_a_key_may_be_a_beginning(tmp_path: Path) -> None:
         for space, key, error in (
             ("numbers", {"begins": "1"}, RequestError),
             ("users", {"begins": 1}, RequestError),
+            ("users", {"begins": "\ud800"}, RequestError),
+            ("users", "\ud800", RequestError),
             ("users", {"begins": "a", "ends": "b"}, RequestError),
             ("two", [{"begins": b"a"}, 1], RequestError),
         ):
