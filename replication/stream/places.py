@@ -39,11 +39,8 @@ class Places:
             if newest is None:
                 return
             last = self._kept[-1] if self._kept else None
-            if (
-                last is None
-                or (newest.path is not path and newest.path != path)
-                or (offset - last.offset > PLACE_STEP_BYTES and newest.path == last.path)
-            ):
+            start = last.offset if last is not None and _are_one(last.path, path) else 0
+            if last is None or not _are_one(newest.path, path) or offset - start > PLACE_STEP_BYTES:
                 self._kept.append(newest)
 
     def before(self, position: VClock) -> Place | None:
@@ -53,3 +50,8 @@ class Places:
                 if place is not None and position.covers(place.vclock):
                     return place
         return None
+
+
+def _are_one(path: Path, other: Path) -> bool:
+    """Whether two paths name one file; comparing them takes long, and mostly it is one object."""
+    return path is other or path == other

@@ -41,6 +41,21 @@ def test_few_places_are_kept_of_many_commits() -> None:
     assert found == Place(VClock({1: 9_999}), ONE, 9_999 * PLACE_STEP_BYTES // 1000)
 
 
+def test_each_file_has_a_place_for_every_step() -> None:
+    """Also those behind the first: who is a little behind reads none of them from its start."""
+    places = Places()
+    paths = [Path(f"{number}.xlog") for number in range(4)]
+    for number in range(400):
+        in_file = number % 100
+        places.note(VClock({1: number}), paths[number // 100], in_file * PLACE_STEP_BYTES // 10)
+    for behind in range(50, 400, 100):  # in the middle of each file
+        found = places.before(VClock({1: behind}))
+        assert found is not None
+        assert found.path == paths[behind // 100]
+        assert behind - found.vclock[1] <= 11
+    assert len(places._kept) < 4 * 13
+
+
 @pytest.mark.parametrize("at", range(0, 60, 7))
 def test_reading_from_a_place_gives_what_reading_from_the_start_gives(
     tmp_path: Path, at: int
