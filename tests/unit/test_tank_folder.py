@@ -150,6 +150,19 @@ def test_segments_that_overlap_do_not_repeat_numbers(base: Path) -> None:
     assert [problem.kind for problem in problems] == ["unsound"]
 
 
+def test_bundles_that_overlap_are_given_where_something_of_them_is_new(base: Path) -> None:
+    """What comes after one has the numbers that a broker gives it, also in the next segment."""
+    over = encode_bundle([Message(n, 7, None, b"y") for n in (2, 3, 6)], sparse=True)
+    low = encode_bundle([Message(n, 7, None, b"y") for n in (2, 5)], sparse=True)
+    (base / "t" / "0" / "1-7.ilog").write_bytes(framed(ordinary(3), over, low, ordinary(1)))
+    (base / "t" / "0" / "7_9.log").write_bytes(framed(ordinary(2)))
+    problems: list[FolderProblem] = []
+    assert numbers(partition(base), problems) == [(1, 3), (2, 6), (7, 7), (7, 8)]
+    assert [(problem.kind, problem.first, problem.last) for problem in problems] == [
+        ("unsound", 2, 5)
+    ]
+
+
 def test_unfinished_compaction_is_read_as_the_broker_would_mend_it(base: Path) -> None:
     """With a `.cleaned` file the old ones count, else the swapped ones."""
     folder = base / "t" / "0"

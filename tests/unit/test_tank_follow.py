@@ -107,6 +107,19 @@ def test_chunk_whose_numbers_go_back_is_taken_up_to_there() -> None:
     assert (reading.gap, cursor.wanted) == (None, 6)
 
 
+def test_bundle_that_overlaps_one_that_was_read_is_no_gap() -> None:
+    """A broker that answers from a bundle before the number wanted on: those after it count, and
+    nothing up to its mark is taken for lost."""
+    cursor = Cursor("t", 0, 6, 100)
+    reading = cursor.take(part(1, 9, framed(ordinary(5), sparse(3, 5, 7), ordinary(2))))
+    assert [m.number for m in given(reading)] == [7, 8, 9]
+    assert (reading.gap, cursor.wanted) == (None, 10)
+    cursor = Cursor("t", 0, 1, 100)
+    reading = cursor.take(part(1, 9, framed(ordinary(5), sparse(3, 5, 7), ordinary(2))))
+    assert [m.number for m in given(reading)] == [1, 2, 3, 4, 5]
+    assert (reading.gap, cursor.wanted) == (None, 6)
+
+
 @pytest.mark.parametrize(
     ("odd", "last"),
     [

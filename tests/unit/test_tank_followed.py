@@ -20,7 +20,12 @@ from logweir.replication.tank.client import Client
 from logweir.replication.tank.follow.importer import import_folder
 from logweir.replication.tank.follow.source import TankSource
 from logweir.replication.tank.wire.messages import PublishPart
-from logweir.replication.topic.bundle import Message, encode_bundle
+from logweir.replication.topic.bundle import (
+    Message,
+    decode_bundle,
+    encode_bundle,
+    encode_varint,
+)
 
 
 @pytest.fixture
@@ -73,6 +78,52 @@ def test_numbers_that_the_broker_no_longer_has_are_a_gap(log: logweir.Log) -> No
         assert {gap.reason for gap in gaps(log)} == {"the broker no longer has them"}
 
     run(test)
+
+
+def test_bundles_of_a_broker_that_overlap_are_taken_once(log: logweir.Log) -> None:
+    """Each number as it came first; the rest of the later bundle, and what comes after it."""
+
+    async def test() -> None:
+        upstream = MemoryStore()
+        upstream.create("t", 1)
+        content = upstream.content["t"][0]
+        content.add(1, 3, ordinary(b"a", b"b", b"c"))
+        late = [Message(n, 7, None, b"late") for n in (2, 3, 5)]
+        content.add(2, 5, encode_bundle(late, sparse=True))
+        content.add(6, 6, ordinary(b"d"))
+        async with listening(upstream) as url, following(log, f"{url}/t") as runner:
+            await until(lambda: runner.status.state is SourceState.FOLLOWING)
+            async with (
+                served(log) as ours,
+                Client(ours) as client,
+                client.consumer("t") as consumer,
+            ):
+                got = [await consumer.get() for _ in range(5)]
+        assert [(one.number, one.content) for one in got] == [
+            *((1, b"a"), (2, b"b"), (3, b"c"), (5, b"late"), (6, b"d"))
+        ]
+        assert not gaps(log)
+
+    run(test)
+
+
+def test_bundles_of_a_folder_that_overlap_are_taken_once(log: logweir.Log, tmp_path: Path) -> None:
+    """As those of a broker, with the numbers that it gives them."""
+    folder = tmp_path / "broker" / "t" / "0"
+    folder.mkdir(parents=True)
+    late = encode_bundle([Message(n, 7, None, b"late") for n in (2, 3, 5)], sparse=True)
+    bundles = (ordinary(b"a", b"b", b"c"), late, ordinary(b"d"))
+    data = b"".join(encode_varint(len(one)) + one for one in bundles)
+    (folder / "1_9.log").write_bytes(data)
+    (found,) = import_folder(log, tmp_path / "broker")
+    assert (found.problems, found.first, found.last) == ([], 1, 6)
+    stored = [
+        (each.number, each.content)
+        for row in log.select("t")
+        for each in decode_bundle(row[4], row[1])
+    ]
+    assert stored == [(1, b"a"), (2, b"b"), (3, b"c"), (5, b"late"), (6, b"d")]
+    assert not gaps(log)
 
 
 @pytest.mark.parametrize(("start", "wanted"), [("end", []), ("0.025", [3]), ("0.0005", [1, 2, 3])])

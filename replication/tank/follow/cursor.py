@@ -10,6 +10,9 @@ Quirks of real brokers that are met here:
   gives the same bundle again, the numbers it may take are passed one by one.
 * A high water mark may be lower than the last message (after sparse bundles): nothing is dropped
   for it, and no place comes from it while data does.
+* Bundles may overlap, where somebody gave them numbers that were taken: of the later one only what
+  is above the earlier one is read. A broker that answers with what is before the number wanted says
+  nothing of what is after it.
 * A broker that lost the numbers of a bundle that jumped ahead answers the same lower numbers again
   and again while its high water mark is at or above the number asked: those numbers do not exist
   there any more. They are told as a gap, and reading goes on after the mark.
@@ -73,7 +76,7 @@ class Cursor:
 
     def bundle(self, part: FetchedPart) -> list[Message]:
         """The messages of the first bundle of an answer, none if it has no data."""
-        for found in _bundles(part)[0][:1]:
+        for found in _bundles(part, 0)[0][:1]:
             return decode_bundle(found.data, found.first)
         return []
 
@@ -83,7 +86,7 @@ class Cursor:
         wanted = self.wanted
         if part.status not in (FetchStatus.FINE, FetchStatus.SPARSE):
             return Reading(part, wanted)
-        found, left, is_certain = _bundles(part)
+        found, left, is_certain = _bundles(part, wanted)
         news = [bundle for bundle in found if bundle.last >= wanted]
         gap = None
         if news:
@@ -101,9 +104,9 @@ class Cursor:
         return Reading(part, wanted, news, gap)
 
 
-def _bundles(part: FetchedPart) -> tuple[list[ReceivedBundle], int, bool]:
+def _bundles(part: FetchedPart, wanted: int) -> tuple[list[ReceivedBundle], int, bool]:
     """The bundles of a chunk, how many bytes of a cut one follow them, and whether the numbers of
-    the last one are certain."""
+    the last one are certain. It ends before numbers that go back, once there is one wanted."""
     datas, end = split_chunk(part.chunk)
     out: list[ReceivedBundle] = []
     base = part.base
@@ -112,7 +115,7 @@ def _bundles(part: FetchedPart) -> tuple[list[ReceivedBundle], int, bool]:
         first, last, is_certain = numbers_of(data, base)
         if last < first:
             continue  # it takes no number
-        if first < base and out:
+        if first < base and out and out[-1].last >= wanted:
             break  # what comes after it is fetched anew
         out.append(ReceivedBundle(first, last, data))
         if not is_certain:

@@ -14,8 +14,9 @@
 
 `<first>`, `<last>` are numbers of messages in decimal, `<frozen>`, `<created>` Unix seconds. A
 segment is nothing but `varint length` and bundle, repeated. Its first bundle begins at `<first>`,
-each ordinary one goes on at the last number + 1, a sparse one says its own. A bundle that runs past
-the end of the active segment is a torn write, at the end of an immutable one it is damage.
+each ordinary one goes on at the last number + 1, a sparse one says its own. Where that begins among
+numbers that were taken, its messages above them are new ones. A bundle that runs past the end of
+the active segment is a torn write, at the end of an immutable one it is damage.
 Partitions are numbered from 0 without holes.
 
 If a `.cleaned` file is there the compaction had not finished: it and `.swap` files do not count and
@@ -89,12 +90,12 @@ class PartitionFolder:
     segments: tuple[_Segment, ...]
 
     def bundles(self, report: Callable[[FolderProblem], None]) -> Iterator[StoredBundle]:
-        """Every sound bundle in order of numbers; what is wrong goes to `report`."""
+        """Every sound bundle in order of last numbers; what is wrong goes to `report`."""
         last = 0
         for segment in self.segments:
             for bundle in _bundles(segment, report):
-                if bundle.first <= last:
-                    report(_unsound(bundle, f"its numbers begin below {last + 1}"))
+                if bundle.last <= last:
+                    report(_unsound(bundle, f"its numbers are below {last + 1}"))
                     continue
                 last = bundle.last
                 yield bundle
@@ -157,8 +158,8 @@ def _bundles(segment: _Segment, report: Callable[[FolderProblem], None]) -> Iter
             first, last, is_certain = numbers_of(data, number)
             bundle = StoredBundle(first, last, data, path, offset)
             offset += head_bytes + size
-            if first < number:
-                report(_unsound(bundle, f"its numbers begin below {number}"))
+            if first <= last < number:
+                report(_unsound(bundle, f"its numbers are below {number}"))
                 continue
             number = last + 1
             try:
