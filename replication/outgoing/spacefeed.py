@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from logweir.errors import ConfigError, ErrorCode, RequestError
-from logweir.limits import BACKFILL_CHUNK_BYTES, BACKFILL_CHUNK_ITEMS
 from logweir.replication.bucket.feed import Change, Chunks, Feed, PerWindow, Puts, resolve
 from logweir.replication.bucket.item import Item, VbucketState
 from logweir.replication.outgoing.shape import OPS, Entry, Shape, Stamp
@@ -41,6 +40,12 @@ from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
 ENCODINGS: Final = ("json", "msgpack", "envelope")
+
+CHUNK_ITEMS: Final = 128
+"""Entries that are put into the shape of items at a time, each by itself: some milliseconds' work.
+"""
+CHUNK_BYTES: Final = 32 * 1024
+"""Bytes of their tuples, about."""
 
 _ALL: Final = 2  # the iterators of `store.engine.select`, by number
 _GT: Final = 6
@@ -233,7 +238,7 @@ class SpaceBackfill(Chunks):
                 self._after = key_of(self._primary, data)
                 items += self._feed.items(shape, data)
                 size += len(data)
-                if size >= BACKFILL_CHUNK_BYTES or len(items) >= BACKFILL_CHUNK_ITEMS:
+                if size >= CHUNK_BYTES or len(items) >= CHUNK_ITEMS:
                     whole = False
                     break
             vclock = view.vclock

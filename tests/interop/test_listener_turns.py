@@ -21,16 +21,22 @@ import pytest
 import logweir
 from interop.gsraw import mutation
 from logweir.limits import TURN_SECONDS
+from logweir.replication.bucket.item import Item
 from logweir.replication.bucket.joint import look_all
 from logweir.replication.bucket.store import Buckets
+from logweir.replication.greenstack.client import Client as Documents
+from logweir.replication.greenstack.follow.incoming import Rows as Changed
 from logweir.replication.greenstack.server_session import ServerSession
 from logweir.replication.greenstack.wire.codec import Flag, Frame, decode_frames, encode_frame
 from logweir.replication.greenstack.wire.codec import Opcode as Green
 from logweir.replication.greenstack.wire.messages import Hello, encode_bucket
 from logweir.replication.iproto.wire.codec import RequestType, frame
 from logweir.replication.iproto.wire.requests import encode_request
+from logweir.replication.memcached.client import TapStream
 from logweir.replication.memcached.serve.runs import Asked
 from logweir.replication.memcached.wire.codec import Opcode, Packet
+from logweir.replication.memcached.wire.messages import Connect, Option
+from logweir.replication.outgoing.spacefeed import CHUNK_ITEMS, SpaceFeed
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.server import Server, ServerOptions
 from logweir.store.commit.queue import Job
@@ -241,6 +247,52 @@ def test_a_fast_follower_does_not_keep_the_loop(many: Path) -> None:
         assert sent < ROWS * 30  # of about 40 bytes each; buffers of the system take some
 
     serve(many, main)
+
+
+@pytest.mark.parametrize("scheme", ["memcached", "greenstack", "greenstack?unwanted"])
+def test_what_a_space_holds_is_given_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    """To a follower that has it in the shape of a bucket: a few rows at a time, also of those that
+    it does not want."""
+    count, made = 3000, [0]  # rows, in each turn of the loop
+    shaped = SpaceFeed._item
+
+    def counted(*given: Any) -> Item:
+        made[-1] += 1
+        return shaped(*given)
+
+    monkeypatch.setattr(SpaceFeed, "_item", counted)
+    with logweir.open(tmp_path, durability="write") as log:
+        log.create_space("s", format=[("id", "unsigned"), ("text", "string")])
+        log.append("s", [(number, "x") for number in range(count)])
+
+    def followed(url: str) -> int:
+        with TapStream(f"{url}/space:s", Connect(b"", Option.DUMP), idle_seconds=20) as stream:
+            return sum(one.opcode == Opcode.TAP_MUTATION for one in stream)
+
+    async def main(server: Server) -> None:
+        loop = asyncio.get_running_loop()
+
+        def turn() -> None:
+            made.append(0)
+            loop.call_soon(turn)
+
+        url, got = server.listener.urls[0], 0
+        loop.call_soon(turn)
+        if url.scheme == "memcached":
+            got = await asyncio.to_thread(followed, f"tap://{url.host}:{url.port}")
+        else:
+            prefix = b"no key" if scheme.endswith("unwanted") else b""
+            ask = {"snapshot": True, "follow": False, "buckets": ["space:s"], "prefix": prefix}
+            async with Documents(str(url)) as client, client.follow(b"f", **ask) as steps:
+                async for step in steps:
+                    got += len(step.changes) if isinstance(step, Changed) else 0
+        assert got == (0 if scheme.endswith("unwanted") else count)
+
+    serve(tmp_path, main, scheme.partition("?")[0])
+    assert sum(made) == count
+    assert max(made) <= CHUNK_ITEMS
 
 
 def test_an_index_of_a_large_space_is_not_made_in_the_loop(many: Path) -> None:

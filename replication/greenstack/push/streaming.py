@@ -192,6 +192,7 @@ class Streaming:
                 else:
                     for item in filter(self.outgoing.choice.has, fill.take()):
                         await self._put(StreamRow(feed.name, item), has_more=False)
+                    await self._pause()
             end = end.merge(fill.end)
         assert self._reader is not None
         while not self._reader.vclock.covers(end):

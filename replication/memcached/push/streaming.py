@@ -261,6 +261,7 @@ class Streaming:
         await self._keep_log(backfill)
         for item in items:
             await self._put(mutation_of(item), None)
+        await asyncio.sleep(0)
 
     async def _keep_log(self, backfill: Chunks) -> None:
         """Keep the log from where it is to be followed, while there is more to be given."""
