@@ -83,7 +83,8 @@ class Link(Port, asyncio.BufferedProtocol):
         self.peer = "?"
         self.address = ""
         self.failed_logins = 0
-        self.cut_bytes = 0  # of those sent, what the peer had not taken when `abort` cut it off
+        self.cut_bytes = 0  # of those sent, what the peer had not taken when it was cut off
+        self._taken_bytes = 0  # of those sent, when that was looked at last
         self.is_quiet = False  # its end is not told in the log
         self.user = ""  # whom the connection itself names, before any login
         self._has_left = False  # the peer has said that it sends nothing more
@@ -422,6 +423,8 @@ class Link(Port, asyncio.BufferedProtocol):
             f"connection broke: {exc}" if exc is not None else "the peer closed the connection"
         )
         self.close_reason = reason
+        if exc is not None and self._pieces:  # the transport has let go of what was unsent
+            self.cut_bytes = self.cut_bytes or self.sent_bytes - self._taken_bytes
         self._cancel_timer()
         if self._stall_timer is not None:
             self._stall_timer.cancel()
@@ -467,6 +470,7 @@ class Link(Port, asyncio.BufferedProtocol):
 
     def _untaken_pieces(self) -> list[tuple[int, int]]:
         taken, pieces = self.sent_bytes - self.unsent_bytes, self._pieces
+        self._taken_bytes = taken
         while pieces and pieces[0][1] <= taken:
             del pieces[0]
         return pieces

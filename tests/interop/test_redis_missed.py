@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -295,9 +296,12 @@ def test_who_is_cut_off_is_sent_the_rest_when_it_comes_back(
     assert sent + lost == numbers[0]
 
 
-def cut_off(stack: ExitStack, serving: Serving, peer: Any, middle: bytes = b"") -> list[int]:
+def cut_off(
+    stack: ExitStack, serving: Serving, peer: Any, middle: bytes = b"", *, dies: bool = False
+) -> list[int]:
     """A subscriber that takes nothing of its messages on channel a, says `middle`, is cut off by
-    what watches connections, here as for want of memory. Returns which it had got whole."""
+    what watches connections, here as for want of memory; or it dies. Returns which it had got
+    whole."""
     with socket.socket() as stuck:
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         stuck.connect(("127.0.0.1", serving.port))
@@ -310,6 +314,11 @@ def cut_off(stack: ExitStack, serving: Serving, peer: Any, middle: bytes = b"") 
             assert peer.publish("a", b"%d:" % number + bytes(500_000)) == 1
         stuck.sendall(middle)
         until(lambda: found[0].unsent_bytes > 0 and peer.get("told") == (b"1" if middle else None))
+        if dies:
+            stuck.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            stuck.close()
+            until(lambda: peer.pubsub_numsub("a") == [(b"a", 0)])
+            return []
         serving._loop.call_soon_threadsafe(found[0].give_up, "too little memory")
         until(lambda: peer.pubsub_numsub("a") == [(b"a", 0)])
         taken = b""
@@ -342,6 +351,44 @@ def test_whoever_cuts_it_off_nothing_is_lost(tmp_path: Path, stack: ExitStack) -
     assert set(again[:-6]) == {0}
     text = serving.server.metrics.render().decode()
     assert "\nlogweir_redis_lost_messages_total 0.0\n" in text
+
+
+def test_who_dies_amid_a_message_is_sent_what_stood_unsent(
+    tmp_path: Path, stack: ExitStack
+) -> None:
+    """In the server, which has not handed it to the system."""
+    serving = serve(stack, tmp_path)
+    peer = client(stack, serving.port)
+    cut_off(stack, serving, peer, dies=True)
+    again = come_back(stack, serving, peer)
+    assert again[-6:] == [1, 2, 3, 4, 5, 9]
+    assert set(again[:-6]) <= {0}
+
+
+def test_who_dies_after_it_took_all_is_sent_nothing_again(tmp_path: Path, stack: ExitStack) -> None:
+    """Also if something stood unsent once."""
+    serving = serve(stack, tmp_path)
+    peer = client(stack, serving.port)
+    taken, count = b"", 0
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        one.settimeout(20)
+        one.connect(("127.0.0.1", serving.port))
+        one.sendall(b"CLIENT SETNAME n\r\nSUBSCRIBE a\r\n")
+        until(lambda: peer.pubsub_numsub("a") == [(b"a", 1)])
+        links = serving.server.listener.links
+        while not (found := [each for each in links if each.unsent_bytes]):
+            peer.publish("a", bytes(500_000))
+            count += 1
+        while taken.count(bytes(500_000)) < count:
+            taken += one.recv(1 << 20)
+        assert not found[0].unsent_bytes
+        peer.publish("a", b"small")
+        while not taken.endswith(b"small\r\n"):
+            taken += one.recv(1 << 20)
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    until(lambda: peer.pubsub_numsub("a") == [(b"a", 0)])
+    assert come_back(stack, serving, peer) == [9]
 
 
 def test_many_that_come_back_and_do_not_read_yet_are_not_sent_all_at_once(

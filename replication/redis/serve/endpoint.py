@@ -192,6 +192,7 @@ class Conversation:
         reached.discard(self)  # whose link is flushed in any case
         for one in reached:
             one.link.flush()
+            _ = one.link.held_bytes  # looks at what it has taken: should it die, the rest is sent
 
     def closed(self, reason: str) -> None:
         """See `Conversation` of `logweir.replication.link`."""
