@@ -16,6 +16,7 @@ from logweir.limits import UPSTREAM_STEP_BYTES
 from logweir.replication.iproto.follow.join import join
 from logweir.replication.iproto.wire import codec
 from logweir.replication.protocols import parse_url
+from logweir.wal.columns import RowColumns
 from logweir.wal.damage import Damage
 from logweir.wal.mp import pack
 from logweir.wal.reader import WalReader
@@ -128,6 +129,33 @@ def test_rows_of_the_last_stage_are_written_as_they_come(tmp_path: Path) -> None
     sizes = [len(block.columns.data) for block in blocks]
     assert sum(sizes) >= len(last) - 16 * 10
     assert max(sizes) <= 2 * UPSTREAM_STEP_BYTES
+
+
+def test_rows_of_a_long_transaction_are_looked_at_twice_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they come, and when its end is there: not all of them again with each that comes."""
+    scanned: list[int] = []
+    scan = RowColumns.scan
+
+    def counted(data: bytes) -> RowColumns:
+        scanned.append(len(data))
+        return scan(data)
+
+    monkeypatch.setattr(RowColumns, "scan", counted)
+    large = "x" * 200_000
+    last = b"".join(
+        codec.frame(
+            pack({0: 2, 2: 5, 3: lsn, 4: 1.5, 8: lsn - 8} | ({9: 1} if lsn == 87 else {}))
+            + pack({0x10: 512, 0x21: [lsn, large]})
+        )
+        for lsn in range(8, 88)
+    )
+    with stages(last, 87) as master:
+        joined = asyncio.run(join(parse_url(master.url), tmp_path / "copy", instance=OURS))
+    assert (joined.vclock, joined.rows) == (VClock({5: 87}), 82)
+    assert len(scanned) > 8
+    assert sum(scanned) < 2.1 * len(last)
 
 
 def test_transaction_without_its_end_in_the_last_stage_is_refused(tmp_path: Path) -> None:

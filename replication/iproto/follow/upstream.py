@@ -25,6 +25,7 @@ from logweir.replication.iproto.client_session import (
 )
 from logweir.replication.iproto.wire.codec import Ballot, Greeting
 from logweir.replication.link import Link
+from logweir.replication.session import InputBuffer
 from logweir.replication.urls import STALL_SECONDS, Url, option_seconds
 from logweir.wal.columns import RowColumns
 
@@ -55,12 +56,13 @@ class Upstream(Inbox[Event]):
         )
         stall_seconds = option_seconds(url, "stall", STALL_SECONDS)
         self.session = ClientSession(link.time(), stall_seconds)
-        self._rest = b""  # rows of a transaction whose end has not come
+        # Rows of a transaction whose end has not come.
+        self._begun = InputBuffer("TRANSACTION_BYTES", TRANSACTION_BYTES)
 
     async def whole(self, event: Rows) -> RowColumns | None:
         """The transactions whose ends have come, with `event` and what else waits already; None
         while there is none. Raises `RemoteProtocolError`."""
-        parts, size = [self._rest, event.data], len(event.data)
+        parts, size = [event.data], len(event.data)
         while size < UPSTREAM_STEP_BYTES and self._waiting:
             if not isinstance(more := self._waiting[0], Rows):
                 break
@@ -71,13 +73,13 @@ class Upstream(Inbox[Event]):
         try:
             columns = RowColumns.scan(data)
             count = _whole_rows(columns)
-            self._rest = data[columns.row_offset[count] :] if count < len(columns) else b""
-            if len(self._rest) > TRANSACTION_BYTES:
-                raise LimitExceeded("TRANSACTION_BYTES", TRANSACTION_BYTES, len(self._rest))
+            end = columns.row_offset[count] if count < len(columns) else len(data)
+            if count and (self._begun or end < len(data)):
+                columns = RowColumns.scan(self._begun.take() + data[:end])
+            if end < len(data):
+                self._begun.add(data[end:])
             if not count:
                 return None
-            if count < len(columns):
-                columns = RowColumns.scan(data[: len(data) - len(self._rest)])
             columns.transaction_ends()
         except (DecodeError, LimitExceeded) as error:
             raise RemoteProtocolError(
@@ -87,7 +89,7 @@ class Upstream(Inbox[Event]):
 
     def check_whole(self) -> None:
         """Raise `RemoteProtocolError` if the end of a transaction has not come."""
-        if self._rest:
+        if self._begun:
             raise RemoteProtocolError(f"{self.url} sent a transaction without its end")
 
     async def expect(self, kind: type[EventT]) -> EventT:
