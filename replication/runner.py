@@ -236,6 +236,10 @@ class Runner(Progress):
             except (LogweirError, OSError) as error:
                 self.failure = error
                 problem = self._told(error)
+            except Exception as error:  # the outermost place: nobody else would hear of it
+                _log.error("source.failed", url=self._source.url, exc_info=error)
+                problem = f"internal error: {type(error).__name__}"
+                self.failure = Unreachable(self._source.url, problem)
             self._failures += 1
             pause_seconds = self._timing.backoff_seconds(self._failures)
             self._set(state=SourceState.WAITING, last_error=problem)

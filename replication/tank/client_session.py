@@ -2,14 +2,15 @@
 
 The client may write before the broker's ping comes. Requests carry ids, counted from 1; answers may
 come in any order and are matched by them. Events are `Answered`: the request, the answer, and for a
-publish its results per topic. An answer to a request that was not made, one of another kind, or one
-that cannot be read closes the connection.
+publish its results per topic. An answer to a request that was not made, one of another kind or of
+other partitions, or one that cannot be read closes the connection.
 
 Source: Tank 4.0 with its clients, observed.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
@@ -106,5 +107,19 @@ class ClientSession(BaseSession[Answered]):
         results: tuple[tuple[PublishResult, ...], ...] = ()
         if isinstance(request, Publish) and isinstance(answer, PublishAnswer):
             results = publish_results(answer, [len(parts) for _, parts in request.topics])
+        elif isinstance(request, Fetch) and isinstance(answer, FetchAnswer):
+            _check_fetched(request, answer)
         del self._asked[answer.request_id]
         return Answered(request, answer, results)
+
+
+def _check_fetched(request: Fetch, answer: FetchAnswer) -> None:
+    """Each partition is told of as often as it was asked for at most. Raises `DecodeError`."""
+    asked = Counter((name, part.partition) for name, parts in request.topics for part in parts)
+    for part in answer.parts:
+        if part.partition is None:  # all of the topic
+            continue
+        key = (part.topic, part.partition)
+        asked[key] -= 1
+        if asked[key] < 0:
+            raise DecodeError(f"{part.topic}/{part.partition} was not asked for, or comes twice")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -103,6 +104,25 @@ def test_once_ends_when_it_has_caught_up() -> None:
     status = asyncio.run(runner.run())
     assert (status.state, status.attempts, status.rows) == (SourceState.FOLLOWING, 2, 3)
     assert isinstance(runner.failure, Unreachable)
+
+
+def go_wrong(progress: Progress) -> None:
+    raise KeyError("what nobody thought of")
+
+
+def test_an_error_that_nobody_thought_of_is_told_and_tried_again() -> None:
+    """As any other: the upstream is not left in silence, with a status that says it is followed."""
+    clock, told = Clock(), set[tuple[SourceState, str]]()
+
+    async def pause(seconds: float) -> None:
+        told.add((runner.status.state, runner.status.last_error))
+        await clock.pause(seconds)
+
+    timing = replace(clock.timing(), pause=pause)
+    runner = Runner(Script(go_wrong, stop), metrics=Metrics(), timing=timing)
+    assert asyncio.run(runner.run()).state == SourceState.STOPPED
+    assert (SourceState.WAITING, "internal error: KeyError") in told
+    assert isinstance(runner.failure, SourceStopped)
 
 
 def test_the_failure_is_kept_as_what_it_was() -> None:

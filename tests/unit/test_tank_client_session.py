@@ -7,11 +7,18 @@ from support.tankserving import decode_chunk
 
 from interop.tankmodel import captures, frames
 from logweir.replication.tank.client_session import Answered, ClientSession
-from logweir.replication.tank.wire.codec import PING, decode_request, encode_request
+from logweir.replication.tank.wire.codec import (
+    PING,
+    decode_request,
+    encode_fetch_header,
+    encode_request,
+)
 from logweir.replication.tank.wire.messages import (
     Fetch,
     FetchAnswer,
+    FetchedPart,
     FetchPart,
+    FetchStatus,
     Ping,
     Publish,
     PublishPart,
@@ -106,6 +113,22 @@ def test_result_outside_the_table_closes_the_connection() -> None:
     session.send(Publish(0, (("t", (part,)),)))
     session.receive_data(bytes.fromhex("01050000000100000007"), 0.0)
     assert "publish result" in session.close_reason
+
+
+@pytest.mark.parametrize(
+    "told", [[("t", 1)], [("t", 0), ("t", 0)], [("u", 0)]], ids=["other", "twice", "topic"]
+)
+def test_fetch_answered_with_other_partitions_closes_the_connection(
+    told: list[tuple[str, int]],
+) -> None:
+    """Whoever reads it looks for the place of what it asked for."""
+    session = ClientSession()
+    session.send(Fetch(0, (("t", (FetchPart("t", 0, 1, 1),)),)))
+    groups = tuple((topic, (FetchPart(topic, number, 1, 1),)) for topic, number in told)
+    parts = [FetchedPart(topic, number, FetchStatus.FINE) for topic, number in told]
+    answer = encode_fetch_header(Fetch(1, groups), parts, [0] * len(parts))
+    assert session.receive_data(answer, 0.0) == []
+    assert "was not asked for" in session.close_reason
 
 
 def test_ids_are_counted_and_requests_are_pipelined() -> None:
