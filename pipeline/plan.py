@@ -196,7 +196,8 @@ def _plan(options: ScanOptions, waits: bool, looks: bool) -> Plan:
             if not folder.is_file:
                 folders.append((location, index))
     gaps = missing_begins(folders)
-    sources = [one._replace(gap=gaps.get(one[:2], one.gap)) for one in sources]
+    if gaps:
+        sources = [one._replace(gap=gaps.get(one[:2], one.gap)) for one in sources]
     ranges = [one for source in sources for one in _cut(source, options)]
     tasks = together(ranges, lambda one: one.size, options.split_bytes)
     splits = [Split(some) for some in tasks]
@@ -349,10 +350,10 @@ def _sources(
     looked_at = list(each(folder.filesystem, look, [file for file, _, _ in kept]))
     if looks:
         known = [(file, file.looked) for file in index.xlogs if isinstance(file.looked, _Looked)]
-        besides = {file.path for file, one in known if one.is_searched}
+        besides = {str(file.path) for file, one in known if one.is_searched}
         waits = waits or any(one.is_said for _, one in known)
     else:  # whoever reads them looks
-        besides = {file.path for file, _, _ in kept}
+        besides = {str(file.path) for file, _, _ in kept}
     settled, looked = _settled(folder, index, wanted, options, waits, besides, looks)
     for (file, after, gap), at_it in zip(kept, looked_at, strict=True):
         own = ALL_SETTLED
@@ -439,7 +440,7 @@ def _settled(
     wanted: list[LogFile],
     options: ScanOptions,
     waits: bool,
-    besides: set[Path],
+    besides: set[str],
     looks: bool,
 ) -> tuple[Settled, bool]:
     """What is settled of the logs of a folder, and whether that is known; `besides`: files that

@@ -126,8 +126,10 @@ class BlockFile(Closable):
         self.path = path if isinstance(path, Path) else Path(path)
         self.name = str(path)
         self.limit_bytes = limit_bytes
-        with explaining(self.name):
+        try:
             self._file: ReadFile = filesystem.open_read(self.path)
+        except OSError as error:
+            raise explain(error, self.name) from error
         self._window = memoryview(b"")
         self._window_offset = 0
         self._window_bytes = READ_WINDOW_BYTES
@@ -288,6 +290,11 @@ class BlockFile(Closable):
         if at >= 0 and at + count <= len(self._window):
             return bytes(self._window[at : at + count])
         return self._file.read(count, offset)
+
+    def held(self, offset: int) -> bytes:
+        """What is in memory of the file from `offset` on, which may be nothing."""
+        at = offset - self._window_offset
+        return bytes(self._window[at:]) if at >= 0 else b""
 
     def bytes_at(self, offset: int, count: int) -> memoryview:
         """Up to `count` bytes at `offset`, through the window."""

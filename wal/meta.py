@@ -22,9 +22,8 @@ from __future__ import annotations
 
 import re
 import uuid
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, Literal, cast
+from typing import Final, Literal, NamedTuple, cast
 
 from logweir.errors import DecodeError
 from logweir.limits import META_BYTES
@@ -39,8 +38,7 @@ VERSIONS: Final = ("0.12", "0.13")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-@dataclass(frozen=True, slots=True)
-class Meta:
+class Meta(NamedTuple):
     """One header. `instance` is None, and `vclock` empty, where the file does not give them."""
 
     kind: FileKind
@@ -49,7 +47,7 @@ class Meta:
     prev_vclock: VClock | None = None
     program: str = ""
     version: str = "0.13"
-    unknown: tuple[tuple[str, str], ...] = field(default=())
+    unknown: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_ours(self) -> bool:
@@ -97,43 +95,42 @@ def decode_meta(data: bytes) -> tuple[Meta, int]:
             "no empty line ends the text header: cut short, or not a log or snapshot",
             offset=min(len(data), META_BYTES),
         )
-    stored = data[:end].split(b"\n")
     lines = data[:end].decode("utf-8", "surrogateescape").split("\n")
     if lines[0] not in FILE_KINDS:
         raise DecodeError(f"first line is {lines[0][:20]!r}, not XLOG, SNAP or VYLOG", offset=0)
     if len(lines) < 2 or lines[1] not in VERSIONS:
         got = lines[1][:20] if len(lines) > 1 else ""
         raise DecodeError(f"format version is {got!r}, not 0.12 or 0.13", offset=len(lines[0]) + 1)
-    at = len(lines[0]) + len(lines[1]) + 2
     program, instance = "", None
     vclock: VClock | None = None
     prev_vclock: VClock | None = None
     unknown: list[tuple[str, str]] = []
-    for line, raw in zip(lines[2:], stored[2:], strict=True):
+    for number in range(2, len(lines)):
+        line = lines[number]
         key, colon, value = line.partition(":")
         value = value.lstrip(" \t")
         if not colon:
-            raise DecodeError(f"header line {line[:40]!r} has no colon", offset=at)
+            text = f"header line {line[:40]!r} has no colon"
+            raise DecodeError(text, offset=_offset(lines, number))
         if key == "Version":
             program = value
         elif key in ("Instance", "Server"):
             instance = parse_uuid(value)
             if instance is None:
-                raise DecodeError(f"{key} {value[:40]!r} is not a UUID", offset=at)
+                text = f"{key} {value[:40]!r} is not a UUID"
+                raise DecodeError(text, offset=_offset(lines, number))
         elif key in ("VClock", "PrevVClock"):
             try:
                 clock = _vclock(value)
             except DecodeError as error:
-                raise DecodeError(
-                    f"{key}: {error.reason}", offset=at + (error.offset or 0)
-                ) from error
+                at = _offset(lines, number) + (error.offset or 0)
+                raise DecodeError(f"{key}: {error.reason}", offset=at) from error
             if key == "VClock":
                 vclock = clock
             else:
                 prev_vclock = clock
         else:
             unknown.append((key, value))
-        at += len(raw) + 1
     meta = Meta(
         kind=cast(FileKind, lines[0]),
         version=lines[1],
@@ -144,3 +141,8 @@ def decode_meta(data: bytes) -> tuple[Meta, int]:
         unknown=tuple(unknown),
     )
     return meta, end + 2
+
+
+def _offset(lines: list[str], number: int) -> int:
+    """Where a line of a header begins, in bytes."""
+    return sum(len(line.encode("utf-8", "surrogateescape")) + 1 for line in lines[:number])

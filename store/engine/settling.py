@@ -23,7 +23,7 @@ from logweir.store.engine.synchro import DECISIONS, Decision, Entry, SynchroQueu
 from logweir.store.engine.update import apply_update
 from logweir.store.schema.definition import SystemSpace
 from logweir.store.schema.schema import Schema
-from logweir.wal.block import FIXHEADER_BYTES, decompress
+from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, MAGIC_ZSTD, decompress
 from logweir.wal.columns import RowColumns
 from logweir.wal.damage import Damage
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
@@ -174,7 +174,7 @@ def judged(
 def may_wait(
     path: Path,
     filesystem: FileSystem,
-    besides: Container[Path] = (),
+    besides: Container[str] = (),
     *,
     index: DirectoryIndex | None = None,
 ) -> bool:
@@ -192,7 +192,7 @@ def may_wait(
                     return True
                 if item.columns.space_id[-1] > SystemSpace.SPACE:
                     break
-    logs = [log.path for log in logs_that_say(index) if log.path not in besides]
+    logs = [log.path for log in logs_that_say(index) if str(log.path) not in besides]
 
     def look(log: Path) -> bool:
         with WalReader(log, filesystem=filesystem, skip_damage=True) as reader:
@@ -217,6 +217,9 @@ def is_said(reader: WalReader) -> bool:
     searched: whoever reads the rows looks at the rest; the reader, which skips damage, has what
     comes behind them."""
     at = reader.first_block
+    rest = reader.held(at)
+    if len(rest) == reader.size - at and SAYS not in rest and MAGIC_ZSTD not in rest:
+        return False  # whatever its blocks are, their rows stand in the file as they are
     try:
         for walked in reader.walked(at, SEARCH_BYTES):
             if walked.holds(SAYS):
@@ -229,6 +232,8 @@ def is_said(reader: WalReader) -> bool:
             at = walked.end
     except (DecodeError, LimitExceeded):
         pass  # the reader says which block it is, and goes on behind it
+    if at == reader.size - len(EOF_MARKER) and reader.is_closed:
+        return False
     return any(SAYS in item.data for item in reader.blocks(at) if isinstance(item, Block))
 
 
