@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from logweir.errors import ConfigError
 from logweir.wal.closing import Closable
 from logweir.wal.filesystem import give_back
 
@@ -67,10 +68,17 @@ class Lease(Closable):
 
 @contextlib.contextmanager
 def leased(*paths: str | Path) -> Iterator[None]:
-    """Keep the logs and snapshots that stand in these folders now; of a file: that one."""
+    """Keep the logs and snapshots that stand in these folders now; of a file: that one. Raises
+    `ConfigError` for what is no path."""
     with contextlib.ExitStack() as stack:
-        for path in map(Path, paths):
-            stack.enter_context(_lease_of_now(path))
+        for path in paths:
+            text = os.fspath(path) if isinstance(path, str | os.PathLike) else b""
+            if not isinstance(text, str) or not text or "\0" in text:
+                told = f"is {repr(path)[:80]}, which is no path and no URL"
+                raise ConfigError(
+                    "path", told, hint="name each folder or file as text or as a Path"
+                )
+            stack.enter_context(_lease_of_now(Path(text)))
         yield
 
 

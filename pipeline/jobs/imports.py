@@ -92,6 +92,7 @@ def import_rows(
     """
     if format not in FORMATS:
         raise ConfigError("format", f"{format!r} is not one of {', '.join(FORMATS)}")
+    _check_fields(primary, types)
     texts = [absolute(path) for path in place_texts("source", sources)]
     with watched(spark, told), typed_errors("source", f"are these files of {format}?"):
         if any(scheme_of(text) not in ("", *SPARKS_OWN) for text in texts):
@@ -121,8 +122,10 @@ def import_frame(
     """Take a DataFrame. `is_base64`: what text for a varbinary field is, else its UTF-8 is taken.
     The other arguments, and errors, as `import_rows`."""
     target = target_folder("to", to)
+    _check_fields(primary, types)
     with explaining(target):
         names = os.listdir(target) if target.exists() else []
+    _check_frame(frame)
     if any(name.endswith((".snap", ".xlog")) for name in names):
         with open_log(target, create=False) as log:
             return _import(log, frame, space, primary, types or {}, is_base64)
@@ -141,6 +144,28 @@ def import_frame(
     finally:
         shutil.rmtree(stage, ignore_errors=True)
     return Imported(target, done.space, done.rows, done.created)
+
+
+def _check_frame(frame: object) -> None:
+    from pyspark.sql import DataFrame
+
+    if not isinstance(frame, DataFrame):
+        told = f"is {repr(frame)[:80]}, which is no DataFrame of Spark"
+        raise ConfigError("frame", told, hint="read one with `spark.read`, or name files to import")
+
+
+def _check_fields(primary: object, types: object) -> None:
+    """Refuse what names no fields."""
+    names = [] if primary is None else [primary] if isinstance(primary, str) else primary
+    if not isinstance(names, Sequence) or not all(isinstance(one, str) for one in names):
+        told = f"is {repr(primary)[:80]}, which names no columns"
+        raise ConfigError("primary", told, hint="name a column, or several in a list")
+    given = {} if types is None else types
+    if not isinstance(given, Mapping) or not all(
+        isinstance(one, str) for pair in given.items() for one in pair
+    ):
+        told = f"is {repr(types)[:80]}, which gives no types to columns"
+        raise ConfigError("types", told, hint='give them by name: {"extra": "map"}')
 
 
 def _import(

@@ -52,6 +52,7 @@ CALLS: dict[str, Callable[[Any, Path], object]] = {
     "import": lambda given, folder: pipeline.import_rows(NO_SPARK, given, folder, "t"),
     "import to": lambda given, folder: pipeline.import_frame(NO_SPARK, given, "t"),
     "zip": lambda given, folder: pipeline.py_files(given),
+    "leased": lambda given, folder: pipeline.leased(folder, given).__enter__(),
 }
 
 
@@ -240,6 +241,31 @@ def test_a_store_is_not_imported_into_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(WalError, match="file: not a directory"):
         pipeline.import_frame(NO_SPARK, tmp_path / "file", "t")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"frame": 3}, r"frame \(argument\): is 3, which is no DataFrame of Spark"),
+        ({"types": ["map"]}, r"types \(argument\): is \['map'\], which gives no types to columns"),
+        ({"types": {"a": 3}}, r"types \(argument\): is \{'a': 3\}, which gives"),
+        ({"primary": 3}, r"primary \(argument\): is 3, which names no columns"),
+        ({"primary": [None]}, r"primary \(argument\): is \[None\], which names no columns"),
+    ],
+    ids=repr,
+)
+def test_an_import_of_nothing_that_it_knows_is_refused(
+    tmp_path: Path, wrong: dict[str, Any], message: str
+) -> None:
+    """By name, with what to do, and nothing is made; they were Python's errors once."""
+    told = dict(wrong)
+    with pytest.raises(ConfigError, match=message) as caught:
+        pipeline.import_frame(told.pop("frame", NO_SPARK), tmp_path / "new", "t", **told)
+    assert caught.value.hint
+    if "frame" not in wrong:
+        with pytest.raises(ConfigError, match=message):
+            pipeline.import_rows(NO_SPARK, tmp_path, tmp_path / "new", "t", **wrong)
+    assert os.listdir(tmp_path) == []
 
 
 def test_a_part_that_the_disk_does_not_take_is_told_with_its_file(tmp_path: Path) -> None:
