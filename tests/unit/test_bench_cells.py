@@ -21,6 +21,7 @@ from logweir.tools.bench.requests import (
     bucket_requests,
     statement_requests,
 )
+from logweir.tools.bench.spending import Ticks, ticks_between
 from logweir.tools.bench.statements import all_cells
 from logweir.tools.cli.main import app
 from logweir.wal.mp import pack, unpack_at
@@ -215,3 +216,13 @@ def test_what_cannot_be_is_said_before_anything_is_measured(
     assert result.exit_code == 2, result.output
     assert reason in result.stderr
     assert result.stdout == ""
+
+
+def test_what_ended_processes_had_spent_is_not_taken_from_what_is_spent() -> None:
+    """Of workers that nobody waits for, and once of those that somebody does."""
+    before = {1: Ticks(0, 100, 50), 2: Ticks(1, 30, 0), 3: Ticks(1, 900, 40)}
+    unwaited = {1: Ticks(0, 107, 50), 2: Ticks(1, 35, 0), 4: Ticks(1, 11, 0)}
+    assert ticks_between(before, unwaited) == 7 + 5 + 11
+    waited = {1: Ticks(0, 107, 50 + 940 + 3), 2: Ticks(1, 35, 0)}
+    assert ticks_between(before, waited) == 7 + 5 + 3
+    assert ticks_between({}, before) == 100 + 50 + 30 + 900 + 40

@@ -4,7 +4,7 @@ The rows are a mixed workload (of ten: 5 replace, 2 insert, 2 update or upsert, 
 that writes about 220 rows per block; the log is there several times over, as files of one archive.
 The same rows stand as Parquet (snappy) and as JSON lines (binary as base64, schema given).
 
-What is compared is processor time, of this process, the JVM and all Python workers, from /proc:
+What is compared is processor time, of this process, the JVM and all Python workers (`spending`):
 wall time of a shared machine says little. Only splits and scaling are times of a clock, so they
 want an idle machine. `scan` reads all default columns into Spark's `noop` sink. Memory is what the
 largest resident set of a Python worker grows by while it scans, also with eight times the file.
@@ -15,8 +15,8 @@ at the same time where there are two cores; one core is one core for both.
 
 from __future__ import annotations
 
-import contextlib
-import os
+import ctypes
+import ctypes.util
 import random
 import shutil
 import statistics
@@ -24,8 +24,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,8 +39,8 @@ from logweir.recovery.logscan import scan_log
 from logweir.store import open as open_log
 from logweir.tools.bench.harness import Case, Result, compare
 from logweir.tools.bench.scan import make_log
-from logweir.tools.bench.servers import status_bytes
-from logweir.wal.block import EOF_MARKER, encode_block
+from logweir.tools.bench.spending import CPUS, grown, only_on, spent, wall
+from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, encode_block
 from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import OS
 from logweir.wal.meta import Meta
@@ -65,7 +64,6 @@ _FILE_BYTES: Final = 300_000
 _INSTANCE: Final = uuid.UUID(int=1)
 _BODY: Final = bytes.fromhex("8210cd0200219101")  # [1] into space 512
 _MB: Final = 1e6
-_CPUS: Final = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,83 +113,6 @@ class Figure:
         spread = f"{min(self.values):.2f} … {max(self.values):.2f}"
         aim = f"; aim: {self.aim}, {'reached' if self.reached else 'missed'}" if self.aim else ""
         return f"{self.name}: {self.median:.2f}{unit} ({spread}{aim})"
-
-
-# --- processor time and memory --------------------------------------------------------------------
-
-
-def _processes() -> dict[int, tuple[int, int]]:
-    """Of this process and all below it: parent, and ticks with those of children waited for."""
-    every: dict[int, tuple[int, int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                fields = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            every[int(name)] = (int(fields[1]), sum(map(int, fields[11:15])))
-    mine = {os.getpid()}
-    while more := {pid for pid, (parent, _) in every.items() if parent in mine} - mine:
-        mine |= more
-    return {pid: every[pid] for pid in mine if pid in every}
-
-
-def cpu_seconds() -> float:
-    """Of this process and everything below it, those that have ended and were waited for too."""
-    return sum(ticks for _, ticks in _processes().values()) / os.sysconf("SC_CLK_TCK")
-
-
-def _spent(run: Callable[[], object]) -> float:
-    before = cpu_seconds()
-    run()
-    return max(cpu_seconds() - before, 0.01)
-
-
-def _wall(run: Callable[[], object]) -> float:
-    start = time.monotonic()
-    run()
-    return time.monotonic() - start
-
-
-@contextmanager
-def _only_on(cpus: Collection[int]) -> Iterator[None]:
-    """Only these processors for every thread of this process and of all below it, and for those
-    that they start meanwhile."""
-    _use(cpus)
-    try:
-        yield
-    finally:
-        _use(_CPUS)
-
-
-def _use(cpus: Collection[int]) -> None:
-    for pid in _processes():
-        for thread in Path("/proc", str(pid), "task").iterdir():
-            with contextlib.suppress(ProcessLookupError):  # it has ended
-                os.sched_setaffinity(int(thread.name), cpus)
-
-
-def _workers() -> list[int]:
-    """The Python processes below this one."""
-    found = []
-    for pid in _processes():
-        try:
-            if pid != os.getpid() and "python" in os.readlink(f"/proc/{pid}/exe"):
-                found.append(pid)
-        except OSError:
-            continue
-    return found
-
-
-def _grown(run: Callable[[], object]) -> float:
-    """By how many MB the resident set of a worker grows at most while `run` runs."""
-    resting = {}
-    for pid in _workers():
-        Path("/proc", str(pid), "clear_refs").write_text("5")
-        resting[pid] = status_bytes(pid, "VmRSS")
-    run()
-    grown = [status_bytes(pid, "VmHWM") - size for pid, size in resting.items()]
-    return max(grown, default=0) / _MB
 
 
 # --- what is read ---------------------------------------------------------------------------------
@@ -279,12 +200,12 @@ def measure_spark(
     finally:
         spark.stop()
     for name, cpus, least in (
-        ("scaling from one task at a time to two", _CPUS, None),
-        ("scaling from one core to two", sorted(_CPUS)[:1], 1.7),
+        ("scaling from one task at a time to two", CPUS, None),
+        ("scaling from one core to two", sorted(CPUS)[:1], 1.7),
     ):
         spark = pipeline.session("local[1]")
         try:
-            with _only_on(cpus):
+            with only_on(cpus):
                 one = _walls(spark, archive, step, rounds)
         finally:
             spark.stop()
@@ -295,7 +216,7 @@ def measure_spark(
 
 def _walls(spark: SparkSession, archive: list[str], step: int, rounds: int) -> list[float]:
     """How long a scan of the archive takes, one task per log."""
-    return [_wall(lambda: _noop(spark, *archive, split_bytes=step)) for _ in range(rounds + 1)][1:]
+    return [wall(lambda: _noop(spark, *archive, split_bytes=step)) for _ in range(rounds + 1)][1:]
 
 
 def _scans(
@@ -344,7 +265,7 @@ def _compared(
         cases["few"] = lambda: _into_noop(pipeline.scan(spark, *archive, **options).select(*few))
     for run in cases.values():
         run()  # warm
-    listed = [Case(name, partial(_spent, run), count) for name, run in cases.items()]
+    listed = [Case(name, partial(spent, run), count) for name, run in cases.items()]
     found = {one.name: one for one in compare(listed, rounds=rounds)}
     labels = {"all": "all columns", "few": "three columns", "python": "all columns in Python"}
     for case, one in found.items():
@@ -371,7 +292,7 @@ def _batches(store: Path, parquet: Path, space: str, rounds: int) -> Iterator[Fi
 
     counts = [ours(), peer()]
     rates = [
-        [count / _spent(run) for run, count in zip((ours, peer), counts, strict=True)]
+        [count / spent(run) for run, count in zip((ours, peer), counts, strict=True)]
         for _ in range(rounds)
     ]
     yield Figure("typed batches", [own / _MB for own, _ in rates], "million rows per CPU s")
@@ -387,7 +308,7 @@ def _compaction(spark: SparkSession, store: Path, folder: Path, rounds: int) -> 
 
     run()
     _noop(spark, store)
-    pairs = [(_spent(run), _spent(lambda: _noop(spark, store))) for _ in range(rounds)]
+    pairs = [(spent(run), spent(lambda: _noop(spark, store))) for _ in range(rounds)]
     yield Figure("compaction", [whole for whole, _ in pairs], "CPU s")
     yield Figure("compaction in scans", [whole / scan for whole, scan in pairs], most=4)
     for name, job, most in (
@@ -395,7 +316,7 @@ def _compaction(spark: SparkSession, store: Path, folder: Path, rounds: int) -> 
         ("stats", lambda: pipeline.stats(spark, store), 0.6),
     ):
         pairs = [
-            (_spent(lambda job=job: _into_noop(job())), _spent(lambda: _noop(spark, store)))  # type: ignore[misc]
+            (spent(lambda job=job: _into_noop(job())), spent(lambda: _noop(spark, store)))  # type: ignore[misc]
             for _ in range(rounds + 1)
         ][1:]
         yield Figure(f"{name} in scans", [whole / scan for whole, scan in pairs], most=most)
@@ -424,7 +345,7 @@ def _small_files(spark: SparkSession, log: Path, folder: Path, rounds: int) -> I
     }
     for name, job in jobs.items():
         pairs = [
-            [_spent(partial(job, path)) for path in (many, log.parent)] for _ in range(rounds + 1)
+            [spent(partial(job, path)) for path in (many, log.parent)] for _ in range(rounds + 1)
         ][1:]
         yield Figure(f"small files to one, {name}", [few / one for few, one in pairs], most=1.3)
 
@@ -453,7 +374,7 @@ def _cut(log: Path, folder: Path) -> int:
 _BEGIN: Final = """
 import sys
 from logweir import pipeline
-from logweir.tools.bench.spark import cpu_seconds
+from logweir.tools.bench.spending import cpu_seconds
 spark = pipeline.session("local[1]")
 frame = pipeline.scan(spark, sys.argv[1]) if len(sys.argv) > 1 else spark.range(1)
 assert frame.limit(1).toArrow().num_rows == 1
@@ -464,11 +385,11 @@ print(cpu_seconds())
 def _first_row(store: Path, rounds: int) -> Figure:
     """Of processes with a session that reads a row of a log, and of Spark's own numbers."""
 
-    def spent(*words: str) -> float:
+    def begun(*words: str) -> float:
         command = [sys.executable, "-P", "-c", _BEGIN, *words]
         return float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)  # noqa: S603
 
-    pairs = [(spent(str(store)), spent()) for _ in range(rounds)]
+    pairs = [(begun(str(store)), begun()) for _ in range(rounds)]
     ratios = [ours / empty for ours, empty in pairs]
     return Figure("a new session to the first row of a log, to one of no log", ratios, most=1.2)
 
@@ -487,10 +408,10 @@ def _splits(
 
     one()
     eight()
-    ratios = [_wall(one) / _wall(eight) for _ in range(rounds)]
+    ratios = [wall(one) / wall(eight) for _ in range(rounds)]
     yield Figure("eight splits of a file to eight files, by the clock", ratios, most=1.15)
-    small = _grown(lambda: _noop(spark, files[0], split_mode="none"))
-    large = _grown(lambda: _noop(spark, whole, split_mode="none"))
+    small = grown(lambda: _noop(spark, files[0], split_mode="none"))
+    large = grown(lambda: _noop(spark, whole, split_mode="none"))
     yield Figure("memory of a task", [small], "MB")
     yield Figure("memory of a task, eight times the file", [large], "MB", most=64)
 
@@ -510,12 +431,18 @@ def _checks(folder: Path, log: Path) -> Iterator[Figure]:
     yield _rate("verify, small blocks", small, crc, 200)
     yield _rate("verify, zstd blocks", log, crc, 150)
     yield _rate("verify with unpacking, zstd blocks", log, unpack, 250)
+    frames = _frames(log)
+    alone = partial(_unpacked_alone, frames)
+    yield _rate("libzstd alone, the same blocks", log, alone)
     yield _rate("verify of all rows, plain blocks", plain, _rows)
     yield _rate("verify of all rows, small blocks", small, _rows, 200)
     yield _rate("verify of all rows, zstd blocks", log, _rows)
     with WalReader(log) as reader:
         raw = sum(len(block.data) for block in reader.blocks() if isinstance(block, Block))
-    yield _rate("verify of all rows, zstd blocks, by what is unpacked", log, _rows, 250, size=raw)
+    unpacked = partial(_rate, size=raw)
+    yield unpacked("verify with unpacking, zstd blocks, by what is unpacked", log, unpack)
+    yield unpacked("libzstd alone, the same blocks, by what is unpacked", log, alone)
+    yield unpacked("verify of all rows, zstd blocks, by what is unpacked", log, _rows, 250)
 
 
 def _planning(folder: Path) -> Iterator[Figure]:
@@ -530,12 +457,12 @@ def _planning(folder: Path) -> Iterator[Figure]:
         head = Meta("XLOG", start, _INSTANCE, before, "bench").encode()
         (small / file_name(start, "xlog")).write_bytes(head + block + EOF_MARKER)
         before = start
-    spent = []
+    seconds = []
     for _ in range(2):
         begin = time.process_time()
         assert len(plan(ScanOptions(paths=(str(small),))).sources) == _LOGS
-        spent.append(time.process_time() - begin)
-    yield Figure("planning of 10,000 logs", spent, "CPU s", most=0.5)
+        seconds.append(time.process_time() - begin)
+    yield Figure("planning of 10,000 logs", seconds, "CPU s", most=0.5)
 
 
 def _rate(
@@ -561,6 +488,34 @@ def _checked(path: Path, *, unpack: bool) -> None:
     for split in plan(ScanOptions(paths=(str(path),), settled=False)).splits:
         for one in split.ranges:
             assert check_blocks(one, unpack=unpack)[2] is None
+
+
+def _frames(path: Path) -> list[bytes]:
+    """The payloads of the compressed blocks of a log."""
+    data = path.read_bytes()
+    with WalReader(path) as reader:
+        blocks = [one for one in reader.blocks() if isinstance(one, Block)]
+    return [
+        data[one.offset + FIXHEADER_BYTES : one.end] for one in blocks if one.header.kind == "zstd"
+    ]
+
+
+def _unpacked_alone(frames: list[bytes], _: Path) -> None:
+    """By the library that the kernel links, called from here with one context and one buffer: a
+    check that unpacks cannot take less."""
+    library = ctypes.CDLL(ctypes.util.find_library("zstd"))
+    library.ZSTD_createDCtx.restype = ctypes.c_void_p
+    unpack = library.ZSTD_decompressDCtx
+    unpack.restype = ctypes.c_size_t
+    unpack.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    unpack.argtypes += [ctypes.c_char_p, ctypes.c_size_t]
+    context, room = library.ZSTD_createDCtx(), 1 << 20
+    to = ctypes.create_string_buffer(room)
+    try:
+        for frame in frames:
+            assert unpack(context, to, room, frame, len(frame)) <= room
+    finally:
+        library.ZSTD_freeDCtx(ctypes.c_void_p(context))
 
 
 def _rows(path: Path) -> None:
