@@ -40,6 +40,7 @@ from all vbuckets, or from those named.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -194,7 +195,7 @@ class TapSource(BucketSource):
         self.name = b"-".join([self.name, *(word.encode() for word in words if word)])
 
     async def attempt(self, progress: Progress) -> None:
-        bucket = self.fill()
+        bucket = await asyncio.to_thread(self.fill)
         if self.options.takes_over and self.taken(bucket).issuperset(self.options.vbuckets):
             progress.finished()
             return

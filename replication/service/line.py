@@ -3,7 +3,8 @@
 What was put in line in one turn of the loop goes to the log together. Where that is little, with
 none under way, it is made at once in the loop's own thread, as long as the disk is quick: handing
 it to another thread and back would take longer than the loop stands still. Everything else is left
-to the log's own thread, and so is whatever closes a log file.
+to the log's own thread, and so is what would wait for another thread of the program, whose sync may
+take long, and whatever closes a log file.
 """
 
 from __future__ import annotations
@@ -123,11 +124,13 @@ class Line:
             not self._in_line
             and load <= 1
             and not self.open_views
-            and not self._committer.lock.locked()
-            and not self._committer.writer.is_full
             and (self._slow < _SLOW_LIMIT or began >= self._aside_until)
+            and self._is_made_at_once(jobs)
         ):
-            self._make_at_once(fresh, jobs, began)
+            self._judge(began)
+            self._finished.extend(fresh)
+            self._in_line += len(fresh)
+            self._deliver()
             return
         self._in_line += len(fresh)
         for job, done in fresh:
@@ -140,24 +143,16 @@ class Line:
                 job.error = error
                 job.finish()
 
-    def _make_at_once(
-        self, fresh: list[tuple[Job, Callable[[Job], None]]], jobs: list[Job], began: float
-    ) -> None:
-        """Make a group here."""
-        job = jobs[-1]
+    def _is_made_at_once(self, jobs: list[Job]) -> bool:
+        """Make a group here, unless the loop would wait for another thread then."""
         try:
-            self.log.inner.run_job(job, jobs[:-1])
+            return self.log.inner.run_if_free(jobs)
         except Exception as error:
-            if job.error is not error and not isinstance(error, LogweirError):
+            if not jobs[-1].done and not isinstance(error, LogweirError):
                 raise
             for one in jobs:
-                if not one.done:
-                    one.error = error
-            job.error = error  # the change's own: who asked for it is told
-        self._judge(began)
-        self._finished.extend(fresh)
-        self._in_line += len(fresh)
-        self._deliver()
+                one.error = one.error or error  # who asked for it is told
+        return True
 
     def _tell(self, job: Job) -> None:
         """Have it in the log that a change could not be written: who asked is told less."""

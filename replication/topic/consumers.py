@@ -26,6 +26,7 @@ from logweir.replication.topic.requests import PublishResult
 from logweir.replication.topic.spaces import CONSUMER_FIELDS, CONSUMER_SPACE
 from logweir.store import Log
 from logweir.store.commit.group import Group
+from logweir.store.engine.definitions import SpaceSpec, create_space
 from logweir.store.engine.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType
@@ -116,14 +117,17 @@ class ConsumerPlaces:
             writing.wrote(space.id, 0, shares.generation, 1)
         return Outcome(PublishResult.STORED)
 
-    def need_space(self) -> None:
-        """Make the spaces of places and groups if there are none."""
-        for name, fields, key in (
-            (CONSUMER_SPACE, CONSUMER_FIELDS, ["group", "topic", "partition"]),
-            (GROUP_SPACE, GROUP_FIELDS, ["group", "topic"]),
-        ):
-            if self._log.schema.get(name) is None:
-                self._log.create_space(name, fields, primary=key, if_not_exists=True)
+
+def need_spaces(group: Group) -> None:
+    """Make the spaces of places and groups in a group of the store, where there are none."""
+    for name, fields, key in (
+        (CONSUMER_SPACE, CONSUMER_FIELDS, ["group", "topic", "partition"]),
+        (GROUP_SPACE, GROUP_FIELDS, ["group", "topic"]),
+    ):
+        if group.schema.get(name) is None:
+            requests, _ = create_space(group.engine, SpaceSpec(name, fields, key))
+            for request in requests:
+                group.execute(request)
 
 
 def _first(append: Append) -> Message | None:

@@ -37,6 +37,7 @@ from logweir.replication.topic.consumers import (
     KEPT_PREFIXES,
     ConsumerPlaces,
     is_group,
+    need_spaces,
     topic_of,
 )
 from logweir.replication.topic.groups import Leases
@@ -332,10 +333,7 @@ class StoredTopics:
     def append(self, appends: list[Append], done: Callable[[list[PublishResult]], None]) -> None:
         spans: list[tuple[int, TopicDef | None]] = []
         for end in kernel.spans(appends):
-            name = appends[end - 1].topic
-            if name.startswith(KEPT_PREFIXES):
-                self._consumers.need_space()
-            topic = self._topics.get(name)
+            topic = self._topics.get(appends[end - 1].topic)
             if topic is not None and topic.config.by_arrival:
                 now_ms, start = int(self._log.inner.now() * 1000), spans[-1][0] if spans else 0
                 appends[start:end] = [
@@ -397,6 +395,7 @@ class StoredTopics:
         at = len(outcomes)
         name, partition = appends[at].topic, appends[at].partition
         if name.startswith(KEPT_PREFIXES):
+            need_spaces(group)
             outcomes += [self._keep(group, append) for append in appends[at:end]]
             return
         if topic is None or group.schema.get(topic.space_id) is None:

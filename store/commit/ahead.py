@@ -53,6 +53,11 @@ class Ahead:
         return tuple([changes(group) for group in reversed(self.groups)])
 
     @property
+    def is_at_rest(self) -> bool:
+        """Whether nobody writes any, nor could before there is another one."""
+        return not self.groups and not self._writing.locked()
+
+    @property
     def is_in_the_way(self) -> bool:
         """Whether the next transaction has to wait for them: they are many bytes, or they change
         definitions, which it would show."""

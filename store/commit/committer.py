@@ -240,6 +240,17 @@ class Committer(Fails):
             self.owner = None
         self.viewers.end_waiting(waiting)
 
+    def is_free(self) -> bool:
+        """Whether a commit of this thread waits for no other one, and closes no file. The caller
+        holds `lock`, and as long as that is so it stays so."""
+        return (
+            self.ahead.is_at_rest
+            and not self.layers.is_full
+            and not self.viewers.has_mine
+            and not self.viewers.is_growing
+            and not self.writer.is_full
+        )
+
     def begin(self) -> Group:
         """A group on a layer of its own, over those that have ended, to be ended by its
         `txn.abort`. The caller holds `lock`."""
@@ -497,6 +508,12 @@ class TakesJobs(OfProcess):
             return
         with committer.viewers.waiting():
             self.queue.run(job, before)
+
+    def run_if_free(self, jobs: list[Job]) -> bool:
+        """Make prepared jobs, in one group, unless this thread would wait for another one: then
+        nothing is done, and False. What went wrong stands in them."""
+        self.committer.check_open()
+        return self.queue.run_if_free(jobs, self.committer.is_free)
 
     def submit_jobs(self, jobs: Sequence[Job]) -> None:
         """Put prepared jobs in line; each one's `finished` is called once it is durable."""

@@ -15,6 +15,7 @@ cdef class CommitQueue:
     cdef bint _closing
 
     cpdef object run(self, Job job, object before=*)
+    cpdef object run_if_free(self, list jobs, object is_free)
     @cython.locals(jobs=list, size=Py_ssize_t, job=Job)
     cdef list _take(self)
     cdef object _lead(self, Job until)

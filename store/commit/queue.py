@@ -129,6 +129,34 @@ class CommitQueue:
         if job.error is not None:
             raise job.error
 
+    def run_if_free(self, jobs: list[Job], is_free: Callable[[], bool]) -> bool:
+        """Commit `jobs` as one group in this thread, unless that would wait for another one: then
+        nothing is done, and False. What went wrong stands in them. `is_free`: whether whoever has
+        the lock would wait for nobody."""
+        taken: list[bool] = []
+        left = iter(taken)  # to give the lock back once, in one step as an interrupt sees it
+        begun: list[Job] = []
+        cause: BaseException | None = None
+        try:
+            try:
+                taken.extend(filter(None, map(self._lock.acquire, (False,))))  # in one step, too
+                if taken:
+                    with self._guard:
+                        is_next = self._leader is None and not self._line
+                    if is_next and is_free():
+                        begun = jobs
+                        self._commit(jobs)
+            finally:
+                deque(map(self._lock.__exit__, left), maxlen=0)
+        except BaseException as error:
+            cause = error
+            raise
+        finally:
+            deque(map(self._lock.__exit__, left), maxlen=0)  # an interrupt may have stopped that
+            _finish(begun, cause)
+            cause = None  # whose frames are this one, too: views of them would stay
+        return bool(begun)
+
     def submit(self, apply: Callable[[Any], Any], size: int = 0) -> Future[Any]:
         """Put a change in line and return at once. The future is resolved in the leader's
         thread, and cannot be cancelled."""

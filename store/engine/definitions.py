@@ -8,7 +8,7 @@ indexes from the last to the first, its truncate counter, its grants, itself.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from logweir.errors import ErrorCode, RequestError
@@ -40,14 +40,14 @@ class SpaceSpec:
 
     name: str
     format: tuple[FieldSpec, ...]
-    primary: Sequence[PartSpec] | None
-    indexes: Mapping[str, IndexSpec]
-    space_id: int | None
-    kind: str
-    temporary: bool
-    local: bool
-    field_count: int
-    if_not_exists: bool
+    primary: Sequence[PartSpec] | None = None
+    indexes: Mapping[str, IndexSpec] = field(default_factory=dict)
+    space_id: int | None = None
+    kind: str = "TREE"
+    temporary: bool = False
+    local: bool = False
+    field_count: int = 0
+    if_not_exists: bool = False
 
 
 def fields_of(format: Iterable[FieldSpec]) -> tuple[FieldSpec, ...]:

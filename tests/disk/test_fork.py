@@ -119,7 +119,7 @@ def calls(log: logweir.Log) -> dict[str, Callable[[], object]]:
         "select_batch": (Executor(), Asked(b"", array("Q"), (), 1)),
         "settled": (VClock(),),
         "submit": (request,),
-        "submit_jobs": ([job],),
+        **dict.fromkeys(("run_if_free", "submit_jobs"), ([job],)),
         "update": ("kv", 0, [["=", 1, "x"]]),
         "upsert": ("kv", (10**6, "x"), [["=", 1, "x"]]),
         "use_sequence": ("kv", "numbers"),

@@ -19,13 +19,17 @@ import pytest
 import logweir
 from logweir.errors import DirectoryLocked
 from logweir.recovery.faults import SimFileSystem
+from logweir.store.commit.queue import Job
+from logweir.store.engine.request import Request
 from logweir.testing.interrupting import Interrupter
 from logweir.wal.filesystem import OS, FileSystem, make_folders
 from logweir.wal.lease import LOCK_NAME
+from logweir.wal.mp import pack
 from logweir.wal.process import start_thread
 from logweir.wal.snapshot import new_snapshot, read_snapshot
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import file_name
+from logweir.wal.xrow import RowType
 
 # One that is raised while a generator is collected is only reported.
 pytestmark = [
@@ -127,6 +131,12 @@ def replace(log: logweir.Log) -> None:
     log.replace("kv", (1, "a"))
 
 
+def replace_if_free(log: logweir.Log) -> None:
+    space_id = log.schema.space("kv").id
+    request = Request(RowType.REPLACE, space_id, tuple=pack([1, "a"]))
+    log.inner.run_if_free([Job(lambda group: group.answer(request))])
+
+
 def values(log: logweir.Log) -> list[object]:
     """What readers see of what the two change."""
     return [row[1] for row in log.select("kv", limit=3)[1:]]
@@ -134,8 +144,13 @@ def values(log: logweir.Log) -> list[object]:
 
 @pytest.mark.parametrize(
     ("step", "make", "made"),
-    [(1, change, ["a", "b"]), (2, change, ["a", "b"]), (1, replace, ["a", "x"])],
-    ids=["", "ahead", "statement"],
+    [
+        (1, change, ["a", "b"]),
+        (2, change, ["a", "b"]),
+        (1, replace, ["a", "x"]),
+        (1, replace_if_free, ["a", "x"]),
+    ],
+    ids=["", "ahead", "statement", "if-free"],
 )
 def test_an_interrupted_change_hangs_nobody(
     step: int, make: Callable[[logweir.Log], None], made: list[object], tmp_path: Path

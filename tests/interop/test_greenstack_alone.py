@@ -33,13 +33,15 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many bytes each group had that was made in the loop's thread. No disk is slow for it."""
     monkeypatch.setattr(line, "_QUICK_SECONDS", 1000.0)
     found: list[int] = []
-    whole = Shared._make_at_once
+    whole = Shared._is_made_at_once
 
-    def noted(self: Shared, fresh: list[tuple[Job, Any]], jobs: list[Job], began: float) -> None:
-        found.append(sum(job.size for job, _ in fresh))  # before anybody is answered
-        whole(self, fresh, jobs, began)
+    def noted(self: Shared, jobs: list[Job]) -> bool:
+        is_made = whole(self, jobs)
+        if is_made:
+            found.append(sum(job.size for job in jobs))  # before anybody is answered
+        return is_made
 
-    monkeypatch.setattr(Shared, "_make_at_once", noted)
+    monkeypatch.setattr(Shared, "_is_made_at_once", noted)
     return found
 
 

@@ -132,6 +132,15 @@ def test_a_stream_is_given_what_it_asked_for(tmp_path: Path) -> None:
         for name, words in asked.items():
             opened = open_stream(client, name=name, snapshot=True, **words)
             assert opened.status == Status.SUCCESS
+        told: dict[bytes, list[Told]] = {name: [] for name in asked}
+
+        def hear(last: Told) -> None:
+            while not all(last in one for one in told.values()):
+                frame = client.push()
+                if frame.opcode != Opcode.NOTICE:
+                    told[frame.flex[FlexKey.DCP_ID]].append(tell(frame))
+
+        hear(("mark", MarkKind.SNAPSHOT_ENDS))
         with server.log.transaction() as tx:
             for key, number in ((b"order:3", 3), (b"b", 9), (b"user:2", 0)):
                 tx.replace("default", (key, number, b"new", 0, 0, 1, 0, 0, "", b""))
@@ -140,11 +149,7 @@ def test_a_stream_is_given_what_it_asked_for(tmp_path: Path) -> None:
             client.ask(Frame(Opcode.REMOVE, payload=gone, flex=vbucket(number)))
         server.log.delete("default", (b"z",))  # without a tombstone: of no known vbucket
         server.log.truncate("default")
-        told: dict[bytes, list[Told]] = {name: [] for name in asked}
-        while not all(one and one[-1] == ("truncate", "default") for one in told.values()):
-            frame = client.push()
-            if frame.opcode != Opcode.NOTICE:
-                told[frame.flex[FlexKey.DCP_ID]].append(tell(frame))
+        hear(("truncate", "default"))
     rows = {name: [one for one in said if one[0] != "mark"] for name, said in told.items()}
     assert rows[b"prefix"] == [
         ("set", b"order:1", b"old"),

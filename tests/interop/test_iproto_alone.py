@@ -6,7 +6,6 @@ import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ from logweir.replication.iproto.wire import codec
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.service import line, users
 from logweir.replication.service.shared import Shared
-from logweir.store.commit.queue import CommitQueue
+from logweir.store.commit.queue import CommitQueue, Job
 from logweir.store.schema.access import Privilege
 from logweir.wal.filesystem import OS
 from logweir.wal.mp import pack
@@ -33,17 +32,17 @@ def made_now(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     once, in the loop's thread. No disk is slow for it."""
     monkeypatch.setattr(line, "_QUICK_SECONDS", 1000.0)
     found: list[bool] = []
-    at_once, in_line = Shared._make_at_once, Shared._put_in_line
+    at_once, in_line = Shared._is_made_at_once, Shared._put_in_line
 
-    def noted(self: Shared, *arguments: Any) -> None:
-        found[-1] = True
-        at_once(self, *arguments)
+    def noted(self: Shared, jobs: list[Job]) -> bool:
+        found[-1] = at_once(self, jobs)
+        return found[-1]
 
     def put(self: Shared) -> None:
         found.append(False)
         in_line(self)
 
-    monkeypatch.setattr(Shared, "_make_at_once", noted)
+    monkeypatch.setattr(Shared, "_is_made_at_once", noted)
     monkeypatch.setattr(Shared, "_put_in_line", put)
     return found
 

@@ -3,63 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.helddisk import WAIT_SECONDS, HeldDisk
 
 import logweir
 from logweir import aio
 from logweir.errors import ErrorCode, RequestError, WriteFailed
 from logweir.store.transaction import Transaction
-from logweir.wal.filesystem import AppendFile, OsFileSystem
 
-WAIT_SECONDS = 30.0
 MANY = 60
-
-
-class Disk(OsFileSystem):
-    """Its syncs of logs wait while `go` is not set; writes fail while `is_full` is."""
-
-    def __init__(self) -> None:
-        self.go = threading.Event()
-        self.go.set()
-        self.waits = threading.Event()
-        self.is_full = threading.Event()
-
-    def create(self, path: Path) -> AppendFile:
-        return self._held(super().create(path))
-
-    def _held(self, file: AppendFile) -> AppendFile:
-        sync, write = file.sync, file.write
-
-        def slow() -> None:
-            if not self.go.is_set():
-                self.waits.set()
-                assert self.go.wait(WAIT_SECONDS)
-            sync()
-
-        def full(*args: Any) -> None:
-            if self.is_full.is_set():
-                self.waits.set()
-                assert self.go.wait(WAIT_SECONDS)
-                raise OSError(errno.ENOSPC, "No space left on device")
-            write(*args)
-
-        file.sync, file.write = slow, full  # type: ignore[method-assign]
-        return file
 
 
 class Store:
     """A store with some rows in `kv`, and threads that change it."""
 
     def __init__(self, folder: Path) -> None:
-        self.disk = Disk()
+        self.disk = HeldDisk()
         self.log = logweir.open(folder, filesystem=self.disk, write_ahead=0)
         self.log.create_space(
             "kv", [("id", "unsigned"), ("value", "string")], indexes={"value": ["value"]}

@@ -90,16 +90,11 @@ class Look:
     content: list[Tuple]
 
 
-_TELLING_SECONDS: Final = 5.0
-"""Within which silence has been told of."""
-
-
 class _Errors(logging.Handler):
     """What is told as an error: nothing here is one, but that a node may have to copy anew; nor,
-    where the network `is_sound` and no server stands still, has anybody said nothing for too
-    long."""
+    where the network `is_sound`, has anybody said nothing for too long."""
 
-    def __init__(self, found: list[str], *, is_sound: Callable[[], bool]) -> None:
+    def __init__(self, found: list[str], *, is_sound: bool) -> None:
         super().__init__(logging.WARNING)
         self._found = found
         self._is_sound = is_sound
@@ -107,8 +102,7 @@ class _Errors(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         event, told = getattr(record, "event", ""), record.getMessage()
         is_error = record.levelno >= logging.ERROR and event != "source.stopped"
-        is_late = event == "source.waiting" and "timed out" in told
-        if is_error or (is_late and self._is_sound()):
+        if is_error or (self._is_sound and event == "source.waiting" and "timed out" in told):
             self._found.append(told)
 
 
@@ -141,7 +135,6 @@ class Stores:
         """With a position behind it."""
         self.looks: list[Look] = []
         self.errors: list[str] = []
-        self._still_until = -1.0  # where a thread of a program may hold up its server
         self.evicts = dice.choice((0, 0, 3000))
         count = dice.choice((2, 3, 3, 4))
         self.nodes = [Node(self, number, folder) for number in range(count)]
@@ -170,7 +163,7 @@ class Stores:
         with contextlib.ExitStack() as stack:
             stack.callback(random.setstate, state)
             random.seed(self.seed)  # of the pauses of who connects again
-            handler = _Errors(self.errors, is_sound=self._is_sound)
+            handler = _Errors(self.errors, is_sound=self.kind == SLOW)
             logger = logging.getLogger("logweir")
             logger.addHandler(handler)
             stack.callback(logger.removeHandler, handler)
@@ -258,19 +251,11 @@ class Stores:
 
     def sync_seconds(self, path: Path) -> float:
         """How long the next sync of a file takes. A server that commits in its event loop, as it
-        does while the disk was quick, stands still meanwhile: there none is slow. It does, too,
-        where it waits for the commit of another thread of its program: that is let pass."""
-        thread = self.scheduler.current.name.split("-")[0]
-        is_loop = thread in [one.name for one in self.nodes]
+        does while the disk was quick, stands still meanwhile: there none is slow."""
+        is_loop = self.scheduler.current.name.split("-")[0] in [one.name for one in self.nodes]
         if self.kind != SLOW or is_loop or path.suffix != ".xlog" or self.dice.random() < 0.8:
             return 0.0
-        seconds = self.dice.choice((0.5, 3.0, 6.0, 15.0))
-        if "." in thread:
-            self._still_until = self.scheduler.seconds + seconds + _TELLING_SECONDS
-        return seconds
-
-    def _is_sound(self) -> bool:
-        return self.kind == SLOW and self.scheduler.seconds > self._still_until
+        return self.dice.choice((0.5, 3.0, 6.0, 15.0))
 
     def _sync_state(self, directory: Path) -> None:
         """In the place of `sync_data`."""

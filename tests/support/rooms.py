@@ -113,6 +113,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "update",
             "values",
             "async_rows_*",
+            "loop_of_*",
         ),
         *(
             "failing_system_calls",

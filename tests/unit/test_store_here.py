@@ -6,9 +6,12 @@ import asyncio
 import errno
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.helddisk import WAIT_SECONDS, HeldDisk
+from support.waiting import until
 
 import logweir
 from logweir.errors import RequestError, WalError, WriteFailed
@@ -116,6 +119,64 @@ def test_who_would_have_to_wait_does_not(tmp_path: Path) -> None:
     with opened(tmp_path / "s", wal_max_size=2) as log:
         assert not made(log, [insert(log, 2)])
         assert log.count("t") == 3
+
+
+def refused(log: Log, job: Job) -> bool:
+    """Whether a thread that must not wait does not make it; what it left is tried once more."""
+    before = log.count("t")
+    was_made = log.inner.run_if_free([job])
+    assert log.count("t") == before + was_made
+    assert job.done == was_made
+    return not was_made
+
+
+def test_who_commits_if_free_waits_for_no_thread(tmp_path: Path) -> None:
+    """Neither for one whose transaction is open, nor for one that waits for its sync or its turn to
+    write, nor for a view of its own; once that is over it does it."""
+    disk = HeldDisk()
+    with opened(tmp_path / "s", disk, write_ahead=0) as log, ThreadPoolExecutor(2) as threads:
+        assert not refused(log, insert(log, 1))
+        inside, leave = threading.Event(), threading.Event()
+
+        def transact(number: int) -> None:
+            with log.transaction() as tx:
+                tx.insert("t", (number, 0))
+                inside.set()
+                assert leave.wait(WAIT_SECONDS)
+
+        work = threads.submit(transact, 10)
+        assert inside.wait(WAIT_SECONDS)
+        assert refused(log, insert(log, 2))  # its transaction is open
+        disk.go.clear()
+        leave.set()
+        assert disk.waits.wait(WAIT_SECONDS)
+        assert refused(log, insert(log, 2))  # and is synced
+        waiting = threads.submit(transact, 11)
+        disk.go.set()
+        work.result(WAIT_SECONDS)
+        waiting.result(WAIT_SECONDS)
+        assert not refused(log, insert(log, 2))
+        before = log.transaction().__enter__()
+        before.insert("t", (12, 0))
+        before._leave(None)
+        assert refused(log, insert(log, 3))  # nobody writes that yet, and anybody may begin to
+        assert log.insert("t", (4, 0)) == (4, 0)
+        with log.read_view():
+            assert refused(log, insert(log, 3))
+        leading = threading.Event()
+
+        def wait(group: Group) -> None:
+            inside.set()
+            assert leading.wait(WAIT_SECONDS)
+
+        inside.clear()
+        log.inner.submit_jobs([Job(wait)])
+        assert inside.wait(WAIT_SECONDS)
+        assert refused(log, insert(log, 3))
+        leading.set()
+        log.insert("t", (5, 0))  # behind it
+        until(lambda: not refused(log, insert(log, 3)))
+        assert [row[0] for row in log.select("t")] == [0, 1, 2, 3, 4, 5, 10, 11, 12]
 
 
 def test_a_disk_that_took_long_once_is_left_to_the_logs_thread(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ A server without the extension, and one that is no Greenstack server, is told as
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -72,7 +73,7 @@ class GreenstackSource(BucketSource):
         self.choice = Choice(prefix, self._vbuckets)
 
     async def attempt(self, progress: Progress) -> None:
-        bucket = self.fill()
+        bucket = await asyncio.to_thread(self.fill)
         needed = {Feature.CHANGE_STREAM: "change streams"}
         if not self.choice.is_all:
             needed[Feature.FILTERS] = "filters of change streams"

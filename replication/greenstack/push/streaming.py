@@ -178,7 +178,7 @@ class Streaming:
         self._mark(MarkKind.SNAPSHOT_BEGINS, start.without_local())
         await self._read_from(start)
         self._pin = self._pin or f"greenstack:{id(self):x}"
-        self._log.inner.retain_all({self._pin: start})
+        await self._service.shared.retention.keep_now(self._pin, start)
         fills: dict[int, Chunks] = {}
         end = start
         for feed in self._feeds():
@@ -232,7 +232,7 @@ class Streaming:
 
     def _unpin(self) -> None:
         if self._pin:
-            self._log.release(self._pin)
+            self._service.shared.retention.forget(self._pin)
             self._pin = ""
 
     # --- what changes -----------------------------------------------------------------------------

@@ -117,7 +117,7 @@ class SynapseService(Service):
             if token < 0:
                 await asyncio.to_thread(self.log.release, label)
                 return
-            known = self.log.status()["followers"]
+            known = (await asyncio.to_thread(self.log.inner.progress))["followers"]
             others = sum(one.startswith("synapse:") for one in known)
             if label not in known and others >= SYNAPSE_ACKNOWLEDGERS:
                 _log.warning("synapse.not_kept", name=name, limit=SYNAPSE_ACKNOWLEDGERS)
