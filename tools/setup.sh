@@ -53,11 +53,14 @@ stamp_has() {
     return 1
 }
 
+# Of two that add a word at once one may be lost: then the next set-up looks again.
 stamp_add() {
-    local word
+    local word new
     for word in "$@"; do
-        stamp_has "$word" || printf '%s %s\n' "$(cat "$LOGWEIR_STAMP")" "$word" >"$LOGWEIR_STAMP.new"
-        if [ -f "$LOGWEIR_STAMP.new" ]; then mv -f "$LOGWEIR_STAMP.new" "$LOGWEIR_STAMP"; fi
+        if stamp_has "$word"; then continue; fi
+        new="$(mktemp "$LOGWEIR_STAMP.XXXXXX")"
+        printf '%s %s\n' "$(cat "$LOGWEIR_STAMP")" "$word" >"$new"
+        mv -f "$new" "$LOGWEIR_STAMP"
     done
 }
 
@@ -109,6 +112,53 @@ raise SystemExit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"
     if [ -n "$packages" ]; then apt_install $packages || true; fi
 }
 
+# The programs that some tests run: a name, a file that is there with it, Debian packages.
+LOGWEIR_PROGRAMS='tarantool|tarantool|tarantool
+memcached|memcached|memcached
+memccapable|memccapable|libmemcached-tools
+spymemcached|/usr/share/java/spymemcached.jar|libspymemcached-java
+java|javac|default-jdk-headless
+nc|nc|netcat-openbsd
+redis|redis-server|redis-server
+strace|strace|strace
+openssl|openssl|openssl
+chromium|chromium|chromium
+flatc|flatc|flatbuffers-compiler libflatbuffers-dev g++'
+
+is_there() {
+    [ -e "$1" ] || command -v "$1" >/dev/null 2>&1
+}
+
+# The server alone: no cluster that is started with the machine. Debian has its programs in a folder.
+has_postgresql() {
+    command -v initdb >/dev/null 2>&1 || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null
+}
+
+prepare_postgresql() {
+    local settings=/etc/postgresql-common/createcluster.conf
+    if [ -e "$settings" ]; then return 0; fi
+    mkdir -p -- "${settings%/*}"
+    echo 'create_main_cluster = false' >"$settings"
+}
+
+# All that is missing of those, and of what builds the collation library, by one command. `tools/test`
+# tries again, one by one, and says what cannot be had.
+install_programs() {
+    local name file packages wanted=""
+    if ! can_apt; then return 0; fi
+    while IFS='|' read -r name file packages; do
+        is_there "$file" || stamp_has "no-$name" || wanted="$wanted $packages"
+    done <<<"$LOGWEIR_PROGRAMS"
+    pkg-config --exists icu-i18n >/dev/null 2>&1 || stamp_has no-collation ||
+        wanted="$wanted g++ pkg-config libicu-dev"
+    if ! has_postgresql && ! stamp_has no-postgresql; then
+        prepare_postgresql
+        wanted="$wanted postgresql"
+    fi
+    # shellcheck disable=SC2086
+    if [ -n "$wanted" ]; then LOGWEIR_LOG="$LOGWEIR_LOG.programs" apt_install $wanted || true; fi
+}
+
 # What extras need beside what is there, for sources that are installed as they are: the package itself
 # is not built again. Fails where that cannot be told or installed.
 add_extras() {
@@ -137,7 +187,7 @@ END
 }
 
 logweir_setup() {
-    local want now extra extras target missing=""
+    local want now extra extras target missing="" beside=""
     now="$(fingerprint)"
     if stamp_has "$now" && [ -x "$LOGWEIR_VENV/bin/logweir" ]; then
         if stamp_has compiled && [ -z "$(compiled_kernels)" ]; then missing=kernels; fi
@@ -168,11 +218,14 @@ logweir_setup() {
     case " $extras " in
         *" spark "* | *" test "*) say "(Spark is among it: some 500 MB, which takes minutes, once.)" ;;
     esac
+    # Debian's packages come while Python's do, and while the kernels are compiled.
+    case " $extras " in *" test "*) install_programs & beside=$! ;; esac
     if ! pip_install -e "$target"; then
         tail -n 20 "$LOGWEIR_LOG" >&2
         fail "pip could not install logweir (all of its output: $LOGWEIR_LOG).
 Is the package index reachable?"
     fi
+    if [ -n "$beside" ]; then wait "$beside" || true; fi
     printf '%s\n' "$now" >"$LOGWEIR_STAMP"
     link_types
     for extra in $extras; do stamp_add "extra:$extra"; done
