@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from support.followprocess import Follower, content_of, digest
+from support.followprocess import Follower, Followers, content_of, digest
 from support.tankserving import ordinary
 
 import logweir
@@ -45,6 +45,9 @@ from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import Key, RowType
 
 Rows = Sequence[Sequence[Any]]
+
+FOLLOWERS = Followers()
+"""Where all of them come from: who uses them ends it with the last test of the file."""
 
 
 def value_of(number: int, size: int) -> str:
@@ -90,7 +93,7 @@ class Side(ABC):
         hold: str = "",
     ) -> Follower:
         """A follower, begun."""
-        return Follower(folder, self.url(valve), self.spaces, limits, hold)
+        return Follower(FOLLOWERS, folder, self.url(valve), self.spaces, limits, hold)
 
     def content(self, log: Log) -> dict[str, str]:
         """The tuples that are there."""

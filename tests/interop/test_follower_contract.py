@@ -9,7 +9,7 @@ import random
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from support.followprocess import Follower
 from support.waiting import until
 
 import logweir
-from interop.contractsides import SIDES, Changing, Side
+from interop.contractsides import FOLLOWERS, SIDES, Changing, Side
 from interop.serving import Serving
 from logweir.replication.protocols import parse_listen_url
 from logweir.testing.valve import Valve
@@ -31,6 +31,13 @@ COUNT, SIZE = 800, 15_000
 
 PART = 2 << 20
 SEED = 20261122
+
+
+@pytest.fixture(autouse=True, scope="module")
+def followers() -> Iterator[None]:
+    """All come from the same processes, which go in the end."""
+    with FOLLOWERS:
+        yield
 
 
 def calm(side: Side, valve: Valve, copy: Follower) -> int:
@@ -160,11 +167,12 @@ def test_our_own_rows_are_asked_back(tmp_path: Path) -> None:
 @EACH
 def test_another_upstream_at_the_address_is_not_mixed_in(tmp_path: Path, side: Side) -> None:
     """It is told, or copied whole; what is there is of the one or of the other."""
-    with Valve() as valve, side.follower(tmp_path / "copy", valve) as copy:
+    with Valve() as valve, ExitStack() as following:
         with side.serve(tmp_path / "one") as up:
             valve.target = up.port
             side.create(up)
             side.put(up, range(40))
+            copy = following.enter_context(side.follower(tmp_path / "copy", valve))
             copy.until(lambda: side.content(up.log))
             calm(side, valve, copy)
             valve.target = 0

@@ -1,8 +1,7 @@
 """A follower in a process of its own, that can be held, asked and killed: `Follower`.
 
-Run as a program it is that process: `python followprocess.py FOLDER URL SPACES LIMITS HOLD`. It
-takes commands, a line each, and tells with lines of JSON what its source's state is, what was asked
-for, and when it has come to the place where it is held.
+`follow` is what that process runs. It takes commands, a line each, and tells with lines of JSON
+what its source's state is, what was asked for, and when it has come to where it is held.
 """
 
 from __future__ import annotations
@@ -13,15 +12,44 @@ import hashlib
 import json
 import os
 import queue
-import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any, Self
 
+from support.nursery import Nursery, Program
+
 SECONDS = 60.0
+
+
+class Followers:
+    """Where followers come from: for each choice of limits a process that has imported all."""
+
+    def __init__(self) -> None:
+        self._nurseries: dict[str, Nursery] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._nurseries:
+            self._nurseries.popitem()[1].__exit__()
+
+    def begin(self, limits: Mapping[str, float], words: Sequence[str]) -> Program:
+        """A follower with these instead of `logweir.limits`."""
+        chosen = json.dumps({**BACKOFF, **limits})
+        if chosen not in self._nurseries:
+            prepare = f"from support import followprocess\nfollowprocess.prepare({chosen})"
+            self._nurseries[chosen] = Nursery(prepare).__enter__()
+        code = "import sys\nfrom support import followprocess\nfollowprocess.follow(*sys.argv[1:])"
+        return self._nurseries[chosen].start(code, words, stdin=PIPE, stdout=PIPE)
+
+
+BACKOFF = {"BACKOFF_FIRST_SECONDS": 0.02, "BACKOFF_MAX_SECONDS": 0.05}
 
 
 class Follower:
@@ -30,6 +58,7 @@ class Follower:
 
     def __init__(
         self,
+        followers: Followers,
         folder: Path,
         url: str,
         spaces: Sequence[str],
@@ -37,21 +66,14 @@ class Follower:
         hold: str = "",
     ) -> None:
         self.folder = folder
-        chosen = {"BACKOFF_FIRST_SECONDS": 0.02, "BACKOFF_MAX_SECONDS": 0.05, **(limits or {})}
-        words = [str(folder), url, json.dumps(list(spaces)), json.dumps(chosen), hold]
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", __file__, *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        words = [str(folder), url, json.dumps(list(spaces)), hold]
+        self._process = followers.begin(limits or {}, words)
         self._told: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.status: dict[str, Any] = {"state": "", "error": "", "parts": {}}
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
         with contextlib.suppress(json.JSONDecodeError):  # killed within a line
             for line in self._process.stdout:
                 self._told.put(json.loads(line))
@@ -73,7 +95,6 @@ class Follower:
             self.status = told
 
     def _say(self, command: str) -> None:
-        assert self._process.stdin is not None
         self._process.stdin.write(command + "\n")
         self._process.stdin.flush()
 
@@ -131,11 +152,7 @@ class Follower:
             self._process.kill()
             self._process.wait(SECONDS)
             self._reader.join(SECONDS)
-            assert self._process.stdout is not None
-            assert self._process.stdin is not None
-            self._process.stdout.close()
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
+            self._process.close()
 
 
 def digest(rows: Sequence[Sequence[Any]]) -> str:
@@ -174,14 +191,32 @@ class _Gate:
             self._open.wait()
 
 
-def _main(
-    folder: Path, url: str, spaces: Sequence[str], chosen: Mapping[str, float], hold: str
-) -> None:
+def prepare(chosen: Mapping[str, float]) -> None:
+    """Set limits, and import all that a follower needs."""
     from logweir import limits
 
     for name, value in chosen.items():
         assert hasattr(limits, name), name
         setattr(limits, name, value)  # before anybody takes it from there
+
+    from logweir.replication import loop, server
+    from logweir.replication.protocols import parse_url
+
+    async def begin(log: Any) -> None:
+        for url in ("tank://127.0.0.1:1", "tap://127.0.0.1:1/b", "tarantool://127.0.0.1:1"):
+            begun = server.Server(log, server.ServerOptions(follow=[parse_url(url)]))
+            await begun.start()
+            await begun.stop()
+
+    import logweir
+
+    with tempfile.TemporaryDirectory() as folder, logweir.open(folder) as log:
+        loop.run(begin(log))  # it imports what it needs when it needs it
+
+
+def follow(place: str, url: str, names: str, hold: str) -> None:
+    """Follow `url` into the folder `place`. `names`: of spaces, as JSON."""
+    folder, spaces = Path(place), json.loads(names)
 
     import logweir
     from logweir.errors import SourceStopped
@@ -210,7 +245,7 @@ def _main(
             tell(state="stopped", error=str(error), parts={})
             return
 
-    async def follow(log: logweir.Log) -> None:
+    async def run(log: logweir.Log) -> None:
         server = serving.Server(log, serving.ServerOptions(follow=[source]))
         await server.start()
         loop = asyncio.get_running_loop()
@@ -247,7 +282,7 @@ def _main(
                     tell(turned=True)
 
     with logweir.open(folder) as log:
-        loop.run(follow(log))
+        loop.run(run(log))
 
 
 def _hold_syncs(gate: _Gate) -> None:
@@ -294,8 +329,3 @@ def _hold_stores(gate: _Gate) -> None:
     Shared.run = gated_run  # type: ignore[method-assign]
     gated_store(SynapseIntake)
     gated_store(TankIntake)
-
-
-if __name__ == "__main__":
-    _folder, _url, _spaces, _limits, _hold = sys.argv[1:]
-    _main(Path(_folder), _url, json.loads(_spaces), json.loads(_limits), _hold)
