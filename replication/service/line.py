@@ -39,7 +39,7 @@ _PARTS_BYTES: Final = 256 * 1024  # so do those of so many bytes, if they have f
 
 class Line:
     """The line of one store. Belongs to the event loop's thread. `open_views`: how many views of
-    the store that thread keeps open: a change made in it might wait for them for ever."""
+    the store that thread keeps open."""
 
     def __init__(self, log: Log, metrics: Metrics) -> None:
         self.log = log
@@ -123,7 +123,6 @@ class Line:
         if (
             not self._in_line
             and load <= 1
-            and not self.open_views
             and (self._slow < _SLOW_LIMIT or began >= self._aside_until)
             and self._is_made_at_once(jobs)
         ):

@@ -14,16 +14,18 @@ from interop.rawclient import RawClient
 from interop.serving import Serving
 from logweir.errors import ErrorCode
 from logweir.recovery.faults import Fault, FaultyFileSystem
+from logweir.replication.iproto.serve import trial
 from logweir.replication.iproto.wire import codec
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.service import line, users
 from logweir.replication.service.shared import Shared
 from logweir.store.commit.queue import CommitQueue, Job
 from logweir.store.schema.access import Privilege
+from logweir.store.state.layers import Layers
 from logweir.wal.filesystem import OS
 from logweir.wal.mp import pack
 
-REPLACE = 3
+REPLACE, BEGIN, COMMIT = 3, 14, 15
 
 
 @pytest.fixture
@@ -96,6 +98,29 @@ def test_what_is_made_at_once_is_answered_and_read_as_ever(
         assert log.select("t") == [(number % 7, number) for number in range(196, 200)] + [
             (number % 7, number) for number in range(193, 196)
         ]
+
+
+@pytest.mark.parametrize("durability", ["write", "none"])
+def test_changes_beside_an_open_transaction_are_made_at_once(
+    tmp_path: Path, made_now: list[bool], monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
+    """Whose view is in nobody's way as long as the state has room; else the log's thread does."""
+    monkeypatch.setattr(trial, "TRIAL_SECONDS", 600.0)
+    options = {"durability": durability}
+    with Serving(make_store(tmp_path / "s"), open_options=options, guest="all") as served:
+        space = served.log.schema.space("t").id
+        with RawClient(served.port) as client:
+            alone(client, space, made_now)
+            made_now.clear()
+            client.ask(BEGIN, stream=1)
+            assert client.ask(REPLACE, {0x10: space, 0x21: [2, 2]}, stream=1).body
+            assert replace(client, space, 1, 5).body == {0x30: [[1, 5]]}
+            with monkeypatch.context() as patch:
+                patch.setattr(Layers, "admits", False)
+                assert replace(client, space, 1, 6).body == {0x30: [[1, 6]]}
+            assert not client.ask(COMMIT, stream=1).is_error
+        assert made_now == [True, False, True]
+        assert served.log.select("t") == [(1, 6), (2, 2)]
 
 
 def test_what_is_refused_is_refused_as_ever(served: Serving, made_now: list[bool]) -> None:

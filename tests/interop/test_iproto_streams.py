@@ -16,8 +16,12 @@ from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from logweir.errors import StateFailed
 from logweir.limits import TRIAL_BYTES, TRIALS
+from logweir.replication import link
 from logweir.replication.iproto.serve import trial
 from logweir.replication.iproto.wire.requests import FEATURES, PROTOCOL_VERSION
+from logweir.replication.service.line import Line
+from logweir.replication.turns import Turn
+from logweir.store.commit.queue import Job
 from logweir.wal.mp import pack
 
 asynctnt = pytest.importorskip("asynctnt", reason="asynctnt is not installed")
@@ -157,6 +161,36 @@ def test_one_of_two_that_meet_is_refused(serving: Serving) -> None:
         assert client.put(2, 60, 2, kind=INSERT) == 0
         assert client.put(2, 60, 2, kind=INSERT) == 3
         assert [client.code(stream, COMMIT) for stream in (1, 2)] == [0, 97]
+
+
+def test_commits_that_come_together_share_a_job(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a transaction of its own in the log, or refused alone; of two connections, too."""
+    monkeypatch.setattr(link, "Turn", lambda sent_bytes: Turn(sent_bytes, 1000.0))
+    monkeypatch.setattr(trial, "TRIAL_SECONDS", 600.0)
+    jobs: list[Job] = []
+    submit = Line.submit
+
+    def noted(self: Line, job: Job, *given: Any) -> None:
+        jobs.append(job)
+        submit(self, job, *given)
+
+    monkeypatch.setattr(Line, "submit", noted)
+    streams = (1, 2, 3, 4)
+    with Client(serving) as client:
+        for stream in streams:
+            client.code(stream, BEGIN)
+            client.put(stream, stream, 0, kind=INSERT)
+            client.put(stream, 10 + stream, 0)
+        serving.log.insert("t", (3, 9))
+        before = serving.log.vclock
+        client.send(b"".join(client.frame(COMMIT, b"", stream=stream) for stream in streams))
+        answers = sorted((client.receive() for _ in streams), key=lambda one: one.header.sync)
+    assert [int(one.error().code) if one.is_error else 0 for one in answers] == [0, 0, 97, 0]
+    assert [len(one.rows) for one in serving.log.rows(before)] == [2, 2, 2]
+    assert [row[0] for row in serving.log.select("t")] == [1, 2, 3, 4, 11, 12, 14]
+    assert len(jobs) == 1
 
 
 def test_what_does_not_meet_is_committed(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from logweir.store.commit.group import Group
 from logweir.store.commit.queue import QUICK_BYTES, Job
 from logweir.store.engine.request import Request
 from logweir.store.log import Log
+from logweir.store.state.layers import Layers
 from logweir.wal.failpoint import arm, disarm
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.mp import pack
@@ -130,9 +131,11 @@ def refused(log: Log, job: Job) -> bool:
     return not was_made
 
 
-def test_who_commits_if_free_waits_for_no_thread(tmp_path: Path) -> None:
+def test_who_commits_if_free_waits_for_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither for one whose transaction is open, nor for one that waits for its sync or its turn to
-    write, nor for a view of its own; once that is over it does it."""
+    write, nor for room beside a view of its own; once that is over it does it."""
     disk = HeldDisk()
     with opened(tmp_path / "s", disk, write_ahead=0) as log, ThreadPoolExecutor(2) as threads:
         assert not refused(log, insert(log, 1))
@@ -161,8 +164,9 @@ def test_who_commits_if_free_waits_for_no_thread(tmp_path: Path) -> None:
         before._leave(None)
         assert refused(log, insert(log, 3))  # nobody writes that yet, and anybody may begin to
         assert log.insert("t", (4, 0)) == (4, 0)
-        with log.read_view():
-            assert refused(log, insert(log, 3))
+        with log.read_view(), monkeypatch.context() as patched:
+            patched.setattr(Layers, "admits", property(lambda _: False))
+            assert refused(log, insert(log, 3))  # it might wait for the end of that view
         leading = threading.Event()
 
         def wait(group: Group) -> None:

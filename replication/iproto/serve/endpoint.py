@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from functools import partial
 from typing import Final
 
@@ -45,6 +45,7 @@ from logweir.replication.iproto.serve.statements import (
 )
 from logweir.replication.iproto.serve.streams import Streams
 from logweir.replication.iproto.serve.sysview import VIEWS
+from logweir.replication.iproto.serve.trial import Trial
 from logweir.replication.iproto.serve.watchers import Watchers
 from logweir.replication.iproto.server_session import Ack, Event, ServerSession
 from logweir.replication.iproto.wire import auth, kernel
@@ -431,17 +432,18 @@ class Conversation:
         self._unfinished += 1
         self.shared.submit(job, partial(self.link.attempt, self._deliver, batch), made)
 
-    def put_in_line(self, job: Job, done: Callable[[Job], None]) -> None:
-        """Make a change; `done` is called when it is durable, or refused."""
-
-        def finished(job: Job) -> None:
-            self._settle(0)
-            if self.link.is_open:
-                done(job)
-                self.go_on()
-
+    def commit(self, trial: Trial, request: Request) -> None:
+        """Have a transaction made, and answer COMMIT when it is durable, or refused."""
         self._unfinished += 1
-        self.shared.submit(job, partial(self.link.attempt, finished))
+        self.instance.trials.commit(trial, partial(self._committed, request), self)
+
+    def _committed(self, request: Request, error: BaseException | None) -> None:
+        self._settle(0)
+        if self.link.is_open:
+            if error is None:
+                self.answer(request, EMPTY_BODY)
+            else:
+                self.answer_error(request, as_request_error(error))
 
     def _settle(self, size_bytes: int) -> None:
         self._unfinished -= 1

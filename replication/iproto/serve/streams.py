@@ -26,8 +26,6 @@ from logweir.replication.iproto.serve.trial import Trial, Trials
 from logweir.replication.iproto.wire.codec import EMPTY_BODY, RequestType
 from logweir.replication.iproto.wire.requests import DML_TYPES, Request
 from logweir.replication.iproto.wire.runs import Run
-from logweir.replication.service.shared import as_request_error
-from logweir.store.commit.queue import Job
 from logweir.wal.xrow import RowType
 
 if TYPE_CHECKING:
@@ -217,20 +215,12 @@ class Streams:
         if trial is None:
             connection.answer(request, EMPTY_BODY)
             return
-        work_bytes = trial.work_bytes
         self._end(stream)
         trial.check()
-        if not trial.changes:
+        if trial.changes:
+            connection.commit(trial, request)
+        else:
             connection.answer(request, EMPTY_BODY)
-            return
-
-        def done(job: Job) -> None:
-            if job.error is not None:
-                connection.answer_error(request, as_request_error(job.error))
-            else:
-                connection.answer(request, EMPTY_BODY)
-
-        connection.put_in_line(Job(trial.repeat, work_bytes), done)
 
     def _end(self, stream: _Stream) -> None:
         trial, stream.trial = stream.trial, None

@@ -1,8 +1,9 @@
 """One transaction of a stream, from BEGIN to COMMIT or ROLLBACK.
 
 Its statements run at once, in a layer of its own over a view of the moment of BEGIN
-(`Inner.trial`). COMMIT puts one job in line, in which all run once more, in their order, on what is
-there by then: docs/tarantool.md says what comes of that. One that changes nothing is not run again:
+(`Inner.trial`). COMMIT puts it in line, in one job with all that are committed in the same turn; in
+that all run once more, in their order, on what is there by then: docs/tarantool.md says what comes
+of that. One that changes nothing is not run again:
 it has read one moment.
 
 A view keeps pages of the state from being used again and the state from growing, so one that is not
@@ -14,10 +15,10 @@ before it run again on a view of that moment, with the same outcome as at COMMIT
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final
+from typing import Final, Protocol
 
 from logweir.errors import ErrorCode, LogweirError, RequestError
 from logweir.limits import TRIAL_BYTES, TRIAL_READ_BYTES, TRIAL_SECONDS, TRIALS
@@ -33,6 +34,7 @@ from logweir.replication.iproto.wire import kernel
 from logweir.replication.iproto.wire.codec import encode_answer, encode_error
 from logweir.replication.iproto.wire.requests import REQUEST_BYTES, Request
 from logweir.replication.iproto.wire.runs import Run
+from logweir.replication.link import Link
 from logweir.replication.service.shared import Shared, as_request_error
 from logweir.store.commit.group import Group
 from logweir.store.engine.engine import Plans
@@ -56,6 +58,25 @@ class _Statement:
     version: int = 0
 
 
+class Waits(Protocol):
+    """A connection whose COMMITs are in line."""
+
+    link: Link
+
+    def go_on(self) -> None:
+        """All that came of them together was told."""
+
+
+@dataclass(slots=True)
+class _Commit:
+    """One in line. `done`: is told why it was refused, None if it is durable."""
+
+    trial: Trial
+    done: Callable[[BaseException | None], None]
+    connection: Waits
+    error: RequestError | None = None
+
+
 class Trials:
     """The transactions of one server that have a view. Belongs to the event loop's thread."""
 
@@ -74,6 +95,14 @@ class Trials:
     def rests(self, trial: Trial) -> None:
         """It has none any more."""
         self._awake.pop(trial, None)
+
+    def commit(
+        self, trial: Trial, done: Callable[[BaseException | None], None], connection: Waits
+    ) -> None:
+        """Make what one that has ended changes, in one job with all others of this turn. `done`
+        is told why it was refused, None when it is durable; then its connection goes on."""
+        commit = _Commit(trial, done, connection)
+        self.shared.submit_part(self, commit, trial.work_bytes, _repeat_all, _tell_all)
 
 
 class _View:
@@ -119,7 +148,7 @@ class Trial:
         self._budget = budget
         self._loop = asyncio.get_running_loop()
         self._statements: list[_Statement] = []
-        self._size_bytes = 0
+        self._size_bytes = self._said_bytes = 0
         self._read_bytes = 0
         self._failure: RequestError | None = None
         self._is_over = False
@@ -140,8 +169,8 @@ class Trial:
 
     @property
     def work_bytes(self) -> int:
-        """What its statements take and read: how much there is to repeat."""
-        return self._size_bytes + self._read_bytes
+        """What its statements say and read: how much there is to repeat."""
+        return self._said_bytes + self._read_bytes
 
     def check(self) -> None:
         """Raise errors 97, 231 if it has failed."""
@@ -342,6 +371,7 @@ class Trial:
         """A statement was run, or several."""
         if not self._failure:
             self._statements.append(_Statement(request, access, outcome, version))
+            self._said_bytes += request.size_bytes
             self._hold(self._size_bytes + self._size_of(request))
 
     def _size_of(self, request: Request | Run) -> int:
@@ -354,6 +384,26 @@ class Trial:
         if self._budget is not None:
             self._budget.requests_bytes += size_bytes - self._size_bytes
         self._size_bytes = size_bytes
+
+
+def _repeat_all(commits: Sequence[_Commit], group: Group) -> None:
+    """Make several, each a transaction of its own: one that is refused is undone alone."""
+    for commit in commits:
+        commit.error, mark = None, group.mark()
+        try:
+            commit.trial.repeat(group)
+        except LogweirError as error:
+            group.rollback(mark)
+            commit.error = as_request_error(error)
+        else:
+            group.divide()
+
+
+def _tell_all(commits: Sequence[_Commit], error: BaseException | None) -> None:
+    for commit in commits:
+        commit.connection.link.attempt(commit.done, error or commit.error)
+    for connection in {commit.connection: None for commit in commits}:
+        connection.link.attempt(connection.go_on)
 
 
 def _run(
