@@ -22,7 +22,9 @@ checksum, which a stored value that holds a whole block would deceive; `none` do
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
@@ -48,7 +50,7 @@ from logweir.pipeline.storage import CutFile, open_storage
 from logweir.recovery.chain import own_mark
 from logweir.store.engine.settling import SEARCH_BYTES, is_said, judged, may_wait
 from logweir.wal.crc32c import checksum
-from logweir.wal.damage import Damage
+from logweir.wal.damage import Damage, DamageKind
 from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.endmark import EndMark, load_end_mark
 from logweir.wal.filesystem import OS, FileSystem, each, explain
@@ -62,6 +64,8 @@ from logweir.wal.walk import walk_blocks
 
 Item = TypeVar("Item")
 _HEADS_BYTES: Final = 4096
+_NO_FOLDER: Final = (errno.ENOTDIR, errno.ENOENT, errno.ELOOP)
+"""What the system says of a file, of what has gone, and of a link that leads nowhere."""
 
 
 class Source(NamedTuple):
@@ -174,7 +178,7 @@ def _plan(options: ScanOptions, waits: bool, looks: bool) -> Plan:
     damage: list[Damage] = []
     folders: list[tuple[str, DirectoryIndex]] = []
     for location in options.paths:
-        for folder in _folders(location, options.recursive):
+        for folder in _folders(location, options, damage):
             said = load_end_mark(folder.path, folder.filesystem)  # before the folder is listed
             says = _says_from(folder) if _searches(options, waits, looks) else None
             most = SEARCH_BYTES if folder.filesystem.readers == 1 else None
@@ -217,7 +221,7 @@ def space_ids(options: ScanOptions, *, awaited: bool = False) -> frozenset[int]:
     found: dict[int, str] = {}
     stores: list[tuple[UUID | None, Path, SpaceNames]] = []
     for location in options.paths if wanted else ():
-        for folder in _folders(location, options.recursive):
+        for folder in _folders(location, options, []):
             instance, names = _names(folder)
             stores.append((instance, folder.path, names))
             found |= {number: name for number, name in names.items() if name in wanted}
@@ -251,8 +255,15 @@ class _Folder:
     path: Path
     is_file: bool
 
+    @property
+    def real(self) -> str:
+        """The path without links, where there are any."""
+        return os.path.realpath(self.path) if self.filesystem is OS else str(self.path)
 
-def _folders(location: str, recursive: bool) -> Iterator[_Folder]:
+
+def _folders(location: str, options: ScanOptions, damage: list[Damage]) -> Iterator[_Folder]:
+    """The folder of that name, and those below it; to `damage` come those that cannot be listed,
+    unless that is to be an error."""
     filesystem, path = open_storage(location)
     try:
         names = filesystem.list_directory(path)
@@ -261,28 +272,39 @@ def _folders(location: str, recursive: bool) -> Iterator[_Folder]:
         return
     except OSError as error:
         raise explain(error, shown(location)) from error
-    yield _Folder(location, filesystem, path, False)
-    if recursive:
-        for name in names:
-            if not name.startswith(".") and _is_folder(filesystem, path / name):
-                yield from _below(location, filesystem, path / name)
+    found = _Folder(location, filesystem, path, False)
+    yield found
+    if options.recursive:
+        unread = None if options.on_error == "fail" else damage
+        yield from _below(found, names, {found.real}, unread)
 
 
-def _is_folder(filesystem: FileSystem, path: Path) -> bool:
-    if path.suffix in (".xlog", ".snap", ".vylog"):
-        return False
-    try:
-        filesystem.list_directory(path)
-    except OSError:
-        return False
-    return True
-
-
-def _below(location: str, filesystem: FileSystem, path: Path) -> Iterator[_Folder]:
-    yield _Folder(location, filesystem, path, False)
-    for name in filesystem.list_directory(path):
-        if not name.startswith(".") and _is_folder(filesystem, path / name):
-            yield from _below(location, filesystem, path / name)
+def _below(
+    folder: _Folder, names: Iterable[str], seen: set[str], unread: list[Damage] | None
+) -> Iterator[_Folder]:
+    """The folders below one, each once, whatever links lead there. `names`: what stands in it;
+    `seen`: those that are known, to which these come; `unread`: to which those come that cannot be
+    listed. Raises `WalError` for one where it is None."""
+    for name in names:
+        path = folder.path / name
+        if name.startswith(".") or path.suffix in (".xlog", ".snap", ".vylog"):
+            continue
+        try:
+            inside = folder.filesystem.list_directory(path)
+        except OSError as error:
+            if error.errno in _NO_FOLDER:
+                continue
+            told = explain(error, shown(str(path)))
+            if unread is None:
+                raise told from error
+            text, hint = told.reason, told.hint
+            unread.append(Damage(DamageKind.UNREADABLE, str(path), 0, 0, text, hint=hint))
+            continue
+        found = _Folder(folder.location, folder.filesystem, path, False)
+        if found.real not in seen:
+            seen.add(found.real)
+            yield found
+            yield from _below(found, inside, seen, unread)
 
 
 def _index(
