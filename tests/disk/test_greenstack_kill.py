@@ -6,12 +6,12 @@ import contextlib
 import json
 import random
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
+from support.nursery import LOGWEIR
 
 import logweir
 from interop.gsraw import RawClient, mutation
@@ -106,11 +106,9 @@ def test_killed_servers_lose_no_answered_mutation(tmp_path: Path) -> None:
     dice = random.Random(SEED)
     words = ["serve", str(tmp_path / "s"), "--listen", "greenstack://127.0.0.1:0"]
     words += ["--allow-guest", "all", "--json", "--quiet"]
-    program = "from logweir.tools.cli.main import run; run()"
     lasts = [0] * CLIENTS
     for _ in range(KILLS):
-        command = [sys.executable, "-P", "-c", program, *words]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with LOGWEIR.begin(*words, stdout=PIPE) as process:
             assert process.stdout is not None
             port = int(json.loads(process.stdout.readline())["listen"][0].rpartition(":")[2])
             note = threading.Semaphore(0)

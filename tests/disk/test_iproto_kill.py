@@ -7,11 +7,11 @@ import random
 import selectors
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
+from support.nursery import LOGWEIR, Program
 
 import logweir
 from logweir.replication.iproto.wire.codec import GREETING_BYTES
@@ -34,7 +34,7 @@ def change(space: int, client: int, count: int) -> bytes:
 
 
 def kill_amid(
-    server: subprocess.Popen[str], port: int, space: int, counts: list[int], dice: random.Random
+    server: Program, port: int, space: int, counts: list[int], dice: random.Random
 ) -> list[int]:
     """Send changes, as many in flight as there is luck, and kill the server after some answers.
     Returns the last change of each client that was answered."""
@@ -99,11 +99,9 @@ def test_killed_servers_lose_no_answered_change(tmp_path: Path) -> None:
         space = log.schema.space("t").id
     words = ["serve", str(tmp_path / "s"), "--listen", "tarantool://127.0.0.1:0"]
     words += ["--allow-guest", "all", "--json", "--quiet"]
-    program = "from logweir.tools.cli.main import run; run()"
     counts = [0] * CLIENTS
     for _ in range(KILLS):
-        command = [sys.executable, "-c", program, *words]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with LOGWEIR.begin(*words, stdout=PIPE) as process:
             assert process.stdout is not None
             port = int(json.loads(process.stdout.readline())["listen"][0].rpartition(":")[2])
             answered = kill_amid(process, port, space, counts, dice)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
+from support.nursery import LOGWEIR
 
 import logweir
 from interop.rawclient import RawClient
@@ -47,10 +46,9 @@ def test_a_commit_is_whole_or_was_never_there(tmp_path: Path, step: str) -> None
         space = log.schema.space("t").id
     words = ["serve", str(tmp_path / "s"), "--listen", "tarantool://127.0.0.1:0"]
     words += ["--allow-guest", "all", "--json", "--quiet"]
-    command = [sys.executable, "-c", "from logweir.tools.cli.main import run; run()", *words]
-    environment = {**os.environ, "LOGWEIR_FAILPOINTS": f"{step}=kill@{PASSES}"}
+    environment = {"LOGWEIR_FAILPOINTS": f"{step}=kill@{PASSES}"}
     answered = 0
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with LOGWEIR.begin(*words, stdout=PIPE, environment=environment) as process:
         assert process.stdout is not None
         port = int(json.loads(process.stdout.readline())["listen"][0].rpartition(":")[2])
         with RawClient(port) as client:

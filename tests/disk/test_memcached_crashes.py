@@ -8,14 +8,14 @@ import json
 import os
 import signal
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 import pytest
+from support.nursery import LOGWEIR, Program
 from support.places import mounted
 from support.ports import free_port
 
@@ -34,29 +34,21 @@ from logweir.replication.memcached.wire.messages import (
 )
 from logweir.replication.protocols import parse_url
 
-CODE = "from logweir.tools.cli.main import run; run()"
 KEYS = 300
 
 
 @contextlib.contextmanager
-def process(
-    folder: Path, *words: str, port: int = 0
-) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def process(folder: Path, *words: str, port: int = 0) -> Iterator[tuple[Program, int]]:
     """`logweir serve` with bucket b, and its port; killed at the end."""
-    command = [sys.executable, "-c", CODE, "serve", str(folder), "--json", "--allow-guest", "all"]
-    with subprocess.Popen(
-        [*command, "--listen", f"tap://127.0.0.1:{port}/b", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as running:
+    command = ["serve", folder, "--json", "--allow-guest", "all"]
+    command += ["--listen", f"tap://127.0.0.1:{port}/b", *words]
+    with LOGWEIR.begin(*command, stdout=PIPE, stderr=DEVNULL) as running:
         assert running.stdout is not None
         try:
             ready = json.loads(running.stdout.readline())
             yield running, int(ready["listen"][0].split(":")[2].partition("/")[0])
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(running.pid, signal.SIGKILL)
+            running.kill()
             running.wait(30)
 
 
@@ -269,7 +261,7 @@ def test_a_takeover_under_writes_survives_kills(tmp_path: Path, victim: str) -> 
     ports = [free_port(), free_port()]
     url = f"tap://127.0.0.1:{ports[0]}/b?takeover=1&vbuckets=5"
 
-    def start(stack: contextlib.ExitStack, place: int) -> subprocess.Popen[str]:
+    def start(stack: contextlib.ExitStack, place: int) -> Program:
         words = ("--follow", url) if place else ()
         folder = tmp_path / ("taker" if place else "giver")
         return stack.enter_context(process(folder, *words, port=ports[place]))[0]

@@ -7,15 +7,15 @@ import contextlib
 import json
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import pytest
+from support.nursery import LOGWEIR, Program
 from support.ports import free_port
 
 from interop.kvclient import KvClient, store
@@ -31,7 +31,6 @@ pytestmark = [pytest.mark.tarantool, pytest.mark.kill]
 KILLS = 12
 SEED = 20261122
 SPACES = ("t", "u")
-PROGRAM = "from logweir.tools.cli.main import run; run()"
 SETUP = """
 box.schema.user.grant('guest', 'super')
 for _, name in ipairs{...} do
@@ -67,7 +66,7 @@ class Ours:
         words += [f"--listen=tarantool://127.0.0.1:{port}", f"--listen={self.url('tap')}"]
         words += [f"--listen={self.url('greenstack')}"]
         self._words = ["serve", str(folder), *words, "--allow-guest=all", "--json"]
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Program | None = None
         self._writer: threading.Thread | None = None
         self._stopped = threading.Event()
         self.acknowledged: set[int] = set()
@@ -78,12 +77,7 @@ class Ours:
         return f"{scheme}://127.0.0.1:{getattr(self, scheme)}{bucket}"
 
     def start(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *self._words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        self._process = LOGWEIR.begin(*self._words, stdout=PIPE, stderr=DEVNULL)
         assert self._process.stdout is not None
         json.loads(self._process.stdout.readline())
 

@@ -9,14 +9,14 @@ import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import pytest
 from disk.test_failpoints import forked, kill
+from support.nursery import LOGWEIR, Program
 
 import logweir
 from logweir.replication.metrics import Metrics
@@ -33,7 +33,6 @@ from logweir.wal import failpoint
 from logweir.wal.mp import unpack
 from logweir.wal.xrow import Key, RowType
 
-PROGRAM = [sys.executable, "-P", "-c", "from logweir.tools.cli.main import run; run()"]
 PARTITIONS = 3
 FIRST = 6  # number of each partition
 STEPS = [
@@ -56,7 +55,7 @@ class Upstream:
         self._folder = folder
         self._port = 0
         self._dice = random.Random(SEED)
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Program | None = None
 
     @property
     def url(self) -> str:
@@ -66,8 +65,8 @@ class Upstream:
     def start(self) -> None:
         """Serve, and make the topic where it is not there."""
         listen = ["--listen", self.url, "--json", "--quiet"]
-        command = [*PROGRAM, "serve", str(self._folder), *listen, "--allow-guest=all"]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        words = ["serve", self._folder, *listen, "--allow-guest=all"]
+        self._process = LOGWEIR.begin(*words, stdout=PIPE)
         assert self._process.stdout is not None
         address = json.loads(self._process.stdout.readline())["listen"][0]
         self._port = int(address.rpartition(":")[2])
@@ -272,9 +271,9 @@ def test_kills_of_both_sides_lose_and_double_nothing(tmp_path: Path, upstream: U
     """Follower and broker are killed at chance moments while there is publishing."""
     folder = tmp_path / "store"
     dice = random.Random(SEED)
-    command = [*PROGRAM, "follow", upstream.url + "/t", str(folder), "--quiet"]
+    words = ["follow", upstream.url + "/t", str(folder), "--quiet"]
     for turn in range(6):
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as follower:
+        with LOGWEIR.begin(*words, stderr=DEVNULL) as follower:
             upstream.publish(dice.randrange(10, 150))
             if turn % 2:
                 upstream.stop(signal.SIGKILL)
@@ -283,10 +282,10 @@ def test_kills_of_both_sides_lose_and_double_nothing(tmp_path: Path, upstream: U
             follower.kill()
         with logweir.open(folder) as log:
             check(log, upstream.url)
-    done = subprocess.run([*command, "--once"], capture_output=True, text=True, timeout=60)
-    lines = done.stderr.splitlines()
+    code, _, complaints = LOGWEIR.run(*words, "--once", timeout=60)
+    lines = complaints.splitlines()
     assert all("the broker no longer has them" in line for line in lines), lines
-    assert done.returncode == (1 if lines else 0)
+    assert code == (1 if lines else 0)
     upstream.stop()
     whole = upstream.stored()
     with logweir.open(folder) as log:

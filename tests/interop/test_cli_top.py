@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
 from rich.console import Console
 from rich.screen import Screen
 from support.loops import run
+from support.nursery import LOGWEIR
 
 import logweir
 from interop.rawclient import RawClient
 from interop.serving import Serving
-from interop.test_iproto_cli import CODE, serving, told
+from interop.test_iproto_cli import serving, told
 from logweir.replication.iproto.client import open_client
 from logweir.replication.iproto.wire.codec import RequestType
 from logweir.replication.service.rates import rates_of
@@ -33,9 +33,7 @@ def test_two_looks_tell_what_happened_between_them(tmp_path: Path) -> None:
     words = ["top", "--json", "--every", "0.1"]
     with serving(tmp_path / "one", "--allow-guest", "all") as ready:
         url = ready["listen"][0]
-        with subprocess.Popen(
-            [sys.executable, "-c", CODE, *words, url], stdout=subprocess.PIPE, text=True
-        ) as process:
+        with LOGWEIR.begin(*words, url, stdout=PIPE) as process:
             assert process.stdout is not None
             looks = iter(process.stdout)
             first = json.loads(next(looks))
@@ -63,9 +61,7 @@ def test_a_server_that_goes_away_is_asked_again(tmp_path: Path) -> None:
         pass
     with serving(tmp_path / "one", "--allow-guest", "all") as ready:
         words = ["top", "--json", "--every", "0.1", ready["listen"][0]]
-        process = subprocess.Popen(
-            [sys.executable, "-c", CODE, *words], stdout=subprocess.PIPE, text=True
-        )
+        process = LOGWEIR.begin(*words, stdout=PIPE)
         assert process.stdout is not None
         looks = map(json.loads, process.stdout)
         first = next(looks)

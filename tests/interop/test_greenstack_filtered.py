@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import random
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 import pytest
+from support.nursery import LOGWEIR
 
 import logweir
 from interop.gsraw import RawClient
 from interop.serving import Serving
-from interop.test_greenstack_kill import PROGRAM, pushed_rows
+from interop.test_greenstack_kill import pushed_rows
 from logweir.errors import ConfigError
 from logweir.replication.bucket.store import Buckets
 from logweir.replication.greenstack.wire.codec import FlexKey, Frame, Opcode
@@ -68,9 +69,9 @@ def change(server: Serving, client: RawClient, luck: random.Random) -> None:
 
 
 @contextlib.contextmanager
-def killed(upstream: Serving, command: list[str]) -> Iterator[None]:
+def killed(upstream: Serving, words: list[str]) -> Iterator[None]:
     """A program that follows, from the first row that it is sent, and its end."""
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    process = LOGWEIR.begin(*words, stderr=DEVNULL)
     try:
         upstream.wait(lambda: pushed_rows(upstream) or process.poll() is not None, 60)
         assert process.poll() is None
@@ -100,7 +101,7 @@ def test_parts_are_followed_through_kills(tmp_path: Path) -> None:
         follow = [word for url in urls.values() for word in ("--follow", url)]
         with RawClient(upstream.port, bucket="b") as client:
             for _ in range(2):
-                with killed(upstream, [*PROGRAM, "serve", str(folder), *follow]):
+                with killed(upstream, ["serve", str(folder), *follow]):
                     for _ in range(100):
                         change(upstream, client, luck)
                 for _ in range(50):

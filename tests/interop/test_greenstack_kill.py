@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 import pytest
+from support.nursery import LOGWEIR, Program
 
 import logweir
 from interop.gsraw import RawClient, mutation
@@ -22,7 +22,6 @@ from logweir.store import Log
 
 pytestmark = pytest.mark.kill
 
-PROGRAM = [sys.executable, "-P", "-c", "from logweir.tools.cli.main import run; run()"]
 TURNS = 4
 UNITS = 150  # transactions in each turn
 PARTS = 5
@@ -86,9 +85,7 @@ def test_a_follower_killed_in_mid_batch_takes_everything_once(tmp_path: Path) ->
             for number in range(first, first + UNITS // 2):
                 client.send(*unit(number))
             client.barrier()
-            ours = subprocess.Popen(
-                [*PROGRAM, "follow", url, str(folder)], stderr=subprocess.DEVNULL
-            )
+            ours = LOGWEIR.begin("follow", url, folder, stderr=DEVNULL)
             try:
                 upstream.wait(lambda: pushed_rows(upstream) > 0)
                 for number in range(first + UNITS // 2, first + UNITS):
@@ -97,10 +94,8 @@ def test_a_follower_killed_in_mid_batch_takes_everything_once(tmp_path: Path) ->
                 ours.kill()
                 ours.wait()
             client.barrier()
-        done = subprocess.run(
-            [*PROGRAM, "follow", "--once", url, str(folder)], timeout=60, capture_output=True
-        )
-        assert done.returncode == 0, done.stderr
+        code, _, complaints = LOGWEIR.run("follow", "--once", url, folder, timeout=60)
+        assert code == 0, complaints
         reached = upstream.log.vclock.lsn(1)
     with logweir.open(folder) as log:
         check_once(log, keys_of(range(TURNS * UNITS)))
@@ -109,15 +104,11 @@ def test_a_follower_killed_in_mid_batch_takes_everything_once(tmp_path: Path) ->
         assert place["1"] <= reached
 
 
-def started(folder: Path, port: int) -> tuple[subprocess.Popen[str], int]:
+def started(folder: Path, port: int) -> tuple[Program, int]:
     """A serving process on a port, 0 for a free one; and which."""
     words = ["serve", str(folder), "--listen", f"greenstack://127.0.0.1:{port}"]
-    process = subprocess.Popen(
-        [*PROGRAM, *words, "--allow-guest", "all", "--json", "--quiet"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    words += ["--allow-guest", "all", "--json", "--quiet"]
+    process = LOGWEIR.begin(*words, stdout=PIPE, stderr=DEVNULL)
     assert process.stdout is not None
     (url,) = json.loads(process.stdout.readline())["listen"]
     return process, int(url.rpartition(":")[2])
@@ -167,7 +158,7 @@ def test_a_server_killed_in_mid_stream_loses_and_doubles_nothing(
         check_whole(log)
 
 
-def write(client: RawClient, process: subprocess.Popen[str], numbers: range) -> list[int]:
+def write(client: RawClient, process: Program, numbers: range) -> list[int]:
     """Write transactions and kill the server when half of them are answered: those that were."""
     frames = []
     for number in numbers:

@@ -7,12 +7,14 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import pytest
+from support.nursery import LOGWEIR
 from support.ports import free_port
 
 import logweir
@@ -23,26 +25,14 @@ CODE = "from logweir.tools.cli.main import run; run()"
 
 def told(*words: object, stdin: str = "") -> tuple[int, str, str]:
     """Run one command. Returns exit code, stdout, stderr."""
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, *map(str, words)],
-        capture_output=True,
-        text=True,
-        input=stdin,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
+    return LOGWEIR.run(*words, given=stdin)
 
 
 @contextmanager
 def serving(*words: object) -> Iterator[dict[str, Any]]:
     """`logweir serve --json`, and what it says when it is ready."""
-    command: Sequence[str] = [sys.executable, "-c", CODE, "serve", *map(str, words), "--json"]
-    with subprocess.Popen(
-        [*command, "--listen", "tarantool://127.0.0.1:0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
+    listen = ("--json", "--listen", "tarantool://127.0.0.1:0")
+    with LOGWEIR.begin("serve", *words, *listen, stdout=PIPE, stderr=DEVNULL) as process:
         assert process.stdout is not None
         try:
             yield json.loads(process.stdout.readline())
@@ -90,9 +80,7 @@ def test_that_a_store_is_new_is_said(is_new: bool, tmp_path: Path) -> None:
         with logweir.open(tmp_path) as log:
             log.create_space("t")
     words = ["serve", tmp_path, "--listen", f"tank://unix/:{tmp_path / 'socket'}"]
-    with subprocess.Popen(
-        [sys.executable, "-c", CODE, *map(str, words)], stderr=subprocess.PIPE, text=True
-    ) as process:
+    with LOGWEIR.begin(*words, stderr=PIPE) as process:
         assert process.stderr is not None
         said = []
         while "logweir: serving" not in "".join(said):
@@ -232,8 +220,7 @@ def test_an_upstream_that_is_away_is_told_once(file: bool, tmp_path: Path) -> No
     """By the log if it is beside the messages, and by these if it is elsewhere."""
     words = ["follow", f"tank://127.0.0.1:{free_port()}/t", tmp_path / "copy"]
     words += ["--log-file", tmp_path / "log"] if file else []
-    program = [sys.executable, "-c", CODE, *map(str, words)]
-    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
+    with LOGWEIR.begin(*words, stderr=PIPE) as process:
         assert process.stderr is not None
         lines = []
         while not lines or "logweir: waiting" not in lines[-1]:
@@ -257,8 +244,7 @@ def test_a_master_that_is_not_there_yet_is_waited_for(command: str, tmp_path: Pa
     }[command]
     code, _, err = told(*words, "--wait", "1.4")  # longer than a first attempt takes under load
     assert (code, " s for it" in err, copy.exists()) == (4, True, False), err
-    program = [sys.executable, "-c", CODE, *map(str, words), "--wait", "120"]
-    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True) as process:
+    with LOGWEIR.begin(*words, "--wait", 120, stderr=PIPE) as process:
         assert process.stderr is not None
         assert "waiting 120 s for it" in process.stderr.readline()
         with logweir.open(tmp_path / "one") as log:

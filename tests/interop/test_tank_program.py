@@ -7,35 +7,30 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 import pytest
+from support.nursery import LOGWEIR, Program
 from support.ports import free_port
 
 from interop.tankmodel import DATA
 from logweir.errors import LogweirError
 from logweir.replication.tank.client.sync import Client
 
-PROGRAM = [sys.executable, "-c", "from logweir.tools.cli.main import run; run()"]
-
 
 def logweir(*args: str) -> subprocess.CompletedProcess[str]:
     """Run the program to its end."""
-    return subprocess.run(
-        [*PROGRAM, *args], capture_output=True, text=True, timeout=60, check=False
-    )
+    return subprocess.CompletedProcess(args, *LOGWEIR.run(*args, timeout=60))
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *args: str, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def serving(folder: Path, *args: str, port: int = 0) -> Iterator[tuple[str, Program]]:
     """A server, on a free port unless told: its Tank address and its process."""
-    command = [*PROGRAM, "--json", "serve", str(folder), "--listen", f"tank://127.0.0.1:{port}"]
-    command += ["--allow-guest", "all", *args]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    words = ["--json", "serve", folder, "--listen", f"tank://127.0.0.1:{port}"]
+    words += ["--allow-guest", "all", *args]
+    process = LOGWEIR.begin(*words, stdout=PIPE, stderr=DEVNULL)
     assert process.stdout is not None
     try:
         ready = json.loads(process.stdout.readline())
@@ -195,11 +190,8 @@ def test_one_server_follows_the_other(tmp_path: Path) -> None:
 def test_status_command_tells_the_lag_of_groups(tmp_path: Path) -> None:
     """`logweir status` of a server: what each partition holds and how far a group is behind."""
     tarantool = ("--listen", "tarantool://127.0.0.1:0", "--allow-guest", "all")
-    command = [*PROGRAM, "--json", "serve", str(tmp_path / "s"), *tarantool]
-    command += ["--listen", "tank://127.0.0.1:0"]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    words = ["--json", "serve", tmp_path / "s", *tarantool, "--listen", "tank://127.0.0.1:0"]
+    process = LOGWEIR.begin(*words, stdout=PIPE, stderr=DEVNULL)
     assert process.stdout is not None
     try:
         url, tank = json.loads(process.stdout.readline())["listen"]

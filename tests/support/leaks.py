@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from support.nursery import LOGWEIR
+
 DESCRIPTORS = Path("/proc/self/fd" if sys.platform == "linux" else "/dev/fd")
 SERVER = "serving"
 """Name of the thread of a server that tests share, see `interop.serving`."""
@@ -23,7 +25,8 @@ WAIT_SECONDS = 2.0
 
 def open_files() -> Counter[str]:
     """What the open descriptors stand for, and how many of each; without those of Spark's session,
-    which outlives tests and opens more when objects of it are collected."""
+    which outlives tests and opens more when objects of it are collected, and of where programs
+    `logweir` come from."""
     found: Counter[str] = Counter()
     for name in os.listdir(DESCRIPTORS):
         with contextlib.suppress(OSError):
@@ -32,6 +35,8 @@ def open_files() -> Counter[str]:
         for connection in list(gateway._gateway_client.deque):
             with contextlib.suppress(OSError, AttributeError):
                 del found[os.readlink(DESCRIPTORS / str(connection.socket.fileno()))]
+    for file in LOGWEIR.files():
+        del found[os.readlink(DESCRIPTORS / str(file))]
     return found
 
 

@@ -36,7 +36,8 @@ LOGWEIR_CODE: Final = "from logweir.tools.cli.main import run; run()"
 class Program:
     """One that runs, with what is used of `subprocess.Popen`; its streams are text."""
 
-    def __init__(self, pidfd: int, status: int, streams: Sequence[int | None]) -> None:
+    def __init__(self, pid: int, pidfd: int, status: int, streams: Sequence[int | None]) -> None:
+        self.pid = pid
         self._pidfd, self._status = pidfd, status
         stdin, stdout, stderr = streams
         self.stdin: IO[str] | None = None if stdin is None else os.fdopen(stdin, "w")
@@ -161,8 +162,8 @@ class Nursery:
         finally:
             for one in its:
                 os.close(one)
-        _, (pidfd,), _, _ = socket.recv_fds(self._socket, 1, 1)
-        return Program(pidfd, status, own)
+        pid, (pidfd,), _, _ = socket.recv_fds(self._socket, 20, 1)
+        return Program(int(pid), pidfd, status, own)
 
 
 class Logweir(Nursery):
@@ -266,7 +267,7 @@ def _main(place: int, prepare: str) -> None:
         for end in given[:3]:
             os.close(end)
         pidfd = os.pidfd_open(pid)  # nobody has waited for it yet: it is this one
-        socket.send_fds(asking, [b"x"], [pidfd])
+        socket.send_fds(asking, [b"%d" % pid], [pidfd])
         os.close(pidfd)
 
 
