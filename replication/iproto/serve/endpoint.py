@@ -4,7 +4,8 @@ The requests of one read are handled together, as long as the client takes the a
 `limits.OUTPUT_HIGH_BYTES` of them the rest waits. A run of changes becomes one job of the commit
 queue, in which each is a transaction of its own: one that fails is undone alone. Where answers may
 be much larger than the requests, what comes after the run waits for it. Changes of definitions
-are jobs by themselves, and so are requests that are merely odd. A SELECT after a change that is
+are jobs by themselves, for which all that comes after them waits, since it is looked at with what
+they define; and so are requests that are merely odd. A SELECT after a change that is
 not finished runs inside the job, so that a client which sends both at once reads what it wrote,
 and what comes after that job waits for it; any other runs at once, on a view of what is durable.
 One that is more than a piece (`store.engine.select.pieces`) is answered piece by piece, on such a
@@ -268,9 +269,10 @@ class Conversation:
             self.select(request, self._read(request, access))
             return
         streams = (request.stream_id,) if request.stream_id else ()
-        goes_first = is_select or request.type in MAY_GROW
+        defines = not is_select and request.space_id < SYSTEM_END
+        goes_first = is_select or defines or request.type in MAY_GROW
         self._batch.add(request, goes_first=goes_first, streams=streams)
-        if not is_select and request.space_id < SYSTEM_END:
+        if defines:
             self._batch.is_definition = True
             self._submit()
 
