@@ -353,3 +353,28 @@ def test_no_more_is_read_than_there_is() -> None:
         (run.columns, run.syncs, nothing),
     ):
         assert kernel.answers(columns, syncs, results, b"", 0, 1, VERSION, out) == 0
+
+
+def test_what_is_left_of_a_long_run_is_not_copied_at_each_halt() -> None:
+    """Where each SELECT is one to halt at: all come by themselves, in their order."""
+    count = 1000
+    body: dict[int, object] = {0x10: 512, 0x12: 1, 0x20: [1]}
+    data = b"".join([encode_request(1, sync, body) for sync in range(count)])
+    run = runs.take_run(data, 0, VERSION)
+    assert run is not None
+    assert run.count == count
+    left: list[Request | runs.Run] = [run]
+    syncs: list[int] = []
+    copied = size_bytes = 0
+    while left:
+        first = left.pop(0)
+        if isinstance(first, runs.Run):
+            made = first.left(0)
+            copied += sum([one.count for one in made if isinstance(one, runs.Run)])
+            left = [*made, *left]
+        else:
+            syncs.append(first.sync)
+            size_bytes += first.size_bytes
+    assert syncs == list(range(count))
+    assert size_bytes == run.size_bytes
+    assert copied < count * count // 10

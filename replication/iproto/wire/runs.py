@@ -23,6 +23,7 @@ from logweir.wal.xrow import RowType
 __all__ = ["MAY_GROW", "Run", "SelectReader", "no_ids", "take_run"]
 
 _RUN_MAX: Final = 65_536
+_PART: Final = 64  # requests: of what is left of a run, where that is much
 _STOP: Final = kernel.RUN_STOP
 _SPACES: Final = kernel.RUN_SPACES
 _USES: Final = kernel.RUN_USES
@@ -149,12 +150,15 @@ class Run:
             return [self.behind(done)]
         _, place, index, iterator, start, end, after, after_end = self.columns[:8]
         limit, offset, has_position = self.columns[LAST + 2 : LAST + 5]
-        rest = self.behind(1)
+        if self.count > _PART:  # it may halt at each: what is behind is not copied each time
+            rest = [self.between(1, _PART), self.behind(_PART)]
+        else:
+            rest = [self.behind(1)] if self.count > 1 else []
         first = Request(
             RowType.SELECT,
             self.syncs[0],
             stream_id=0 if self.streams is None else self.streams[0],
-            size_bytes=self.size_bytes - rest.size_bytes,
+            size_bytes=self.size_bytes - sum([one.size_bytes for one in rest]),
             space_id=self.space_ids[place],
             index_id=index,
             iterator=iterator,
@@ -164,7 +168,7 @@ class Run:
             after=self.data[after:after_end],
             fetch_position=bool(has_position),
         )
-        return [first, rest] if rest.count else [first]
+        return [first, *rest]
 
     def _use(self, number: int) -> tuple[int, int]:
         """The space of a request, and for what it is used."""
