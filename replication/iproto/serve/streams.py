@@ -80,10 +80,10 @@ class Streams:
         if not held:
             yield run, ()
             return
-        parts, (before, behind) = run.by_stream(held)
-        if behind.count:
+        parts, before, behind = run.by_stream(held)
+        if behind is not None:
             self._connection.take_again(behind)
-        if before.count:
+        if before is not None:
             yield before, ()
         for number, part in parts.items():
             stream = self._streams[number]
@@ -134,10 +134,10 @@ class Streams:
             elif event.streams is None:
                 others.append(event)
             else:
-                parts, rest = event.by_stream(numbers)
+                parts, *rest = event.by_stream(numbers)
                 for number, part in parts.items():
                     mine[number].append(part)
-                others += [one for one in rest if one.count]
+                others += [one for one in rest if one is not None]
         for number in numbers:
             stream = self._streams.get(number)
             if stream is None:

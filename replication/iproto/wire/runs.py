@@ -126,9 +126,9 @@ class Run:
         streams = streams if streams is not None and any(streams) else None
         return replace(self, columns=columns, syncs=syncs, streams=streams, at=at, size_bytes=size)
 
-    def by_stream(self, held: Collection[int]) -> tuple[dict[int, Run], list[Run]]:
+    def by_stream(self, held: Collection[int]) -> tuple[dict[int, Run], Run | None, Run | None]:
         """The requests of each of some streams, at least one; and of the others those before the
-        first of them, and those behind it."""
+        first of them, and those behind it, where there are any."""
         assert self.streams is not None
         numbers: dict[int, list[int]] = {}
         others: tuple[list[int], list[int]] = [], []
@@ -138,10 +138,11 @@ class Run:
             else:
                 others[bool(numbers)].append(number)
         if len(numbers) == 1 and not any(others):
-            return dict.fromkeys(numbers, self), [self.between(0, 0)] * 2
-        ends = self._ends()
+            return dict.fromkeys(numbers, self), None, None
+        ends, (before, behind) = self._ends(), others
         parts = {one: self._chosen(which, ends) for one, which in numbers.items()}
-        return parts, [self.between(0, len(others[0])), self._chosen(others[1], ends)]
+        first = self.between(0, len(before)) if before else None
+        return parts, first, self._chosen(behind, ends) if behind else None
 
     def left(self, done: int) -> list[Request | Run]:
         """What is left when so many requests were executed: with none it halted at once, at a
