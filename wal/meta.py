@@ -22,8 +22,9 @@ from __future__ import annotations
 
 import re
 import uuid
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, Literal, NamedTuple, cast
+from typing import Final, Literal, cast
 
 from logweir.errors import DecodeError
 from logweir.limits import META_BYTES
@@ -38,7 +39,8 @@ VERSIONS: Final = ("0.12", "0.13")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-class Meta(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Meta:
     """One header. `instance` is None, and `vclock` empty, where the file does not give them."""
 
     kind: FileKind
@@ -47,7 +49,7 @@ class Meta(NamedTuple):
     prev_vclock: VClock | None = None
     program: str = ""
     version: str = "0.13"
-    unknown: tuple[tuple[str, str], ...] = ()
+    unknown: tuple[tuple[str, str], ...] = field(default=())
 
     @property
     def is_ours(self) -> bool:

@@ -10,9 +10,6 @@ folder or what a URL names (`targets`): the steps are the same.
 from __future__ import annotations
 
 import contextlib
-import os
-import re
-import socket
 import time
 import uuid
 import zlib
@@ -29,6 +26,7 @@ from logweir.pipeline.jobs.fold import Folder
 from logweir.pipeline.jobs.folding import Prepared, by_part, looking, prepare
 from logweir.pipeline.jobs.keyed import keyer_of
 from logweir.pipeline.jobs.parts import encode_part, system_blocks
+from logweir.pipeline.jobs.stages import stage_name, sweep
 from logweir.pipeline.jobs.survey import Until
 from logweir.pipeline.jobs.work import Told, typed_errors, watched
 from logweir.pipeline.options import place_texts
@@ -47,8 +45,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STAGE: Final = ".logweir-compact-"
-_NAMED: Final = re.compile(re.escape(STAGE) + r"(.+)-(\d+)-(\d+)-[0-9a-f]+")
-_DAY_SECONDS: Final = 86_400
 _PARTS_DDL: Final = "part INT, name STRING, rows BIGINT, size BIGINT, crc BIGINT"
 _PARTS_SCHEMA: Final = pa.schema(
     [
@@ -116,13 +112,13 @@ def compact(
             split_bytes=split_bytes,
         )
         prepared.history.refuse_other_engines()
-        name = stage_name()
+        name = stage_name(STAGE)
         stage = target / name
         timestamp = time.time()
         try:
             make_folders(filesystem, target)
             _check_free(filesystem, target, prepared.vclock)
-            _sweep(filesystem, target)
+            sweep(filesystem, target, STAGE)
             make_folders(filesystem, stage)
             staged = _staged(spark, prepared, inside(str(to), name), timestamp)
             return publish(prepared, staged, stage, target, timestamp, filesystem)
@@ -141,23 +137,6 @@ def _check_free(filesystem: FileSystem, target: Path, vclock: VClock) -> None:
             f"{path} is there already.",
             hint="nothing came after that snapshot, or name another folder",
         )
-
-
-def stage_name() -> str:
-    """A name that says whose it is: `STAGE`, host, process, time, and a number of its own."""
-    return f"{STAGE}{socket.gethostname()}-{os.getpid()}-{time.time():.0f}-{uuid.uuid4().hex}"
-
-
-def _sweep(filesystem: FileSystem, target: Path) -> None:
-    """Remove what a killed driver left: of a process of this host that is gone, or a day old."""
-    for name in filesystem.list_directory(target):
-        if (told := _NAMED.fullmatch(name)) is None:
-            continue
-        host, process, began = told.groups()
-        is_gone = host == socket.gethostname() and not Path("/proc", process).exists()
-        if is_gone or int(began) < time.time() - _DAY_SECONDS:
-            with contextlib.suppress(OSError):  # it may be another user's
-                filesystem.remove_tree(target / name)
 
 
 def _staged(spark: SparkSession, prepared: Prepared, stage: str, timestamp: float) -> list[Part]:

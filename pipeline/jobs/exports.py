@@ -13,9 +13,9 @@ committed with the rows.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ from logweir.pipeline.jobs.delta import DeltaPlace, appending, delta
 from logweir.pipeline.jobs.folding import looking, prepare
 from logweir.pipeline.jobs.mirror import MIRROR_COLUMNS, MIRROR_ROWS, begin_mirror, merging
 from logweir.pipeline.jobs.places import Place
+from logweir.pipeline.jobs.stages import stage_name, sweep
 from logweir.pipeline.jobs.states import Paths, prepared_state, state, table
 from logweir.pipeline.jobs.survey import Until
 from logweir.pipeline.jobs.typed import json_line
@@ -235,8 +236,11 @@ def _changes_frame(
 
 
 def _written(frame: DataFrame, target: Path, format: str) -> Exported:
-    stage = target.with_name(f"{STAGE}{target.name}-{uuid.uuid4().hex}")
+    prefix = f"{STAGE}{target.name}-"
+    stage = target.with_name(stage_name(prefix))
     try:
+        with contextlib.suppress(OSError):  # a folder need not be listable to be written
+            sweep(OS, target.parent, prefix)
         with typed_errors(where=str(target)):
             _write(frame, str(stage), format)
         for left in stage.glob(".*.crc"):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ import pyarrow as pa
 from logweir.errors import ConfigError
 from logweir.pipeline.jobs.commits import CSV, SPARKS_OWN, read_places
 from logweir.pipeline.jobs.places import Place
+from logweir.pipeline.jobs.stages import stage_name, sweep
 from logweir.pipeline.jobs.typed import TypedColumns
 from logweir.pipeline.jobs.work import Told, mapped, typed_errors, watched
 from logweir.pipeline.options import STAGE, absolute, place_texts, scheme_of, target_folder
@@ -131,8 +131,11 @@ def import_frame(
             return _import(log, frame, space, primary, types or {}, is_base64)
     if names:
         raise ConfigError("to", f"{target} is neither a store nor empty.", hint="name a new folder")
-    stage = target.with_name(f"{STAGE}{target.name}-{uuid.uuid4().hex}")
+    prefix = f"{STAGE}{target.name}-"
+    stage = target.with_name(stage_name(prefix))
     try:
+        with contextlib.suppress(OSError):  # a folder need not be listable to be written
+            sweep(OS, target.parent, prefix)
         with open_log(stage, create=True) as log:
             done = _import(log, frame, space, primary, types or {}, is_base64)
         with contextlib.suppress(FileNotFoundError):

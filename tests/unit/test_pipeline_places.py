@@ -30,6 +30,7 @@ from logweir.limits import META_BYTES, PIPELINE_WINDOW_BYTES
 from logweir.pipeline.jobs import commits, compact
 from logweir.pipeline.jobs.delta import DeltaPlace
 from logweir.pipeline.jobs.folding import prepare
+from logweir.pipeline.jobs.stages import sweep
 from logweir.pipeline.options import ScanOptions, SinkOptions, target_folder
 from logweir.pipeline.plan import plan
 from logweir.pipeline.reading import scan
@@ -398,47 +399,6 @@ def test_mixed_folders_are_read_recursively_each_by_itself(tmp_path: Path) -> No
         list(every(mixed))
 
 
-def test_a_folder_that_links_lead_to_is_read_once(tmp_path: Path) -> None:
-    """A link to the folder above gave each row 41 times, one beside it each row twice; those that
-    lead nowhere, or to themselves, are no folders."""
-    shutil.copytree(sample("02-spaces").folder, tmp_path / "all" / "one")
-    wanted = lsns(every(tmp_path / "all", recursive=True))
-    assert wanted
-    for name, target in (("one/up", ".."), ("same", "one"), ("loop", "loop"), ("gone", "nothing")):
-        (tmp_path / "all" / name).symlink_to(target)
-    assert lsns(every(tmp_path / "all", recursive=True)) == wanted
-
-
-class Unlisted(OsFileSystem):
-    """A disk of which one folder may not be listed."""
-
-    def list_directory(self, path: Path) -> list[str]:
-        if path.name == "closed":
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return super().list_directory(path)
-
-
-def test_a_folder_below_that_cannot_be_listed_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By its name, or listed as damage if that is asked for; its rows were left out in silence."""
-    for name in ("closed", "open"):
-        shutil.copytree(sample("02-spaces").folder, tmp_path / "all" / name)
-    rows = len(lsns(every(tmp_path / "all", recursive=True)))
-    places = "logweir.pipeline.plan.open_storage"
-    monkeypatch.setattr(places, lambda place: (Unlisted(), Path(place)))
-    with pytest.raises(WalError, match="closed: permission denied") as caught:
-        lsns(every(tmp_path / "all", recursive=True))
-    assert "give this user the right" in caught.value.hint
-    assert 2 * len(lsns(every(tmp_path / "all", recursive=True, on_error="skip"))) == rows
-    columns = ["file", "crc_ok", "damage"]
-    listed = every(tmp_path / "all", recursive=True, on_error="report", columns=columns)
-    told = [row for row in listed.read_all().to_pylist() if row["damage"]]
-    (one,) = [row for row in told if row["file"].endswith("closed")]
-    assert one["damage"] == "unreadable: permission denied."
-    assert one["crc_ok"] is False
-
-
 def options(folder: Path) -> ScanOptions:
     """A recursive scan."""
     return ScanOptions.parse({"path": str(folder), "recursive": "true"})
@@ -603,7 +563,7 @@ def test_what_a_killed_driver_left_and_nobody_may_remove_stops_no_job(tmp_path: 
     names = [f"{compact.STAGE}elsewhere-1-1700000000-{end}" for end in ("aa", "bb")]
     for name in names:
         make_folders(disk, tmp_path / name)
-    compact._sweep(disk, tmp_path)
+    sweep(disk, tmp_path, compact.STAGE)
     assert disk.list_directory(tmp_path) == names[:1]
 
 
