@@ -212,6 +212,7 @@ class Schema:
             raise RequestError(
                 ErrorCode.NO_SUCH_INDEX_ID if by_id else ErrorCode.NO_SUCH_INDEX_NAME,
                 f"No index {f'#{key}' if by_id else repr(key)} is defined in space '{space.name}'",
+                hint=f"its indexes: {', '.join(one.name for one in space.indexes) or 'none'}",
             )
         if not found.is_usable:
             raise _unsupported(found)

@@ -217,3 +217,38 @@ def test_other_listeners_take_no_orders() -> None:
     code, _, err = told("snapshot", "tank://127.0.0.1:11011")
     assert code == 2
     assert "tarantool://" in err
+
+
+def test_spaces_of_a_server_are_listed(tmp_path: Path) -> None:
+    """Those that its user may know; what else there is to do with them needs the folder."""
+    with operated(tmp_path) as (serving, url):
+        serving.log.create_space("t", [("id", "unsigned"), ("name", "string")])
+        all_of_them = json.loads(well("space", "list", url, "--json"))
+        (listed,) = (one for one in all_of_them if one["name"] == "t")
+        assert [one["name"] for one in listed["fields"]] == ["id", "name"]
+        assert "tuples" not in listed
+        assert "-  id:unsigned name:string" in well("space", "list", url)
+        code, _, err = told("space", "create", url, "u")
+        assert (code, "stop the server and give its folder" in err) == (2, True)
+        guest = f"tarantool://{url.rpartition('@')[2]}"
+        assert json.loads(well("space", "list", guest, "--json")) == []
+
+
+def test_who_is_refused_by_a_server_is_told_where(tmp_path: Path) -> None:
+    """And what to do: a wrong password, a user that is not there, no right, an unknown space."""
+    with operated(tmp_path) as (serving, url):
+        serving.log.create_space("t")
+        where = url.rpartition("@")[2]
+        known = f"`logweir space list tarantool://{where}` shows"
+        for words, hint in (
+            (("get", f"tarantool://op:no@{where}", "t", "1"), "LOGWEIR_PASSWORD"),
+            (("space", "list", f"tarantool://op:no@{where}"), "LOGWEIR_PASSWORD"),
+            (("user", "list", f"tarantool://op:no@{where}"), "LOGWEIR_PASSWORD"),
+            (("get", f"tarantool://{where}", "t", "1"), known),
+            (("user", "drop", url, "nobody"), f"`logweir user list tarantool://op@{where}` shows"),
+        ):
+            code, out, err = told(*words)
+            assert (code, out) == (1, "")
+            assert where in err
+            assert hint in err.partition(" hint: ")[2]
+        assert serving.log.schema.get("t") is not None

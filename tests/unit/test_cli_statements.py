@@ -129,6 +129,26 @@ def test_what_cannot_be_says_why(store: Path, words: list[str], code: int, compl
 
 
 @pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["get", "users", "1", "--index", "nix"], "its indexes: primary, name, age"),
+        (["get", "users", '"x"'], "indexes of users: primary=id:unsigned name=name:string"),
+        (["insert", "users", '["x", "y"]'], "first as 1: id:unsigned name:string age:unsigned?"),
+        (["update", "users", "1", '[["=", 9, 1]]'], "fields of users, of which the message counts"),
+        (["insert", "users", '[1, "again"]'], "`logweir replace` stores a tuple in the place"),
+        (["delete", "users", "1", "--index", "age"], "a unique index: primary=id:unsigned name="),
+        (["history", "nix", "1"], "`logweir space list"),
+    ],
+)
+def test_what_is_refused_says_what_to_do(store: Path, words: list[str], hint: str) -> None:
+    """With the names and types that are there."""
+    run("insert", store, "users", '[1, "ada"]')
+    done = run(words[0], store, *words[1:])
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert hint in done.stderr.partition(" hint: ")[2]
+
+
+@pytest.mark.parametrize(
     ("command", "words"),
     [
         ("insert", ["[2, 3]"]),

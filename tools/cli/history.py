@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from logweir.errors import RequestError
 from logweir.store.engine.request import key_bytes
 from logweir.tools.cli.common import FolderArgument, existing, given_vclock, utc_text
 from logweir.tools.cli.output import Output
+from logweir.tools.cli.refusals import with_hint
 from logweir.tools.cli.spaces import SpaceArgument, given_key
 from logweir.tools.cli.statements import KeyArgument
 from logweir.wal.render import dumps, to_json
@@ -50,13 +52,16 @@ def command(
         limit=limit,
     )
     is_known = False
-    for change in found:
-        is_known = is_known or change.tuple is not None or change.type_name != BEGIN
-        if out.as_json:
-            out.json(_json(change))
-        else:
-            place = f"{change.replica_id}:{change.lsn}"
-            out.line(_line(change, str(change.vclock) if change.type_name == BEGIN else place))
+    try:
+        for change in found:
+            is_known = is_known or change.tuple is not None or change.type_name != BEGIN
+            if out.as_json:
+                out.json(_json(change))
+            else:
+                place = f"{change.replica_id}:{change.lsn}"
+                out.line(_line(change, str(change.vclock) if change.type_name == BEGIN else place))
+    except RequestError as error:
+        raise with_hint(error, str(directory), None) from error
     if not is_known:
         out.message("there is no change of that key")
     return 0 if is_known else 1

@@ -12,6 +12,7 @@ import typer
 import logweir
 from logweir.errors import ConfigError, ErrorCode, RemoteProtocolError, RequestError
 from logweir.replication.service.protocol import PREFIX
+from logweir.tools.cli.refusals import LOGIN_HINT
 from logweir.wal.mp import Value
 
 if TYPE_CHECKING:  # a folder is looked at without a network
@@ -80,6 +81,8 @@ def _ask(url: Url, name: str, arguments: tuple[Value, ...]) -> Any:
         hints = {
             ErrorCode.ACCESS_DENIED: "it is for who may do everything: admin, or the role super",
             ErrorCode.NO_SUCH_PROC: "is that a logweir, and of this version?",
+            ErrorCode.NO_SUCH_USER: f"`logweir user list {url}` shows all",
+            ErrorCode.PASSWORD_MISMATCH: LOGIN_HINT,
         }
         hint = hints.get(error.code)
         if hint is None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 import logweir
-from logweir.errors import ConfigError
+from logweir.errors import ConfigError, RequestError
 from logweir.store.schema.definition import SpaceDef
-from logweir.tools.cli.common import FolderArgument
+from logweir.tools.cli.operating import StoreArgument, server_at
 from logweir.tools.cli.output import Output
+from logweir.tools.cli.refusals import field_name, field_text, with_hint
+
+if TYPE_CHECKING:  # a folder is looked at without a network
+    from logweir.replication.urls import Url
 
 Action = Literal["list", "create", "drop"]
 
@@ -18,7 +24,7 @@ Action = Literal["list", "create", "drop"]
 def command(
     out: Output,
     action: Annotated[Action, typer.Argument(metavar="ACTION", help="What to do.")],
-    directory: FolderArgument,
+    where: StoreArgument,
     name: Annotated[str, typer.Argument(metavar="[NAME]", help="The space.")] = "",
     fields: Annotated[
         list[str] | None,
@@ -45,11 +51,18 @@ def command(
 
     ACTION is list, create or drop. FIELDS are names with commas between them. Types are those of
     Tarantool: unsigned, integer, number, double, decimal, string, varbinary, boolean, uuid, array,
-    map, scalar, any. drop removes all tuples too. The store must not be served meanwhile.
+    map, scalar, any. drop removes all tuples too. A folder must not be served meanwhile; a server
+    can be asked to list alone, and shows what its user may know, without numbers of tuples.
     """
     if action != "list" and not name:
-        raise ConfigError("NAME", "is missing", hint=f"logweir space {action} DIR NAME")
-    with logweir.open(directory, create=False) as log:
+        raise ConfigError("NAME", "is missing", hint=f"logweir space {action} WHERE NAME")
+    if (url := server_at(where)) is not None:
+        if action != "list":
+            hint = "stop the server and give its folder, or do it as a client of a Tarantool does"
+            raise ConfigError("WHERE", f"a server is not asked to {action} spaces", hint=hint)
+        _list(out, [(space, None) for space in _of_server(url)])
+        return 0
+    with logweir.open(Path(where), create=False) as log:
         if action == "list":
             _list(out, [(space, log.count(space.id)) for space in log.spaces()])
         elif action == "create":
@@ -84,12 +97,24 @@ def _index(text: str, option: str, *, is_unique: bool) -> tuple[str, dict[str, A
     return name, {"parts": fields.split(","), "unique": is_unique}
 
 
-def _list(out: Output, spaces: list[tuple[SpaceDef, int]]) -> None:
+def _of_server(url: Url) -> list[SpaceDef]:
+    from logweir.replication import loop
+    from logweir.replication.iproto.client.spaces import server_definitions
+
+    try:
+        found = loop.run(server_definitions(url)).schema
+    except RequestError as error:
+        raise with_hint(error, str(url), None) from error
+    return [space for space in found if not space.is_system]
+
+
+def _list(out: Output, spaces: Sequence[tuple[SpaceDef, int | None]]) -> None:
+    """`spaces`: each with how many tuples it has; None: that is not known of any."""
     found: list[dict[str, Any]] = [
         {
             "id": space.id,
             "name": space.name,
-            "tuples": count,
+            **({} if count is None else {"tuples": count}),
             "fields": [field.to_map() for field in space.fields],
             "indexes": [
                 {
@@ -97,7 +122,7 @@ def _list(out: Output, spaces: list[tuple[SpaceDef, int]]) -> None:
                     "name": one.name,
                     "type": one.type.name,
                     "unique": one.is_unique,
-                    "fields": [_field_name(space, part.field_no) for part in one.parts],
+                    "fields": [field_name(space, part.field_no) for part in one.parts],
                 }
                 for one in space.indexes
             ],
@@ -111,21 +136,15 @@ def _list(out: Output, spaces: list[tuple[SpaceDef, int]]) -> None:
         (
             space["id"],
             space["name"],
-            space["tuples"],
-            " ".join(_field_text(field) for field in space["fields"]),
-            " ".join(_index_text(one) for one in space["indexes"]),
+            space.get("tuples", "-"),
+            " ".join(field_text(field) for field in space["fields"]),
+            " ".join(
+                f"{one['name']}={','.join(map(str, one['fields']))}" for one in space["indexes"]
+            ),
         )
         for space in found
     ]
     out.table(("id", "name", "tuples", "fields", "indexes"), rows, right=("id", "tuples"))
-
-
-def _field_name(space: SpaceDef, number: int) -> str | int:
-    return space.fields[number].name if number < len(space.fields) else number
-
-
-def _field_text(field: dict[str, Any]) -> str:
-    return f"{field['name']}:{field['type']}{'?' if field.get('is_nullable') else ''}"
 
 
 def _index_text(index: dict[str, Any]) -> str:

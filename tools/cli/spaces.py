@@ -18,6 +18,7 @@ from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.named import Named
 from logweir.store.schema.schema import Schema
 from logweir.tools.cli.common import existing, given_vclock
+from logweir.tools.cli.refusals import with_hint
 from logweir.wal.mp import Value, unpack
 from logweir.wal.render import loads
 from logweir.wal.selection import parse_time
@@ -200,7 +201,8 @@ def _named(name: str) -> int | str:
 
 @contextlib.contextmanager
 def open_space(where: str, name: str) -> Iterator[OpenSpace]:
-    """Open the folder or reach the server. Raises `ConfigError` and what opening raises."""
+    """Open the folder or reach the server. What is refused then has a hint. Raises `ConfigError`
+    and what opening raises."""
     key = _named(name)
     if "://" in where:
         # Imported here: who has a folder needs no network, and the other way round no store.
@@ -211,7 +213,8 @@ def open_space(where: str, name: str) -> Iterator[OpenSpace]:
         if url.scheme != "tarantool":
             hint = "name its tarantool:// listener"
             raise ConfigError("WHERE", f"{url.scheme} has no spaces", hint=hint)
-        with ServerSpace(url, key) as space:
+        with _hinting(str(url)) as told, ServerSpace(url, key) as space:
+            told.append(space.space)
             yield space
         return
     try:
@@ -224,8 +227,20 @@ def open_space(where: str, name: str) -> Iterator[OpenSpace]:
             hint="if a server has it open, give the server's address in place of the folder: "
             "tarantool://USER@HOST:PORT",
         ) from error
-    with log:
-        yield _FolderSpace(log, key)
+    with log, _hinting(where) as told:
+        made = _FolderSpace(log, key)
+        told.append(made.space)
+        yield made
+
+
+@contextlib.contextmanager
+def _hinting(where: str) -> Iterator[list[SpaceDef]]:
+    """Around what may be refused. It is to be told of which space."""
+    spaces: list[SpaceDef] = []
+    try:
+        yield spaces
+    except RequestError as error:
+        raise with_hint(error, where, spaces[0] if spaces else None) from error
 
 
 def change_of(
