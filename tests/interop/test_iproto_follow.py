@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 import pytest
+from support.nursery import LOGWEIR
 from support.waiting import until
 
 import logweir
@@ -166,11 +166,7 @@ def test_killed_in_the_middle_of_a_stream_nothing_is_lost_or_doubled(tmp_path: P
         master.eval(SETUP)
         copy(master, tmp_path / "ours")
         for turn in range(3):
-            command = [sys.executable, "-c", "from logweir.tools.cli.main import run; run()"]
-            ours = subprocess.Popen(
-                [*command, "follow", str(address(master)), str(tmp_path / "ours")],
-                stderr=subprocess.DEVNULL,
-            )
+            ours = LOGWEIR.begin("follow", address(master), tmp_path / "ours", stderr=DEVNULL)
             downstream = "return (box.info.replication[2].downstream or {}).status"
             until(lambda status=downstream: master.eval(status) == ["follow"])
             base = turn * 10_000

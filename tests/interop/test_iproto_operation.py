@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from support.nursery import LOGWEIR
 from support.ports import free_port
 from support.waiting import until
 
@@ -26,7 +26,7 @@ import logweir
 from interop.rawclient import RawClient
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
-from interop.test_iproto_cli import CODE, told
+from interop.test_iproto_cli import told
 from logweir.errors import ConfigError, RequestError, Unreachable
 from logweir.replication.iproto.client.status import fetch_status
 from logweir.replication.iproto.follow.join import join
@@ -45,13 +45,8 @@ KEY = CERTIFICATE.with_name("key.pem")
 @contextmanager
 def running(*words: object, **environment: str) -> Iterator[dict[str, Any]]:
     """`logweir serve --json` with nothing but `words`, and what it says when it is ready."""
-    with subprocess.Popen(
-        [sys.executable, "-c", CODE, "serve", *map(str, words), "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, **environment},
-    ) as process:
+    streams = {"stdout": PIPE, "stderr": DEVNULL}
+    with LOGWEIR.begin("serve", *words, "--json", environment=environment, **streams) as process:
         assert process.stdout is not None
         try:
             yield json.loads(process.stdout.readline())

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
+from support.nursery import LOGWEIR, Program
 
 import logweir
 from interop.kvclient import KvClient, store
 from interop.serving import Serving
 from interop.tapserver import Peer, TapServer
-from interop.test_iproto_cli import CODE, told
+from interop.test_iproto_cli import told
 from interop.test_memcached_endpoint import ACK, serve, set_state, take_until
 from interop.test_memcached_source import mutation, opaque
 from logweir.replication.bucket.item import VbucketState
@@ -35,19 +35,16 @@ def address(server: Serving | TapServer, query: str = "") -> str:
 
 
 @contextmanager
-def watching(*words: object) -> Iterator[subprocess.Popen[str]]:
+def watching(*words: object) -> Iterator[Program]:
     """`logweir tap watch` while it runs."""
-    command = [sys.executable, "-c", CODE, "tap", "watch", *map(str, words)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with LOGWEIR.begin("tap", "watch", *words, stdout=PIPE, stderr=PIPE) as process:
         try:
             yield process
         finally:
             process.kill()
 
 
-def rows(process: subprocess.Popen[str], count: int) -> list[dict[str, Any]]:
+def rows(process: Program, count: int) -> list[dict[str, Any]]:
     """The next so many objects."""
     assert process.stdout is not None
     return [json.loads(process.stdout.readline()) for _ in range(count)]

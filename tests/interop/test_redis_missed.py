@@ -11,12 +11,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 import pytest
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+from support.nursery import LOGWEIR, Program
 from support.ports import free_port
 from support.waiting import until
 
@@ -37,7 +39,6 @@ reader.subscribe(*channels)
 for told in reader.listen():
     print(told["type"], told["channel"].decode(), told["data"], flush=True)
 """
-SERVER = "from logweir.tools.cli.main import run; run()"
 
 
 @pytest.fixture
@@ -181,15 +182,11 @@ def test_without_seconds_it_is_as_redis(tmp_path: Path, stack: ExitStack) -> Non
 
 
 @contextmanager
-def process(folder: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+def process(folder: Path, port: int) -> Iterator[Program]:
     """A server as a process, which is killed at the end."""
     words = ["serve", str(folder), "--listen", f"redis://127.0.0.1:{port}", "--json"]
-    with subprocess.Popen(
-        [sys.executable, "-P", "-c", SERVER, *words, "--allow-guest", "all"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as found:
+    words += ["--allow-guest", "all"]
+    with LOGWEIR.begin(*words, stdout=PIPE, stderr=DEVNULL) as found:
         assert found.stdout is not None
         try:
             assert json.loads(found.stdout.readline())["ready"]

@@ -112,6 +112,7 @@ class Nursery:
 
     def __init__(self, prepare: str) -> None:
         self._prepare = prepare
+        self._socket: socket.socket | None = None
 
     def __enter__(self) -> Self:
         self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -121,8 +122,10 @@ class Nursery:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.close()
-        self._process.wait(60)
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+            self._process.wait(60)
 
     def start(
         self,
@@ -157,12 +160,19 @@ class Nursery:
                 )
         status, its_status = os.pipe()
         its.append(its_status)
+        assert self._socket is not None
         try:
             socket.send_fds(self._socket, [json.dumps(asked).encode()], its)
+            pid, (pidfd,), _, _ = socket.recv_fds(self._socket, 20, 1)
+        except BaseException:  # a test's time is over: the next one would have this one's program
+            for one in (status, *own):
+                if one is not None:
+                    os.close(one)
+            self.__exit__()
+            raise
         finally:
             for one in its:
                 os.close(one)
-        pid, (pidfd,), _, _ = socket.recv_fds(self._socket, 20, 1)
         return Program(int(pid), pidfd, status, own)
 
 
@@ -171,17 +181,16 @@ class Logweir(Nursery):
 
     def __init__(self) -> None:
         super().__init__("from support import nursery\nnursery.import_logweir()")
-        self._is_begun = False
+        atexit.register(self.__exit__)
 
     def files(self) -> list[int]:
         """What it has open in this process for as long as that runs."""
-        return [self._socket.fileno()] if self._is_begun else []
+        return [] if self._socket is None else [self._socket.fileno()]
 
     def start(self, *given: Any, **options: Any) -> Program:
         """See `Nursery`."""
-        if not self._is_begun:
-            self._is_begun = True
-            atexit.register(self.__enter__().__exit__)
+        if self._socket is None:
+            self.__enter__()
         return super().start(*given, **options)
 
     def begin(self, *words: object, **options: Any) -> Program:
