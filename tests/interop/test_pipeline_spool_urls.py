@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import tracemalloc
 from collections.abc import Iterator
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.nursery import Nursery
 from support.objectstore import object_store, s3_url
 
 from interop.test_pipeline_spool_owners import KILLED
@@ -85,17 +84,32 @@ with taken(parse_url(sys.argv[1]), sys.argv[2]):
 """
 
 
-def kill_at(program: str, place: str, *words: str) -> None:
+IMPORTED = """
+from pyarrow import dataset, fs
+from pyspark.sql.streaming import datasource
+from logweir.pipeline import spool, spoolplace, spoolsources
+from logweir.replication import protocols, server
+for url in ("tap://127.0.0.1:1/b", "greenstack://127.0.0.1:1/b", "synapse://127.0.0.1:1"):
+    protocols.parse_url(url)
+"""
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """Where followers come from."""
+    with Nursery(IMPORTED) as made:
+        yield made
+
+
+def kill_at(nursery: Nursery, program: str, place: str, *words: str) -> None:
     """Run a follower, which is killed at that place."""
     name, _, count = place.partition("@")
     told = {"LOGWEIR_FAILPOINTS": f"{name}=kill@{count or 1}", "TMPDIR": tempfile.gettempdir()}
-    ran = subprocess.run(
-        [sys.executable, "-c", program, *words],
-        env={**os.environ, **told},
-        capture_output=True,
-        timeout=60,
-    )
-    assert ran.returncode == -signal.SIGKILL, ran.stderr[-2000:]
+    with nursery.start(program, words, told) as follower:
+        try:
+            assert follower.wait(60) == -signal.SIGKILL
+        finally:
+            follower.kill()
 
 
 # --- without kills --------------------------------------------------------------------------------
@@ -155,7 +169,7 @@ def test_a_log_that_is_closed_has_few_parts(
     assert len({name for name in objects(spool) if ".snap" in name}) == 2
 
 
-def test_synapse_goes_on_in_a_spool_at_a_url(port: int) -> None:
+def test_synapse_goes_on_in_a_spool_at_a_url(port: int, nursery: Nursery) -> None:
     """Rows of a server that forgets: each once."""
     spool = s3_url(port, "synapse")
     with homeserver("D1") as (home, loop):
@@ -163,7 +177,7 @@ def test_synapse_goes_on_in_a_spool_at_a_url(port: int) -> None:
         for token in range(1, 5):
             loop.call_soon_threadsafe(home.add, "events", token, [token])
         batch(url, spool=spool)
-        kill_at(TAKEN, "spool.after_begun", url, f"spool+{spool}")
+        kill_at(nursery, TAKEN, "spool.after_begun", url, f"spool+{spool}")
         loop.call_soon_threadsafe(home.add, "events", 5, [5])
         rows = batch(url, spool=spool, spaces="synapse_events")
     assert [row[3] for _, row in rows] == [[token] for token in range(1, 6)]
@@ -187,19 +201,19 @@ KILLS = [
 @pytest.mark.kill
 @pytest.mark.parametrize(("scheme", "step"), KILLS)
 def test_a_follower_that_is_killed_loses_and_doubles_nothing(
-    tmp_path: Path, port: int, scheme: str, step: str
+    tmp_path: Path, port: int, nursery: Nursery, scheme: str, step: str
 ) -> None:
     """At each step, in the first run and in one that finds a spool; its disk goes with it."""
     spool = s3_url(port, f"kill-{scheme}-{step}")
     words = f"spool+{spool}"
     with bucket_server(tmp_path / "up", scheme, 40) as (server, url):
-        kill_at(TAKEN, f"spool.{step}", url, words)
+        kill_at(nursery, TAKEN, f"spool.{step}", url, words)
         server.log.replace("b", item(3, b"new"))
         check_each_once(batch(url, spool=spool, spaces="b"), 40)
         for number in range(40, 50):
             server.log.replace("b", item(number))
         if not step.endswith(("4", "6")):  # so many parts it has not, now
-            kill_at(TAKEN, f"spool.{step}", url, words)
+            kill_at(nursery, TAKEN, f"spool.{step}", url, words)
         check_each_once(batch(url, spool=spool, spaces="b"), 50)
 
 
@@ -207,13 +221,13 @@ def test_a_follower_that_is_killed_loses_and_doubles_nothing(
 @pytest.mark.parametrize("place", ["spool.before_put@5", "spool.after_put@5"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_a_streams_follower_that_is_killed_loses_and_doubles_nothing(
-    tmp_path: Path, scratch: Path, port: int, scheme: str, place: str
+    tmp_path: Path, scratch: Path, port: int, nursery: Nursery, scheme: str, place: str
 ) -> None:
     """What it had acknowledged is at the place, what it had not comes again. Its copy goes when the
     next one begins."""
     spool = s3_url(port, f"stream-{scheme}-{place}")
     with bucket_server(tmp_path / "up", scheme, 40) as (server, url):
-        kill_at(KILLED, place, url, spool)
+        kill_at(nursery, KILLED, place, url, spool)
         (left,) = scratch.iterdir()
         server.log.replace("b", item(3, b"new"))
         stream = stream_of(url, spool, spaces="b")
