@@ -86,7 +86,9 @@ def translated() -> list[Extension]:
                 if os.path.exists(source)
             ),
         ],
-        compiler_directives={"auto_pickle": False},  # it would be a tenth of what is calls
+        # Pickling would be a tenth of what is calls, and so would functions that tell about
+        # themselves as those of Python do.
+        compiler_directives={"auto_pickle": False, "binding": False},
         include_path=[str(TYPES)],
         language_level=3,
         build_dir=BUILT["TRANSLATED"],
