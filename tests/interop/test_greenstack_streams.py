@@ -5,9 +5,12 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from threading import current_thread
 from typing import Any
 
 import pytest
+from support.leaks import SERVER
+from support.waiting import until
 
 from interop.gsraw import RawClient, get, mutation, vbucket
 from interop.kvclient import KvClient, store
@@ -25,6 +28,7 @@ from logweir.replication.memcached.wire.codec import Packet
 from logweir.replication.memcached.wire.messages import Connect, Opaque, Option
 from logweir.replication.protocols import parse_listen_url
 from logweir.store import open as open_store
+from logweir.store.recover.checkpoint import Checkpoints
 from logweir.store.state import layers
 from logweir.wal.mp import unpack
 from logweir.wal.vclock import VClock
@@ -97,6 +101,37 @@ def test_snapshot_then_changes(tmp_path: Path) -> None:
         assert tell(client.push()) == ("remove", b"a")
         server.log.truncate("default")
         assert tell(client.push()) == ("truncate", "default")
+
+
+def test_logs_of_a_snapshot_are_kept_beside_the_loop_and_not_for_a_killed_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each such write is synced, which others need not wait for."""
+    with open_store(tmp_path / "s") as log:
+        log.inner.retain_all({"greenstack:7f00": log.vclock, "mine": log.vclock})
+    kept: list[tuple[str, str]] = []
+    retain, release = Checkpoints.retain, Checkpoints.release
+
+    def retained(self: Checkpoints, positions: dict[str, VClock]) -> None:
+        kept.extend((name.partition(":")[0], current_thread().name) for name in positions)
+        retain(self, positions)
+
+    def released(self: Checkpoints, name: str) -> None:
+        kept.append((name.partition(":")[0], current_thread().name))
+        release(self, name)
+
+    with serve(tmp_path / "s") as server, RawClient(server.port) as client:
+        assert server.log.inner.pinned_bytes().keys() == {"mine"}
+        client.ask(mutation(b"a", b"1"))
+        client.ask(mutation(b"b", b"2"))
+        monkeypatch.setattr(feed, "BACKFILL_CHUNK_ITEMS", 1)
+        monkeypatch.setattr(Checkpoints, "retain", retained)
+        monkeypatch.setattr(Checkpoints, "release", released)
+        open_stream(client, snapshot=True)
+        assert take(client, CAUGHT_UP)[1:3] == [("set", b"a", b"1"), ("set", b"b", b"2")]
+        until(lambda: server.log.inner.pinned_bytes().keys() == {"mine"})
+    assert {name for name, _ in kept} == {"greenstack"}
+    assert SERVER not in {thread for _, thread in kept}
 
 
 def test_a_stream_begins_behind_what_there_is(tmp_path: Path) -> None:

@@ -48,6 +48,9 @@ from logweir.wal.vclock import VClock
 if TYPE_CHECKING:
     from logweir.replication.greenstack.serve.endpoint import Conversation
 
+LABEL: Final = "greenstack:"
+"""So begin the names under which logs are kept for snapshots."""
+
 _STEP_ROWS: Final = 256
 
 Transaction = Sequence[tuple[Feed, Change]]
@@ -177,20 +180,23 @@ class Streaming:
         start = self._log.applied
         self._mark(MarkKind.SNAPSHOT_BEGINS, start.without_local())
         await self._read_from(start)
-        self._pin = self._pin or f"greenstack:{id(self):x}"
-        await self._service.shared.retention.keep_now(self._pin, start)
         fills: dict[int, Chunks] = {}
         end = start
-        for feed in self._feeds():
+        feeds = self._feeds()
+        for feed in feeds:
             alive = [one for one, state in feed.states().items() if state != VbucketState.DEAD]
             vbuckets = self.outgoing.choice.vbuckets(alive)
             fill = feed.backfill(vbuckets, self._service.now, self.asked.prefix)
             fills[feed.space_id] = fill
             while fill.end is None:
                 if isinstance(fill, Backfill):
-                    await self._put_tuples(feed, fill.take_tuples(), fill.wanted)
+                    tuples = fill.take_tuples()
+                    await self._keep_log(start, fill, is_last=feed is feeds[-1])
+                    await self._put_tuples(feed, tuples, fill.wanted)
                 else:
-                    for item in filter(self.outgoing.choice.has, fill.take()):
+                    items = fill.take()
+                    await self._keep_log(start, fill, is_last=feed is feeds[-1])
+                    for item in filter(self.outgoing.choice.has, items):
                         await self._put(StreamRow(feed.name, item), has_more=False)
                     await self._pause()
             end = end.merge(fill.end)
@@ -229,6 +235,12 @@ class Streaming:
                 if is_wanted and not item.is_expired(clock):
                     await self._put(StreamRow(bucket.name, item), has_more=False)
             await self._pause()
+
+    async def _keep_log(self, start: VClock, fill: Chunks, *, is_last: bool) -> None:
+        """Keep the log after `start` while there is more to be given."""
+        if (fill.end is None or not is_last) and not self._pin:
+            self._pin = f"{LABEL}{id(self):x}"
+            await self._service.shared.retention.keep_now(self._pin, start)
 
     def _unpin(self) -> None:
         if self._pin:

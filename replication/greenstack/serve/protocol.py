@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from logweir.limits import TAP_SWEEP_SECONDS
 from logweir.replication.greenstack.follow.source import GreenstackSource, read_options
+from logweir.replication.greenstack.push.streaming import LABEL
 from logweir.replication.greenstack.serve.endpoint import GreenstackService
 from logweir.replication.greenstack.wire.address import SCHEMES
 from logweir.replication.listener import Service
@@ -24,6 +25,9 @@ class GreenstackProtocol(WireProtocol):
     def __init__(self, shared: Shared, around: Surroundings) -> None:
         super().__init__(shared, around)
         self.made: list[GreenstackService] = []
+        for label in shared.log.inner.pinned_bytes():
+            if label.startswith(LABEL):  # of a process that was killed
+                shared.log.release(label)
 
     @classmethod
     def check_listener(cls, url: Url) -> None:
