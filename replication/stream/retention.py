@@ -39,6 +39,7 @@ class Retention:
         self._departed: Callable[[Sequence[str]], Sequence[str]] = lambda names: ()
         self._forgotten: Callable[[str], None] = lambda name: None
         self._positions: dict[str, VClock] = {}
+        self._keeping: dict[str, VClock] = {}  # by `keep_now`, when it is its turn
         self._gone: set[str] = set()
         self._pinned: Mapping[str, int] = {}
         self._warned: set[str] = set()
@@ -70,18 +71,22 @@ class Retention:
 
     def forget(self, name: str) -> None:
         """Nothing needs to stay for `name` any more."""
+        self._keeping.pop(name, None)
         self._positions.pop(name, None)
         self._gone.add(name)
 
     async def keep_now(self, name: str, position: VClock) -> None:
         """`keep`, durable when it returns. Who is cancelled here may `forget` the name at once."""
-        await asyncio.shield(self._keep_now(name, position))
+        self._keeping[name] = position
+        await asyncio.shield(self._keep_now(name))
 
-    async def _keep_now(self, name: str, position: VClock) -> None:
+    async def _keep_now(self, name: str) -> None:
         async with self._busy:
-            self._positions.pop(name, None)
-            self._gone.discard(name)
-            await asyncio.to_thread(self._log.inner.retain_all, {name: position})
+            position = self._keeping.pop(name, None)
+            if position is not None:  # else it was forgotten, or is kept
+                self._positions.pop(name, None)
+                self._gone.discard(name)
+                await asyncio.to_thread(self._log.inner.retain_all, {name: position})
 
     async def run(self) -> None:
         """Look after it until cancelled."""

@@ -107,6 +107,24 @@ def test_who_is_cancelled_while_it_is_kept_can_be_forgotten(log: logweir.Log) ->
     asyncio.run(main())
 
 
+def test_who_is_cancelled_before_it_is_kept_can_be_forgotten(log: logweir.Log) -> None:
+    """While somebody else has the turn: what was forgotten meanwhile is not kept after all."""
+
+    async def main() -> None:
+        retention = Retention(log, metrics=Metrics())
+        async with retention._busy:
+            keeping = asyncio.create_task(retention.keep_now("a", logweir.VClock({1: 1})))
+            await asyncio.sleep(0)
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+            retention.forget("a")
+        await retention.keep_now("b", logweir.VClock({1: 2}))
+        await retention.look()
+        assert kept(log) == {"b": {1: 2}}
+
+    asyncio.run(main())
+
+
 def test_a_follower_may_keep_as_much_as_the_bound(tmp_path: Path) -> None:
     """One byte less, and it is evicted."""
 
