@@ -6,15 +6,16 @@ sparse, never compressed, of at most `BUNDLE_MESSAGES` messages.
 
 The log is scanned once when a view is first used (`View.open`, which may take long and can run in
 another thread), then row by row as it grows. On the way places are noted: from the one before a
-number a reader finds it after at most `PLACE_BYTES` of log. One read makes at most about
-`READ_BYTES` of bundles, whatever more was asked for: making them takes time.
+number a reader finds it after at most `PLACE_BYTES` of log and a block. One read makes at most
+about `READ_BYTES` of bundles, whatever more was asked for: making them takes time.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 from logweir.errors import LogweirError, PositionUnavailable
@@ -23,6 +24,7 @@ from logweir.replication.topic.partition import Chunk, ChunkMaker, Extent
 from logweir.store import Log
 from logweir.store.commit.applying import APPLIED
 from logweir.store.engine.engine import key_of
+from logweir.wal.columns import RowColumns
 from logweir.wal.directory import scan_directory
 from logweir.wal.follow import Follower
 from logweir.wal.reader import Block
@@ -34,7 +36,7 @@ LOG_VIEW: Final = "log"
 BUNDLE_MESSAGES: Final = 255
 BUNDLE_BYTES: Final = 64 * 1024
 PLACE_BYTES: Final = 256 * 1024
-READ_BYTES: Final = 256 * 1024
+READ_BYTES: Final = 64 * 1024
 _KEY_BYTES: Final = 255
 _STEP_LIMIT: Final = 2**32
 
@@ -48,10 +50,11 @@ def is_view(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Before a block: `number`: of the first row there that is in the view."""
+    """Before a block: `number`: of the first row there that is in the view; `begin`: the file, the
+    byte in it, and the log's position there."""
 
     number: int
-    before: VClock
+    begin: tuple[Path, int, VClock]
 
 
 class View:
@@ -103,17 +106,19 @@ class View:
         assert self._follower is not None
         before = self._last
         since = PLACE_BYTES
-        for block, start, rows in self._blocks(self._follower):
+        for block, start, _, numbers in self._blocks(self._follower):
             if self._is_closed:
                 break
             since += len(block.data)
-            if not rows:
+            if not numbers:
                 continue
             if since >= PLACE_BYTES:
-                self._places.append(_Place(rows[0][1], start))
+                assert self._follower.file is not None
+                begin = (self._follower.file, block.offset, start)
+                self._places.append(_Place(numbers[0], begin))
                 since = 0
-            self._first = self._first or rows[0][1]
-            self._last = rows[-1][1]
+            self._first = self._first or numbers[0]
+            self._last = numbers[-1]
             self._bytes += len(block.data)
         return self._last != before
 
@@ -141,7 +146,7 @@ class View:
                 self._follower.close()
         return made.chunk()
 
-    def _follow(self, after: VClock) -> Follower:
+    def _follow(self, after: VClock, place: tuple[Path, int, VClock] | None = None) -> Follower:
         log = self._log
         return Follower(
             log.path,
@@ -149,31 +154,35 @@ class View:
             filesystem=log.inner.filesystem,
             durable=lambda: log.inner.durable_end,
             settled=log.inner.settled,
+            place=place,
         )
 
-    def _blocks(self, follower: Follower) -> Iterator[tuple[Block, VClock, list[tuple[int, int]]]]:
-        """Each block with the position before it and its rows in the view: (index, number)."""
+    def _blocks(
+        self, follower: Follower
+    ) -> Iterator[tuple[Block, VClock, Sequence[int], Sequence[int]]]:
+        """Each block with the position before it, and its rows in the view: where they are in it,
+        and their numbers."""
         lsns = dict(follower.vclock)
-        signature = sum(lsns.values())
         space = self._log.schema.get(self._space) if self._space else None
-        wanted = None if space is None else space.id
         for block in follower.poll():
             start = VClock(lsns)
-            found = []
-            columns = block.columns
-            rows = zip(
-                columns.replica_id.tolist(),
-                columns.lsn.tolist(),
-                columns.space_id.tolist(),
-                columns.type.tolist(),
-                strict=True,
-            )
-            for index, (replica_id, lsn, space_id, kind) in enumerate(rows):
-                signature += lsn - lsns.get(replica_id, 0)
-                lsns[replica_id] = lsn
-                if kind in APPLIED and (not self._space or space_id == wanted):
-                    found.append((index, signature))
-            yield block, start, found
+            numbers = _signatures(block.columns, lsns)
+            rows = self._rows(block.columns, -1 if space is None else space.id)
+            if len(rows) < len(numbers):
+                numbers = [numbers[row] for row in rows]
+            yield block, start, rows, numbers
+
+    def _rows(self, columns: RowColumns, wanted: int) -> Sequence[int]:
+        """Which rows of a block are in the view. `wanted`: the space's id, -1 if it is gone."""
+        kinds, spaces = columns.type.tolist(), columns.space_id.tolist()
+        has_all = not self._space or spaces.count(wanted) == len(spaces)
+        if has_all and APPLIED.issuperset(kinds):
+            return range(len(kinds))
+        return [
+            row
+            for row, (kind, space_id) in enumerate(zip(kinds, spaces, strict=True))
+            if kind in APPLIED and (not self._space or space_id == wanted)
+        ]
 
     def _messages(self, start: int) -> Iterator[Message]:
         at = bisect.bisect_right([place.number for place in self._places], start) - 1
@@ -182,14 +191,13 @@ class View:
             place = self._places[at]
             at += 1
             passed = 0
-            follower = self._follow(place.before)
+            follower = self._follow(place.begin[2], place.begin)
             try:
-                for block, _, rows in self._blocks(follower):
-                    for index, number in rows:
-                        if number >= start:
-                            start = number + 1
-                            yield self._message(block, index, number)
-                    passed = 0 if rows else passed + len(block.data)
+                for block, _, rows, numbers in self._blocks(follower):
+                    for row in range(bisect.bisect_left(numbers, start), len(numbers)):
+                        start = numbers[row] + 1
+                        yield self._message(block, rows[row], numbers[row])
+                    passed = 0 if numbers else passed + len(block.data)
                     following = self._places[at].number if at < len(self._places) else None
                     if following is not None and following >= start and passed > PLACE_BYTES:
                         break  # nothing of the view is between here and the next place
@@ -236,6 +244,23 @@ class View:
                 except (LogweirError, IndexError):
                     key = None
         return key if key is not None and len(key) <= _KEY_BYTES else None
+
+
+def _signatures(columns: RowColumns, lsns: dict[int, int]) -> Sequence[int]:
+    """The signature of the log after each row. `lsns`: by replica id before them, raised here."""
+    signature, lsn, who = sum(lsns.values()), columns.lsn.tolist(), columns.replica_id.tolist()
+    if not lsn:
+        return ()
+    if lsn[-1] - lsn[0] == len(lsn) - 1 and who.count(who[0]) == len(who):  # as nearly always
+        first = signature + lsn[0] - lsns.get(who[0], 0)
+        lsns[who[0]] = lsn[-1]
+        return range(first, first + len(lsn))
+    found = []
+    for replica_id, number in zip(who, lsn, strict=True):
+        signature += number - lsns.get(replica_id, 0)
+        lsns[replica_id] = number
+        found.append(signature)
+    return found
 
 
 def _oldest(log: Log) -> VClock:

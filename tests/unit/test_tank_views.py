@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.loops import run
@@ -18,8 +19,14 @@ from logweir.replication.server import Server, ServerOptions
 from logweir.replication.tank.client import Client
 from logweir.replication.tank.client.connection import Connection
 from logweir.replication.tank.wire.messages import Fetch, FetchPart, FetchStatus
-from logweir.replication.topic.views import READ_BYTES, View
+from logweir.replication.topic.bundle import decode_bundle
+from logweir.replication.topic.views import PLACE_BYTES, READ_BYTES, View, _signatures
 from logweir.replication.urls import Url
+from logweir.wal.blockfile import Block
+from logweir.wal.columns import RowColumns
+from logweir.wal.damage import Damage
+from logweir.wal.reader import WalReader
+from logweir.wal.xrow import Row, RowType, encode_row
 
 
 @pytest.fixture
@@ -165,3 +172,45 @@ def test_view_goes_on_where_logs_were_removed_by_others(log: logweir.Log) -> Non
     extent = view.extent()
     view.close()
     assert (extent.first, extent.last) == (newest - 9, newest)
+
+
+def test_a_read_far_into_a_log_reads_little_before_it(
+    log: logweir.Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the blocks from the place that was noted before the number, wherever that is."""
+    for number in range(100, 140):
+        log.append("things", [(1000 * number + n, "x" * 1000) for n in range(PLACE_BYTES // 1000)])
+    view = View(log, "things", "json")
+    view.open()
+    last = view.extent().last
+    read: list[int] = []
+    blocks = WalReader.blocks
+
+    def counted(self: WalReader, *given: Any, **how: Any) -> Iterator[Block | Damage]:
+        for block in blocks(self, *given, **how):
+            read.append(block.offset)
+            yield block
+
+    monkeypatch.setattr(WalReader, "blocks", counted)
+    for wanted in (last, last - 3000, last - 6000):
+        read.clear()
+        (data, *_) = decode_bundle(view.read(wanted, READ_BYTES).pieces[1])
+        assert data.number == wanted
+        assert len(read) <= 3
+    view.close()
+
+
+@pytest.mark.parametrize("who", [(1, 1, 1, 1), (1, 2, 1, 2), (0, 0, 2, 2)])
+def test_numbers_of_rows_are_signatures_of_the_log(who: tuple[int, ...]) -> None:
+    """Whoever has written them, and whether or not an lsn is left out."""
+    for steps in ((1, 1, 1, 1), (1, 3, 1, 2)):
+        before, lsns, expected = {1: 5, 2: 7}, {1: 5, 2: 7}, []
+        rows = []
+        for replica_id, step in zip(who, steps, strict=True):
+            lsns[replica_id] = lsns.get(replica_id, 0) + step
+            expected.append(sum(lsns.values()))
+            lsn = lsns[replica_id]
+            rows.append(encode_row(Row(RowType.NOP, replica_id, lsn, 1.5, tsn=lsn)))
+        columns = RowColumns.scan(b"".join(rows))
+        assert list(_signatures(columns, before)) == expected
+        assert before == lsns
