@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Requests about items, executed as batches of statements: the same for every protocol of buckets.
 
 A protocol says its requests in columns of statements, and makes answers of what came of those
@@ -5,25 +6,23 @@ A protocol says its requests in columns of statements, and makes answers of what
 of another vbucket is in the way of one, that one by itself, and the batch goes on. `Looks`
 does so with what is published, where nothing may be changed: an expired item is not there, and
 noted for who removes it.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
+in `batch.pxd`.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from typing import Final, Protocol, TypeAlias
+from typing import Final
 
 from logweir.errors import RequestError
 from logweir.limits import TAP_ANSWERS_BYTES
 from logweir.replication.bucket.change import MISSING, WINS_MAKE, WINS_NONE, ItemComputer
 from logweir.replication.bucket.item import unpack_item
-from logweir.replication.bucket.store import (
-    NO_STATE,
-    Bucket,
-    Buckets,
-    GroupItems,
-    ViewItems,
-)
+from logweir.replication.bucket.requests import Numbers, Requests, Said
+from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.logs import get_logger
 from logweir.store.commit.group import Group
 from logweir.store.engine.batches import Answers, Asked
@@ -43,50 +42,6 @@ REFUSED: Final = 1
 """Of a result: the engine refused the statement."""
 
 _ZERO: Final = array("Q", (0,))
-
-
-Numbers: TypeAlias = "array[int]"
-Said = tuple[int, bytes]
-"""The place after some requests, and the answers to them."""
-
-
-class Requests(Protocol):
-    """Requests of one run, `count` of them, between places that rise from `start` to `stop`."""
-
-    @property
-    def start(self) -> int: ...
-
-    @property
-    def stop(self) -> int: ...
-
-    @property
-    def count(self) -> int: ...
-
-    @property
-    def given_bytes(self) -> int:
-        """Room for what all their statements give."""
-
-    def statements(
-        self, numbers: Numbers, most: int, states: bytearray, given: bytearray, columns: Numbers
-    ) -> int:
-        """Make statements of `most` requests at most. Returns how it ended: `WHOLE`, before one of
-        a vbucket whose state is not known, without room, or before one that is odd.
-
-        `numbers`: the place of the next request; bytes used of `given`; statements made so far; the
-        time, in whole Unix seconds. `states`: see `Bucket.known_states`. `columns`: zeros after
-        the statements that there are.
-        """
-
-    def answers(
-        self, at: int, reached: int, first: int, results: Numbers, made: bytes, lsn: int
-    ) -> list[Said]:
-        """The answers to the requests from `at` to `reached` whose statements, from number `first`
-        on, were executed. `made`: the bytes in which `results` point; `lsn`: of the last row before
-        theirs.
-        """
-
-    def name(self, at: int) -> tuple[bytes, int]:
-        """The key and the vbucket of the item that the request at `at` is about."""
 
 
 def computed(kind: int, start: int, stop: int) -> array[int]:
@@ -136,7 +91,7 @@ class _Batches:
         """Go on with the run."""
         raise NotImplementedError
 
-    def _paused(self, *, is_held: bool = False) -> Paused:
+    def _paused(self, is_held: bool = False) -> Paused:
         return Paused(self._said, self._numbers[AT], is_held=is_held)
 
     def _answer_odd(self) -> None:
@@ -144,7 +99,7 @@ class _Batches:
         try:
             said = self._ordinary(self._numbers[AT])
         except Paused as paused:
-            raise self._paused(is_held=paused.is_held) from None
+            raise self._paused(paused.is_held) from None
         self._tell([said])
 
     def _say(
@@ -200,9 +155,8 @@ class Changes(_Batches):
         numbers[USED] = numbers[COUNT] = 0
         states = self._items.known_states()
         how = self._requests.statements(numbers, most, states, given, columns)
-        _, used, count, _ = numbers
-        del columns[count * COLUMNS :]
-        return bytes(memoryview(given)[:used]), columns, how
+        del columns[numbers[COUNT] * COLUMNS :]
+        return bytes(memoryview(given)[: numbers[USED]]), columns, how
 
     def _execute(self, given: bytes, columns: Numbers, begin: int) -> None:
         """Execute the statements of the requests from `begin` on, and answer them."""
@@ -227,7 +181,7 @@ class Changes(_Batches):
         begin, self._most = self._numbers[AT], 1
         _, vbucket = self._requests.name(begin)
         given, columns, _ = self._statements(1)
-        kind, number = columns[LAST + 2 : LAST + 4]
+        kind, number = columns[LAST + 2], columns[LAST + 3]
         data = given[columns[_FIRST] : columns[_FIRST + 1]]
         mark = self._group.mark()
         try:
@@ -274,9 +228,7 @@ class Looks(_Batches):
         columns = _ZERO * (COLUMNS * (requests.count + 1))  # room for two is wanted for each
         most = requests.count
         while requests.statements(numbers, most, states, given, columns) == NEED_STATE:
-            vbucket = requests.name(numbers[AT])[1]
-            with self._buckets.log.read_view() as view:
-                states[vbucket] = ViewItems(bucket, view).state(vbucket) or NO_STATE
+            self._buckets.learn(bucket, requests.name(numbers[AT])[1], states)
         reached = numbers[AT]
         if reached == begin:
             self._answer_odd()
@@ -293,7 +245,7 @@ class Looks(_Batches):
         self._say(begin, reached, 0, done.results, done.out, 0)
         if computer.obstacle is not None:
             if not unpack_item(computer.obstacle).is_expired(self._now):
-                raise self._paused(is_held=True)
+                raise self._paused(True)
             at = self._numbers[AT]
             self._expired.append(self._requests.name(at))
             missing = array("Q", (UNMET, MISSING, *[0] * (RESULTS - 2)))

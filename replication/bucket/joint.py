@@ -1,90 +1,68 @@
+# cython: annotation_typing=False
 """Requests of several clients, answered together.
 
 What the clients of a bucket ask for in one turn of the loop is a job, one of what only reads and
 one of the rest: the runs that stand one after the other in it are joined, whoever sent them, and
 are one batch of statements (`replication.bucket.batch`). Each request stays a transaction of its
 own, and is answered to its client.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
+in `joint.pxd`.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from logweir.limits import TAP_ANSWERS_BYTES, TURN_SECONDS
-from logweir.replication.bucket.batch import Changes, Looks, Paused, Requests, Said
+from logweir.replication.bucket.batch import Changes, Looks, Paused
 from logweir.replication.bucket.change import WINS_HALT, WINS_MAKE, WINS_NONE
 from logweir.replication.bucket.item import Held
+from logweir.replication.bucket.requests import RUN_MAX, Joined, Requests, Said
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
-from logweir.replication.link import Link
-from logweir.replication.turns import Turn
+from logweir.replication.portkernel import Turn
 from logweir.store.commit.group import Group
 
-R = TypeVar("R")  # a request that is answered by itself, or a run
-R_co = TypeVar("R_co", covariant=True)
-P = TypeVar("P", bound="Part[Any]")
+P = TypeVar("P", bound="Part")
 Line = deque[tuple[P, Any, int]]  # whose request, it, and how many it has if it is a run
 Batch = Callable[[Requests, Callable[[int], Said], bool], Changes | Looks]
-
-RUN_MAX: Final = 2048
-"""More are divided, so that the first answers are on their way while others are made."""
 
 _JOB_SECONDS: Final = 5 * TURN_SECONDS  # a job may cost a sync: that is to be worth while
 
 
-class Joined(Requests, Protocol[R_co]):
-    """Several runs as one."""
+class Part:
+    """What one client, `asker`, asks for in a job: requests that are answered by themselves, and
+    runs. `rest`: those that are not answered; `fresh`: the answers that this job has made, of
+    `fresh_bytes`; `left`: the requests that it leaves for a later one; `is_held`: the first of
+    these waits for another state of its vbucket, or for a job that may change something;
+    `may_change`: the client may write."""
 
-    def number(self, at: int) -> int:
-        """Of which of them the request at `at` is."""
-
-    def request(self, at: int) -> tuple[R_co, int]:
-        """The one at `at` by itself, and the place after it."""
-
-    def behind(self, at: int) -> Sequence[R_co]:
-        """The rest of its run, from `at` on."""
-
-
-class Asker(Protocol):
-    """A connection whose requests are a part."""
-
-    @property
-    def link(self) -> Link: ...
-
-    def finish(self, part: Any, error: BaseException | None) -> None:
-        """What was asked for is durable, is left, or failed."""
-
-
-class Part(Generic[R]):
-    """What one client, `asker`, asks for in a job. `rest`: the requests that are not answered;
-    `fresh`: the answers that this job has made, of `fresh_bytes`; `left`: the requests that it
-    leaves for a later one; `is_held`: the first of these waits for another state of its vbucket, or
-    for a job that may change something; `may_change`: the client may write."""
-
-    __slots__ = ("asker", "fresh", "fresh_bytes", "is_held", "left", "may_change", "rest")
-
-    asker: Asker
-
-    def __init__(self, rest: Sequence[R], *, may_change: bool = True) -> None:
+    def __init__(self, rest: Sequence[Any], asker: Any = None, may_change: bool = True) -> None:
         self.rest = rest
+        self.asker = asker
         self.may_change = may_change
+        self.fresh: list[bytes] = []
+        self.fresh_bytes = 0
+        self.left: list[Any] = []
+        self.is_held = False
 
     @staticmethod
-    def run_count(request: R) -> int:
+    def run_count(request: Any) -> int:
         """How many requests a run has; 0: it is none."""
         raise NotImplementedError
 
     @staticmethod
-    def joined(parts: Sequence[Any], runs: Sequence[R]) -> Joined[R]:
+    def joined(parts: Sequence[Any], runs: Sequence[Any]) -> Joined[Any]:
         """Runs of these parts, one of each, as one."""
         raise NotImplementedError
 
     def begin(self) -> None:
         """A job begins with `rest`."""
-        self.fresh: list[bytes] = []
+        self.fresh, self.left = [], []
         self.fresh_bytes = 0
-        self.left: list[R] = []
         self.is_held = False
 
     @property
@@ -92,7 +70,7 @@ class Part(Generic[R]):
         """Whether nothing more is to be made, since something before it waits."""
         return bool(self.left)
 
-    def leave(self, request: R) -> None:
+    def leave(self, request: Any) -> None:
         """That one is for a later job."""
         self.left.append(request)
 
@@ -116,10 +94,19 @@ def change_all(
     also after a request that waits, and, but for the first, when the job has taken long.
     """
 
-    def batch(run: Requests, one: Callable[[int], Said], may_change: bool) -> Changes:
-        return Changes(run, items, now, group, one, WINS_MAKE if may_change else WINS_NONE)
+    way = partial(_changes, items, now, group)
+    _answer_all(parts, way, ordinary, _JOB_SECONDS)
 
-    _answer_all(parts, batch, ordinary, _JOB_SECONDS)
+
+def _changes(
+    items: GroupItems,
+    now: float,
+    group: Group,
+    run: Requests,
+    one: Callable[[int], Said],
+    may_change: bool,
+) -> Changes:
+    return Changes(run, items, now, group, one, WINS_MAKE if may_change else WINS_NONE)
 
 
 def look_all(
@@ -132,14 +119,24 @@ def look_all(
 ) -> None:
     """As `change_all`, of what changes nothing, as of what is published. `expired`: see `Looks`."""
 
-    def batch(run: Requests, one: Callable[[int], Said], may_change: bool) -> Looks:
-        wins = WINS_HALT if may_change else WINS_NONE
-        return Looks(run, buckets, bucket, now, expired, one, wins)
-
-    _answer_all(parts, batch, ordinary, TURN_SECONDS)
+    way = partial(_looks, buckets, bucket, now, expired)
+    _answer_all(parts, way, ordinary, TURN_SECONDS)
 
 
-def finish_all(parts: Sequence[Part[Any]], error: BaseException | None) -> None:
+def _looks(
+    buckets: Buckets,
+    bucket: Bucket,
+    now: float,
+    expired: list[tuple[bytes, int]],
+    run: Requests,
+    one: Callable[[int], Said],
+    may_change: bool,
+) -> Looks:
+    wins = WINS_HALT if may_change else WINS_NONE
+    return Looks(run, buckets, bucket, now, expired, one, wins)
+
+
+def finish_all(parts: Sequence[Part], error: BaseException | None) -> None:
     """Tell who asked that a job is done, or why it failed. What goes wrong there ends that
     connection, and is nothing to the others."""
     for part in parts:
@@ -196,14 +193,7 @@ def _answer(line: Line[P], batch: Batch, ordinary: Callable[[P, Any], bytes]) ->
     """Make the runs that are first in line, as one; what is not made of them stays in line."""
     parts, runs = _first_runs(line)
     run = parts[0].joined(parts, runs)
-
-    def one(at: int) -> Said:
-        request, stop = run.request(at)
-        try:
-            return stop, ordinary(parts[run.number(at)], request)
-        except Held:
-            raise Paused([], at, is_held=True) from None
-
+    one = partial(_answer_one, run, parts, ordinary)
     done, is_held = len(runs), False
     try:
         said = batch(run, one, parts[0].may_change).answer()
@@ -220,3 +210,14 @@ def _answer(line: Line[P], batch: Batch, ordinary: Callable[[P, Any], bytes]) ->
         if is_held:
             part.is_held = True
             part.leave(line.popleft()[1])
+
+
+def _answer_one(
+    run: Joined[Any], parts: Sequence[P], ordinary: Callable[[P, Any], bytes], at: int
+) -> Said:
+    """Answer the request at a place of a run by itself."""
+    request, stop = run.request(at)
+    try:
+        return stop, ordinary(parts[run.number(at)], request)
+    except Held:
+        raise Paused([], at, is_held=True) from None

@@ -28,6 +28,7 @@ from logweir.replication.bucket.item import (
     pack_key,
     unpack_item,
 )
+from logweir.replication.bucket.reads import Bucket
 from logweir.store.commit.group import Group
 from logweir.store.engine import definitions, reads
 from logweir.store.engine.engine import Engine
@@ -49,30 +50,6 @@ NO_STATE: Final = 255
 _STATES_FORMAT: Final = (("bucket", "string"), ("vbucket", "unsigned"), ("state", "unsigned"))
 _clocks: Final[WeakKeyDictionary[Log, CasClock]] = WeakKeyDictionary()
 """Of each store: protocols that share its buckets give no CAS twice."""
-
-
-class Bucket:
-    """One bucket that is there. `space_id`: of its space; `states_id`: of the vbucket states."""
-
-    __slots__ = ("_changes", "_known", "cas", "name", "space_id", "states_id")
-
-    def __init__(self, name: str, space_id: int, states_id: int, cas: CasClock, log: Log) -> None:
-        self.name = name
-        self.space_id = space_id
-        self.states_id = states_id
-        self.cas = cas
-        self._changes = log.inner.committer.changes
-        self._known = -1, bytearray()
-
-    def known_states(self) -> bytearray:
-        """The states of its vbuckets as of the last commit: one byte for each, 0: not asked yet,
-        `NO_STATE`: there is no such vbucket. Who asks then adds to them what he reads. Once a state
-        has changed it is another object: what was read while it stayed the same was of one moment,
-        as to states."""
-        changes, known = self._changes.get(self.states_id, 0), self._known
-        if changes != known[0]:
-            known = self._known = changes, bytearray(VBUCKETS)
-        return known[1]
 
 
 class Buckets:
@@ -99,6 +76,11 @@ class Buckets:
             bucket = Bucket(name, space.id, states.id, self._cas, self.log)
         self._known[name] = schema, bucket
         return bucket
+
+    def learn(self, bucket: Bucket, vbucket: int, states: bytearray) -> None:
+        """Read the state of a vbucket into those that are known, see `Bucket.known_states`."""
+        with self.log.read_view() as view:
+            states[vbucket] = ViewItems(bucket, view).state(vbucket) or NO_STATE
 
     def all(self) -> list[Bucket]:
         """All buckets that are there."""

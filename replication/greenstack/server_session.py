@@ -158,13 +158,15 @@ class ServerSession(BaseSession[Event]):
     def __init__(self, settings: Settings, now: float) -> None:
         super().__init__()
         self.features: frozenset[int] = frozenset()
+        self.has_many = False  # of these GET_MANY
         self.is_open = False
         self.unawaited = 0
         self.streams: dict[bytes, Outgoing] = {}
         self._settings = settings
         self.read: Callable[[bytes], int] = lambda data: 0
         """Answers requests with which what came begins, if any; returns where others begin."""
-        self._frames = FrameBuffer()
+        self.frames = FrameBuffer()
+        """Finds the frames in what the client sends."""
         self._attempt: Authentication | None = None
         self._failures = 0
         self._proven: str | None = None
@@ -182,10 +184,11 @@ class ServerSession(BaseSession[Event]):
             return ()
         self._now = now
         events: list[Event] = []
-        if self.is_open and (data := self._frames.join(data)):
+        frames = self.frames
+        if self.is_open and (data := frames.join(data)):
             data = data[self.read(data) :]
-        found, problem = self._frames.feed(data, take_run if self.is_open else None)
-        self._unit_deadline = now + FRAME_SECONDS if len(self._frames) else None
+        found, problem = frames.feed(data, take_run if self.is_open else None)
+        self._unit_deadline = now + FRAME_SECONDS if frames.rest.size_bytes else None
         for frame in found:
             if isinstance(frame, RequestRun):
                 events.append(Pending(frame))
@@ -235,7 +238,7 @@ class ServerSession(BaseSession[Event]):
     @property
     def kept_bytes(self) -> int:
         """Bytes of a frame whose rest has not come."""
-        return len(self._frames)
+        return self.frames.rest.size_bytes
 
     # --- what the owner does ----------------------------------------------------------------------
 
@@ -367,6 +370,7 @@ class ServerSession(BaseSession[Event]):
         hello = Hello.decode(frame.payload)
         features = tuple(one for one in self._settings.features if one in hello.features)
         self.features = frozenset(features)
+        self.has_many = Feature.GET_MANY in self.features
         self.is_open = True
         settings = self._settings
         offered = settings.mechanisms

@@ -160,19 +160,22 @@ class ServerSession(BaseSession[Event]):
         if data and not self._has_begun:
             self._has_begun = True
             self._text = TextCodec() if data[0] < REQUEST else None
-        if self._text is not None:
-            data, text_problem = self._text.feed(data)
-        is_text, takes_runs = self._text is not None, self._takes_runs()
-        if takes_runs and not self._slots and (is_text or not self._packets):
+        text, packets, kept = self._text, self._packets, self._packets.kept
+        if text is not None:
+            data, text_problem = text.feed(data)
+        takes_runs = self._takes_runs()
+        is_whole = not (kept.size_bytes or packets.skip_bytes)
+        if takes_runs and not self._slots and (is_whole or text is not None):
             data = data[self.read(data) :]  # lines have become whole packets
-            if not (data or self._packets or self._text):
+            if not data and is_whole and not text:
                 return ()
-        pieces, problem = self._packets.feed(data, take_run) if data else ((), None)
+        pieces, problem = packets.feed(data, take_run) if data else ((), None)
         problem = problem or text_problem
-        self.kept_bytes = self._packets.kept_bytes
-        if self._text is not None:
-            self.kept_bytes += self._text.kept_bytes
-        self._unit_deadline = now + FRAME_SECONDS if self._packets or self._text else None
+        self.kept_bytes = kept.size_bytes
+        if text is not None:
+            self.kept_bytes += text.kept_bytes
+        is_whole = not (kept.size_bytes or packets.skip_bytes or text)
+        self._unit_deadline = None if is_whole else now + FRAME_SECONDS
         events: list[Event] = []
         run: list[Packet | RequestRun] = []
         for piece in pieces:
@@ -213,14 +216,15 @@ class ServerSession(BaseSession[Event]):
         self._flush()
 
     def say(self, answers: bytes) -> None:
-        """The answers to what `read` was given."""
-        if answers:
-            self._send(answers)
+        """Answers whose turn has come, among them those to what `read` was given."""
+        self._out.put(
+            answers if self._text is None else self._text.tell(answers, self._settings.clock())
+        )
 
     def answer_part(self, slot: int, data: bytes) -> None:
         """The first answers to `Commands` whose turn has come; `answer` returns the last."""
         assert slot == self._first_slot
-        self._send(data)
+        self.say(data)
 
     def is_first(self, slot: int) -> bool:
         """Whether everything before that slot is answered."""
@@ -398,16 +402,11 @@ class ServerSession(BaseSession[Event]):
         self._closing = self._closing or reason
         self._flush()
 
-    def _send(self, answers: bytes) -> None:
-        self._out.put(
-            answers if self._text is None else self._text.tell(answers, self._settings.clock())
-        )
-
     def _flush(self) -> None:
         slots = self._slots
         while slots and (data := slots[0]) is not None:
             if data:
-                self._send(data)
+                self.say(data)
             slots.popleft()
             self._first_slot += 1
         if self._closing and not slots:

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """The line of changes in front of the log, as an event loop sees it.
 
 What was put in line in one turn of the loop goes to the log together. Where that is little, with
@@ -5,6 +6,9 @@ none under way, it is made at once in the loop's own thread, as long as the disk
 it to another thread and back would take longer than the loop stands still. Everything else is left
 to the log's own thread, and so is what would wait for another thread of the program, whose sync may
 take long, and whatever closes a log file.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
+in `line.pxd`.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from typing import Any, Final, TypeVar
 from logweir.errors import LogweirError, RequestError
 from logweir.replication.logs import SparingLog, get_logger
 from logweir.replication.metrics import Metrics
-from logweir.replication.turns import Turn
+from logweir.replication.portkernel import Turn
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import QUICK_BYTES, Job
 from logweir.store.log import Log
@@ -49,7 +53,7 @@ class Line:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._committer = log.inner.committer
-        self._finished: deque[tuple[Job, Callable[[Job], None]]] = deque()
+        self._finished: deque[tuple[Job, Callable[[Job], None], float]] = deque()
         self._scheduled = False
         self._fresh: list[tuple[Job, Callable[[Job], None]]] = []
         self._joint: dict[Hashable, tuple[Job, list[Any]]] = {}  # that more may come to
@@ -79,7 +83,6 @@ class Line:
         size: int,
         apply: Callable[[Sequence[T], Group], object],
         done: Callable[[Sequence[T], BaseException | None], None],
-        *,
         quick_bytes: int = QUICK_BYTES,
     ) -> None:
         """Put a change of about `size` bytes of log in line, in one job with those that have the
@@ -91,7 +94,7 @@ class Line:
             parts: list[T] = []
             job = Job(partial(apply, parts), quick_bytes=quick_bytes)
             self._joint[key] = known = job, parts
-            self.submit(job, lambda job: done(parts, job.error))
+            self.submit(job, partial(_answer_parts, done, parts))
         job, parts = known
         parts.append(part)
         job.size += size
@@ -114,7 +117,8 @@ class Line:
 
     def _put_in_line(self) -> None:
         fresh, self._fresh = self._fresh, []
-        self._joint.clear()
+        if self._joint:
+            self._joint.clear()
         jobs, load = [], 0.0
         for job, _ in fresh:
             jobs.append(job)
@@ -127,14 +131,15 @@ class Line:
             and self._is_made_at_once(jobs)
         ):
             self._judge(began)
-            self._finished.extend(fresh)
+            for job, done in fresh:
+                self._finished.append((job, done, -1.0))
             self._in_line += len(fresh)
             self._deliver()
             return
         self._in_line += len(fresh)
         for job, done in fresh:
-            job.finished = self._finisher(done)
-        jobs[-1].finished = self._finisher(self._timed(fresh[-1][1], began))
+            job.finished = partial(self._note, done, -1.0)
+        jobs[-1].finished = partial(self._note, fresh[-1][1], began)
         try:
             self.log.inner.submit_jobs(jobs)
         except LogweirError as error:
@@ -158,33 +163,25 @@ class Line:
         if not isinstance(job.error, RequestError):
             self._sparing.warning("commit.failed", reason=str(job.error))
 
-    def _timed(self, done: Callable[[Job], None], began: float) -> Callable[[Job], None]:
-        """`done`, which also tells how long the changes of one turn took."""
-
-        def timed(job: Job) -> None:
-            self._judge(began)
-            done(job)
-
-        return timed
-
     def _made(self, made: Callable[[Job], None], job: Job) -> None:
         if self.is_aside():
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                self._loop.call_soon_threadsafe(made, job)
+            self._call_in_loop(made, job)
 
     def is_aside(self) -> bool:
         """Whether who asks is not the loop's thread, which goes on while this one writes."""
         return threading.get_ident() != self._thread
 
-    def _finisher(self, done: Callable[[Job], None]) -> Callable[[Job], None]:
-        def finished(job: Job) -> None:
-            self._finished.append((job, done))
-            if not self._scheduled:
-                self._scheduled = True
-                with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
-                    self._loop.call_soon_threadsafe(self._deliver)
+    def _note(self, done: Callable[[Job], None], began: float, job: Job) -> None:
+        """Have the loop answer a job that its thread did not make. `began`: when the changes of its
+        turn were put in line, if it is the last of them."""
+        self._finished.append((job, done, began))
+        if not self._scheduled:
+            self._scheduled = True
+            self._call_in_loop(self._deliver)
 
-        return finished
+    def _call_in_loop(self, call: Callable[..., object], *given: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(call, *given)
 
     def _deliver(self) -> None:
         """Answer what is done, as far as a turn goes; an answer that fails holds up no other."""
@@ -192,8 +189,10 @@ class Line:
         finished, turn = self._finished, Turn()
         try:
             while finished and not turn.is_over(0):
-                job, done = finished.popleft()
+                job, done, began = finished.popleft()
                 self._in_line -= 1
+                if began >= 0:
+                    self._judge(began)
                 if job.error is not None:
                     self._tell(job)
                 done(job)
@@ -215,3 +214,9 @@ class Line:
         if finished.error is not None:
             raise finished.error
         return finished.result
+
+
+def _answer_parts(
+    done: Callable[[Sequence[T], BaseException | None], None], parts: Sequence[T], job: Job
+) -> None:
+    done(parts, job.error)

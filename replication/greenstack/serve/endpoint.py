@@ -77,6 +77,7 @@ from logweir.wal.writer import VERSION
 
 _log = get_logger("logweir.replication.greenstack")
 _LOOPBACK: Final = ("127.", "::1:", UNIX_PEER)  # how peers begin that need no encryption
+_READ: Final = Privilege.READ  # to look for a member of an enumeration takes longer
 _QUICK_REQUESTS: Final = 32  # more are left to the log's own thread: each may be executed by itself
 
 
@@ -103,7 +104,7 @@ class GreenstackService(Service):
         self.conversations: weakref.WeakSet[Conversation] = weakref.WeakSet()
         self.around = around
         self.plain = plain
-        self.reads = ItemReads(shared.log, GetReader(), self.now)
+        self.reads = ItemReads(shared.log, GetReader(), self.buckets.learn, self.now)
         self.sweeper = Sweeper(shared, self.buckets, sweep_seconds)
         self._committer = shared.log.inner.committer
         self._schema = shared.log.schema
@@ -218,10 +219,11 @@ class Conversation:
         if self._taken_bytes or not name or data[8:10] not in READ_CODES or not self.link.writable:
             return 0
         bucket = service.buckets.find(name)
-        if bucket is None or not service.definitions.may(self.user_id, bucket, Privilege.READ):
+        if bucket is None or not service.definitions.may(self.user_id, bucket, _READ):
             return 0
-        service.reads.reader.has_many = Feature.GET_MANY in self.session.features
-        stop, reader = service.reads.read(bucket, data), service.reads.reader
+        reader = service.reads.reader
+        reader.has_many = self.session.has_many
+        stop = service.reads.read(bucket, data)
         self._is_over = reader.is_over
         if stop:
             self.session.put(reader.take())
@@ -234,7 +236,7 @@ class Conversation:
     @property
     def kept_bytes(self) -> int:
         """See `Keeps` of `logweir.replication.link`: also of transactions."""
-        return self.session.kept_bytes + self.lanes.open_bytes
+        return self.session.frames.rest.size_bytes + self.lanes.open_bytes
 
     def closed(self, reason: str) -> None:
         del reason

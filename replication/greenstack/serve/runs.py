@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucket.batch import AT, WHOLE, Numbers, Said
+from logweir.replication.bucket.batch import AT, WHOLE
+from logweir.replication.bucket.requests import Numbers, Said
 from logweir.replication.greenstack.serve.commands import Failed, told
 from logweir.replication.greenstack.wire import kernel
 from logweir.replication.greenstack.wire.codec import (

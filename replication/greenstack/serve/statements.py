@@ -14,9 +14,10 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from logweir.errors import DecodeError, RequestError
-from logweir.replication.bucket.batch import Changes, Looks, Paused, Said
+from logweir.replication.bucket.batch import Changes, Looks, Paused
 from logweir.replication.bucket.item import Held
-from logweir.replication.bucket.joint import Asker, Part, change_all, look_all
+from logweir.replication.bucket.joint import Part, change_all, look_all
+from logweir.replication.bucket.requests import Asker, Said
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.greenstack.serve.commands import Answer, Executor
 from logweir.replication.greenstack.serve.lanes import Batch, BatchKind, Bound, Pending
@@ -37,7 +38,7 @@ _log = get_logger("logweir.replication.greenstack")
 _HEAD: Final = struct.Struct(">I7xH")  # of an answer without entries: its length and status
 
 
-class Work(Part[Pending | Bound]):
+class Work(Part):
     """A batch of a lane, of `asker`. `requests`: as they are judged; `failed`: how many of those
     that are answered have failed; `uuid`: first 8 bytes of the instance's."""
 
@@ -53,10 +54,10 @@ class Work(Part[Pending | Bound]):
     ) -> None:
         binds = batch.kind == BatchKind.TRANSACTION
         self.batch = batch
-        super().__init__([Bound(list(requests), batch.size_bytes)] if binds else requests)
+        rest = [Bound(list(requests), batch.size_bytes)] if binds else requests
+        super().__init__(rest, asker)
         self.bucket = bucket
         self.uuid = uuid
-        self.asker = asker
 
     @staticmethod
     def run_count(request: Pending | Bound) -> int:

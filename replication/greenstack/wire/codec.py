@@ -306,25 +306,26 @@ class FrameBuffer:
 
     def __init__(self, limit_bytes: int = GREENSTACK_FRAME_BYTES) -> None:
         self._limit = limit_bytes
-        self._rest = InputBuffer("GREENSTACK_FRAME_BYTES", limit_bytes + 4)
+        self.rest = InputBuffer("GREENSTACK_FRAME_BYTES", limit_bytes + 4)
+        """What has come of a frame that is not whole yet."""
 
     def __len__(self) -> int:
-        return len(self._rest)
+        return self.rest.size_bytes
 
     def join(self, data: bytes) -> bytes:
         """Bytes with what is kept before them, of which nothing is kept then; b"" while the frame
         that they are of is not whole."""
-        return self._rest.join(data)
+        return self.rest.join(data)
 
     def feed(
         self, data: bytes, take_run: Callable[[bytes, int], Any | None] | None = None
     ) -> tuple[Sequence[Any], DecodeError | LimitExceeded | None]:
         """Take bytes; returns the frames that are whole, and what is wrong with what follows them:
         then nothing more may be fed. `take_run`: see `decode_frames`."""
-        data = self._rest.join(data)
+        data = self.rest.join(data)
         if not data:
             return (), None
         frames, taken, needed, problem = decode_frames(data, self._limit, take_run)
-        if problem is None:
-            self._rest.keep(data[taken:], needed)
+        if problem is None and taken < len(data):
+            self.rest.keep(data[taken:], needed)
         return frames, problem

@@ -211,8 +211,8 @@ class _Run(Asked):
     __slots__ = ("answers", "conversation", "event", "may_take_over")
 
     def __init__(self, conversation: Conversation, event: Commands, *, may_change: bool) -> None:
-        super().__init__(event.requests, may_change=may_change)
-        self.asker = self.conversation = conversation
+        super().__init__(event.requests, conversation, may_change)
+        self.conversation = conversation
         self.bucket = conversation.bucket
         self.event = event
         self.answers = b""
@@ -228,7 +228,9 @@ class _Run(Asked):
 
     def advance(self) -> None:
         """What was run is durable."""
-        self.answers = b"".join([self.answers, *self.fresh])
+        fresh = self.fresh
+        whole = len(fresh) == 1 and not self.answers
+        self.answers = fresh[0] if whole else b"".join([self.answers, *fresh])
         self.fresh, self.rest, self.left = [], self.left, []
 
 
@@ -383,11 +385,14 @@ class Conversation:
         them. Returns where others begin."""
         if self._unfinished or self.space or data[1:2] not in _READS or not self.link.writable:
             return 0
-        self._judge()
+        service = self.service
+        if self._judged is not service.shared.let_in:
+            self._judge()
         if not self._may_read:
             return 0
-        stop, answers = self.service.reads.answer(self.bucket, data, self.link.scheme)
-        self.session.say(answers)
+        stop, answers = service.reads.answer(self.bucket, data, self.link.scheme)
+        if answers:
+            self.session.say(answers)
         return stop
 
     def _run(self, event: Commands) -> None:

@@ -34,7 +34,7 @@ class Reads:
         self._statistics = statistics
         self._now = shared.options.clock
         self._log = shared.log
-        self._reads = ItemReads(shared.log, ItemReader(), self._now)
+        self._reads = ItemReads(shared.log, ItemReader(), buckets.learn, self._now)
         self._looks: dict[Bucket, list[Asked]] = {}
 
     def answer(self, bucket: Bucket, data: bytes, scheme: str) -> tuple[int, bytes]:

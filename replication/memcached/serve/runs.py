@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from logweir.errors import DecodeError, LimitExceeded, RequestError
 from logweir.limits import TAP_VALUE_BYTES
-from logweir.replication.bucket import joint
-from logweir.replication.bucket.batch import REFUSED, Numbers, Said
+from logweir.replication.bucket.batch import REFUSED
 from logweir.replication.bucket.item import pack_item, unpack_item
-from logweir.replication.bucket.joint import RUN_MAX, Part
+from logweir.replication.bucket.joint import Part
+from logweir.replication.bucket.requests import RUN_MAX, Asker, Numbers, Said
 from logweir.replication.bucket.store import Bucket
 from logweir.replication.logs import get_logger
 from logweir.replication.memcached.serve.commands import Executor, simple_answer
@@ -151,19 +151,19 @@ def _plain_item(results: array[int], number: int, made: bytes) -> bytes:
     return plain
 
 
-class Asker(joint.Asker, Protocol):
+class Teller(Asker, Protocol):
     """What is asked of a conversation here."""
 
     def stats(self, group: bytes) -> list[tuple[bytes, bytes]] | None:
         """See `Viewer`."""
 
 
-class Asked(Part[Packet | RequestRun]):
+class Asked(Part):
     """What one client of a bucket asks for in a job."""
 
     __slots__ = ("bucket",)
 
-    asker: Asker
+    asker: Teller
     bucket: Bucket
 
     @staticmethod
@@ -171,7 +171,7 @@ class Asked(Part[Packet | RequestRun]):
         return request.count if isinstance(request, RequestRun) else 0
 
     @staticmethod
-    def joined(parts: Sequence[Part[Any]], runs: Sequence[Any]) -> RequestRun:
+    def joined(parts: Sequence[Part], runs: Sequence[Any]) -> RequestRun:
         del parts
         return RequestRun.joined(runs)
 

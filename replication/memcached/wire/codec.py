@@ -212,18 +212,15 @@ class PacketBuffer:
 
     def __init__(self, limit_bytes: int = TAP_BODY_BYTES) -> None:
         self._limit_bytes = limit_bytes
-        self._kept = InputBuffer("TAP_BODY_BYTES", limit_bytes + HEADER_BYTES)
-        self._skip_bytes = 0
+        self.kept = InputBuffer("TAP_BODY_BYTES", limit_bytes + HEADER_BYTES)
+        """What has come of a packet that is not whole yet."""
+        self.skip_bytes = 0
+        """Of one that is too large what is still to come, and is passed over."""
         self._problem: DecodeError | LimitExceeded | None = None
 
     def __len__(self) -> int:
         """Bytes of a packet that is not whole yet, those still to be passed over included."""
-        return self._kept.size_bytes + self._skip_bytes
-
-    @property
-    def kept_bytes(self) -> int:
-        """Those that are in memory."""
-        return self._kept.size_bytes
+        return self.kept.size_bytes + self.skip_bytes
 
     def feed(
         self, data: bytes, take_run: Callable[[bytes, int], Any | None] | None = None
@@ -234,24 +231,24 @@ class PacketBuffer:
         found: list[Any] = []
         if self._problem is not None:
             return found, self._problem
-        if self._skip_bytes:
-            skipped = min(self._skip_bytes, len(data))
-            self._skip_bytes -= skipped
+        if self.skip_bytes:
+            skipped = min(self.skip_bytes, len(data))
+            self.skip_bytes -= skipped
             data = data[skipped:]
-        if self._kept.size_bytes:
-            data = self._kept.join(data)
+        if self.kept.size_bytes:
+            data = self.kept.join(data)
         at = 0
         try:
             at = self._split(data, found, take_run)
         except (DecodeError, LimitExceeded) as problem:
             self._problem = problem
-            self._kept.clear()
+            self.kept.clear()
             return found, problem
-        if at < len(data) and not self._skip_bytes:
+        if at < len(data) and not self.skip_bytes:
             needed = HEADER_BYTES
             if len(data) - at >= HEADER_BYTES:
                 needed += U32_HIGH.unpack_from(data, at + 8)[0]
-            self._kept.keep(data[at:], needed)
+            self.kept.keep(data[at:], needed)
         return found, None
 
     def _split(
@@ -293,7 +290,7 @@ class PacketBuffer:
                         too_big=True,
                     )
                 )
-                self._skip_bytes = max(0, start + body - end)
+                self.skip_bytes = max(0, start + body - end)
                 at = min(start + body, end)
                 continue
             stop = start + body
