@@ -17,7 +17,6 @@ from logweir.limits import CONNECTIONS, MEMORY_BYTES, METRICS_CONNECTIONS, STATU
 from logweir.replication.administration import Administration
 from logweir.replication.httpconversation import PAGES
 from logweir.replication.listener import Listener, Service
-from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics
 from logweir.replication.metricsport import METRICS, MetricsService
 from logweir.replication.protocols import (
@@ -55,8 +54,6 @@ from logweir.wal.follow import Follower
 from logweir.wal.settled import Settled
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import VERSION
-
-_log = get_logger("logweir.replication")
 
 
 @dataclass(frozen=True, slots=True)
