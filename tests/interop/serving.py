@@ -77,7 +77,7 @@ class Serving:
         trace: TracebackType | None,
     ) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self._thread.is_alive(), "the server did not stop"
         if self._failure is not None and error is None:
             raise self._failure
@@ -92,7 +92,7 @@ class Serving:
         """Its first address."""
         return self.urls[0]
 
-    def wait(self, condition: Any, seconds: float = 20.0) -> None:
+    def wait(self, condition: Any, seconds: float = 60.0) -> None:
         """Until `condition()` holds, looked at after each commit and fifty times a second."""
         changed = threading.Event()
         forget = self.log.on_commit(lambda vclock: changed.set())

@@ -6,17 +6,16 @@ import asyncio
 import contextlib
 import random
 import shutil
-import subprocess
-import sys
-import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
+from subprocess import DEVNULL
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from property.test_synchronous_rows import decision, feed, replace_row
+from support.nursery import LOGWEIR
+from support.waiting import until
 
 import logweir
 from interop.rawclient import RawClient
@@ -56,14 +55,6 @@ NEVER = "box.cfg{replication_synchro_quorum = 9}"
 
 ALWAYS = "box.cfg{replication_synchro_quorum = 1}"
 SPACES = ("s", "a")
-PROGRAM = [sys.executable, "-P", "-c", "from logweir.tools.cli.main import run; run()"]
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Until it holds. What is asked stands in another process, so it is looked at repeatedly."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"it did not come about in {seconds} s"
 
 
 def address(box: RealTarantool) -> Url:
@@ -361,11 +352,8 @@ def test_kills_amid_timeouts(tmp_path: Path) -> None:
         master.eval(TRAFFIC, [1, 1_000_000])
         for _ in range(8):
             before = log_bytes(ours)
-            follower = subprocess.Popen(
-                [*PROGRAM, "follow", str(address(master)), str(ours)],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+            words = ("follow", address(master), ours)
+            follower = LOGWEIR.begin(*words, stdout=DEVNULL, stderr=DEVNULL)
             try:
                 until(lambda before=before: log_bytes(ours) > before)
                 master.eval("fiber.sleep(...)", [dice.random() / 2])

@@ -19,7 +19,7 @@ SERVER = "serving"
 """Name of the thread of a server that tests share, see `interop.serving`."""
 EXECUTORS = ("asyncio_", "uvloop_")
 """How the names of threads begin that an event loop has for `asyncio.to_thread`."""
-WAIT_SECONDS = 2.0
+WAIT_SECONDS = 20.0
 """How long threads that were told to end may take for it."""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from support.waiting import STEP_SECONDS
 
 
-def run(test: Callable[[], Awaitable[None]], seconds: float = 20) -> None:
+def run(test: Callable[[], Awaitable[None]], seconds: float = 60) -> None:
     """Run one test in an event loop of its own, so many seconds at most."""
 
     async def limited() -> None:
@@ -20,6 +20,6 @@ def run(test: Callable[[], Awaitable[None]], seconds: float = 20) -> None:
 
 async def until(condition: Callable[[], object]) -> None:
     """Let the loop turn until something is so."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(STEP_SECONDS)

@@ -10,7 +10,7 @@ STEP_SECONDS = 0.005
 """Between two looks: the peer may need the processor that a loop without a pause would take."""
 
 
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Look repeatedly until it holds; fails if it does not in that many seconds."""
     pause = threading.Event()
     end = time.monotonic() + seconds
