@@ -42,32 +42,28 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
     return folder, {**built(folder, KERNELS), "LOGWEIR_STATEMENTS": STATEMENTS}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "file",
-    [
-        "property/test_statement_kernel.py",
-        "unit/test_statement_kernel.py",
-        "property/test_reads.py",
-        "property/test_item_changes.py",
-        "property/test_read_kernels.py",
-    ],
+FILES = (
+    "property/test_statement_kernel.py",
+    "unit/test_statement_kernel.py",
+    "property/test_reads.py",
+    "property/test_item_changes.py",
+    "property/test_read_kernels.py",
 )
-def test_statements_stay_in_their_memory(sanitized: tuple[Path, dict[str, str]], file: str) -> None:
-    """Random and odd ones, refused and undone ones among them, and selections in between."""
+
+
+@pytest.mark.slow
+def test_statements_stay_in_their_memory(sanitized: tuple[Path, dict[str, str]]) -> None:
+    """Random and odd ones, refused and undone ones among them, and selections in between: all that
+    these files do, in one process, which takes as long to begin as some of them."""
     folder, environment = sanitized
+    files = [f"tests/{file}" for file in FILES]
     run = subprocess.run(
-        [
-            sys.executable,
-            "-P",
-            "-c",
-            FIND + CHECK + PYTEST,
-            str(folder),
-            f"tests/{file}",
-        ],
+        [sys.executable, "-P", "-c", FIND + CHECK + PYTEST, str(folder), *files],
         env=environment,
         cwd=ROOT,
         capture_output=True,
         text=True,
     )
     assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-4000:]
+    for file in files:
+        assert f"{file} ." in run.stdout, run.stdout

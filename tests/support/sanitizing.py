@@ -50,15 +50,16 @@ import sys
 from importlib.util import spec_from_file_location
 from pathlib import Path
 class Sanitized:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        files = list(Path(sys.argv[1]).glob(name.rpartition(".")[2] + ".*.so"))
-        return spec_from_file_location(name, files[0]) if files else None
+    files = {file.name.partition(".")[0]: file for file in Path(sys.argv[1]).glob("*.so")}
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        file = cls.files.get(name.rpartition(".")[2])
+        return spec_from_file_location(name, file) if file else None
 sys.meta_path.insert(0, Sanitized)
 """
 PYTEST = """
 import pytest
-sys.exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *sys.argv[2:]]))
+sys.exit(pytest.main(["-x", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
 
 
