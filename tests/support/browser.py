@@ -56,10 +56,9 @@ class Browser:
         self._number = 0
         self._rest = b""
         self._session = ""
+        words = [chromium(), *_OPTIONS, f"--user-data-dir={folder}", "about:blank"]
         down_read, self._down = os.pipe()
         self._up, up_write = os.pipe()
-
-        words = [chromium(), *_OPTIONS, f"--user-data-dir={folder}", "about:blank"]
         ends = (str(down_read), str(up_write))
         try:
             self._process = subprocess.Popen(

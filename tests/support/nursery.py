@@ -83,7 +83,8 @@ class Program:
         self.send_signal(signal.SIGTERM)
 
     def communicate(self, given: str = "", timeout: float | None = None) -> tuple[str, str]:
-        """Give it that to read, and wait for its end: what it printed, and what it complained."""
+        """Give it that to read, and wait for its end, behind which its streams are closed: what it
+        printed, and what it complained."""
         if self.stdin is not None:
             self.stdin.write(given)
             self.stdin.close()
@@ -95,6 +96,7 @@ class Program:
                 self.kill()
                 raise
             out, err = (one.result() if one else "" for one in said)
+        self.close()
         return out, err
 
     def close(self) -> None:
