@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
 from disk.test_archive_kill import STEPS
+from support.nursery import LOGWEIR, Program
 from support.objectstore import object_store, s3_url
 from support.waiting import until
 
 import logweir
 from logweir.testing.valve import Valve
-
-PROGRAM = "from logweir.tools.cli.main import run; run()"
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +27,9 @@ def port() -> Iterator[int]:
         yield found
 
 
-def start(*words: object, **environment: str) -> subprocess.Popen[str]:
+def start(*words: object, **environment: str) -> Program:
     """The program with these words."""
-    return subprocess.Popen(
-        [sys.executable, "-P", "-c", PROGRAM, *map(str, words)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
+    return LOGWEIR.begin(*words, stdout=PIPE, stderr=PIPE, environment=environment)
 
 
 def run(*words: object, **environment: str) -> tuple[int, Any, str]:
