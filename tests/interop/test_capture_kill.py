@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.nursery import LOGWEIR, Program
 from support.ports import free_port
 from support.waiting import until
 
@@ -19,7 +17,6 @@ import logweir
 from interop.realtarantool import RealTarantool
 from logweir.replication.capture.token import Token
 
-PROGRAM = [sys.executable, "-P", "-c", "from logweir.tools.cli.main import run; run()"]
 TAKER = """
 import os
 
@@ -100,17 +97,16 @@ class Capturing:
         self.taken = folder / "taken"
         self.taken.touch()
         url = f"tarantool://reader:secret@127.0.0.1:{port}"
-        self._command = [*PROGRAM, "capture", url, "--exec", function, "--space", "t", *kept]
+        self._command = ["capture", url, "--exec", function, "--space", "t", *kept]
 
-    def start(self, *options: str, step: str = "") -> subprocess.Popen[bytes]:
+    def start(self, *options: str, step: str = "") -> Program:
         """Start it. `step`: the failpoint that ends it, with its count."""
         environment = {
-            **os.environ,
             "PYTHONPATH": str(self._folder),
             "TAKEN": str(self.taken),
             "LOGWEIR_FAILPOINTS": step,
         }
-        return subprocess.Popen([*self._command, *options], env=environment)
+        return LOGWEIR.begin(*self._command, *options, environment=environment)
 
     def run(self, *options: str, step: str = "") -> int:
         """Its exit code."""
