@@ -30,72 +30,103 @@ TEXT = "{http://www.w3.org/2000/svg}text"
 pytestmark = pytest.mark.spark
 
 
-def run(tmp_path: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    """Run the program in an empty folder."""
-    program = "from logweir.tools.cli.main import run; run()"
-    return subprocess.run(
-        [sys.executable, "-c", program, "pipeline", *map(str, words)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=300,
-    )
+COMMANDS = """
+import contextlib, json, os, sys
+from logweir.tools.cli.main import run
+
+for name, words in json.load(sys.stdin).items():
+    sys.argv = ["logweir", "pipeline", *words]
+    kept = os.dup(1), os.dup(2)
+    for number, kind in enumerate(("out", "err"), 1):
+        os.dup2(os.open(f"{name}.{kind}", os.O_WRONLY | os.O_CREAT), number)
+    code = 0
+    try:
+        run()
+    except SystemExit as end:
+        code = end.code or 0
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for number, one in enumerate(kept, 1):
+        os.dup2(one, number)
+        os.close(one)
+    with open(f"{name}.code", "w") as file:
+        file.write(str(code))
+"""
+"""Runs commands as the program does, one after the other: a Java takes longer to start than any of
+them."""
 
 
-def test_compact_tells_what_it_made(tmp_path: Path) -> None:
-    """`compact --json` prints one object; stderr stays empty; the snapshot opens."""
-    folder = sample("04-crashed").folder
-    ran = run(tmp_path, "compact", folder, "--to", "new", "--json", "--master", "local[2]")
-    assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
-    assert told["vclock"] == {"1": 174} or told["vclock"] == {"1": "174"}
-    assert ran.stderr == ""
-    with logweir.open(tmp_path / "new", create=False) as log:
-        assert log.vclock.lsn(1) == 174
-
-
-def test_damage_is_one_line_and_exit_code_3(tmp_path: Path) -> None:
-    """A job over damaged files ends with the error, its place and a hint, no traceback."""
-    folder = damaged("c-flipped-payload-byte").folder
-    ran = run(tmp_path, "export", folder, "--to", "out", "--master", "local[1]")
-    assert ran.returncode == 3
-    (line,) = ran.stderr.strip().splitlines()
-    assert "error" in line
-    assert "at byte" in line
-    assert not (tmp_path / "out").exists()
-
-
-def test_options_of_the_scan_and_of_spark_reach_them(tmp_path: Path) -> None:
-    """`--option` leaves rows out, `--conf` says where Spark runs."""
-    folder = sample("04-crashed").folder
-    words = [
-        "--option",
-        "types=update",
-        "--option",
-        "kinds=xlog",
-        "--conf",
-        "spark.master=local[1]",
-    ]
-    ran = run(tmp_path, "stats", folder, "--json", *words)
-    assert ran.returncode == 0, ran.stderr
-    rows = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert {(row["kind"], row["type_name"]) for row in rows} == {("xlog", "UPDATE")}
-
-
-def test_a_stream_says_how_many_rows_it_took(tmp_path: Path) -> None:
-    """`cdc --json`, of a stream that has taken nothing before, in several batches; numbers of a
-    scale as `--decimals` says."""
-    with logweir.open(tmp_path / "data") as log:
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which commands have run: of each what it printed, and its exit code."""
+    folder = tmp_path_factory.mktemp("commands")
+    crashed, broken = sample("04-crashed").folder, damaged("c-flipped-payload-byte").folder
+    with logweir.open(folder / "data") as log:
         log.create_space("t", format=[("id", "unsigned"), ("price", "decimal")])
         for number in range(40):
             log.insert("t", [number, Decimal(number) / 4])
-    words = ["--to", "out", "--checkpoint", "cp", "--space", "t", "--format", "json"]
-    words += ["--decimals", "2", "--option", "max_rows_per_batch=15", "--master", "local[1]"]
-    ran = run(tmp_path, "cdc", "data", *words, "--json")
-    assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
-    assert (told["rows"], told["batches"] > 2) == (40, True)
-    text = "".join(part.read_text() for part in (tmp_path / "out").glob("part-*"))
+    stats = ["stats", crashed, "--json", "--option", "types=update", "--option", "kinds=xlog"]
+    stream = ["cdc", "data", "--to", "out-cdc", "--checkpoint", "cp", "--space", "t", "--json"]
+    stream += ["--format", "json", "--decimals", "2", "--option", "max_rows_per_batch=15"]
+    commands: dict[str, list[object]] = {
+        "compact": ["compact", crashed, "--to", "new", "--json", "--master", "local[2]"],
+        "damage": ["export", broken, "--to", "out", "--master", "local[1]"],
+        "stats": [*stats, "--conf", "spark.master=local[1]"],
+        "cdc": [*stream, "--master", "local[1]"],
+    }
+    ended = subprocess.run(
+        [sys.executable, "-c", COMMANDS],
+        input=json.dumps({name: [*map(str, words)] for name, words in commands.items()}),
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=400,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    return folder
+
+
+def told(folder: Path, name: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command."""
+    code, out, err = ((folder / f"{name}.{kind}").read_text() for kind in ("code", "out", "err"))
+    return int(code), out, err
+
+
+def test_compact_tells_what_it_made(ran: Path) -> None:
+    """`compact --json` prints one object; stderr stays empty; the snapshot opens."""
+    code, out, err = told(ran, "compact")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["vclock"] in ({"1": 174}, {"1": "174"})
+    with logweir.open(ran / "new", create=False) as log:
+        assert log.vclock.lsn(1) == 174
+
+
+def test_damage_is_one_line_and_exit_code_3(ran: Path) -> None:
+    """A job over damaged files ends with the error, its place and a hint, no traceback."""
+    code, _, err = told(ran, "damage")
+    assert code == 3
+    (line,) = err.strip().splitlines()
+    assert "error" in line
+    assert "at byte" in line
+    assert not (ran / "out").exists()
+
+
+def test_options_of_the_scan_and_of_spark_reach_them(ran: Path) -> None:
+    """`--option` leaves rows out, `--conf` says where Spark runs."""
+    code, out, err = told(ran, "stats")
+    assert code == 0, err
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert {(row["kind"], row["type_name"]) for row in rows} == {("xlog", "UPDATE")}
+
+
+def test_a_stream_says_how_many_rows_it_took(ran: Path) -> None:
+    """`cdc --json`, of a stream that has taken nothing before, in several batches; numbers of a
+    scale as `--decimals` says."""
+    code, out, err = told(ran, "cdc")
+    assert code == 0, err
+    found = json.loads(out)
+    assert (found["rows"], found["batches"] > 2) == (40, True)
+    text = "".join(part.read_text() for part in (ran / "out-cdc").glob("part-*"))
     prices = {line.partition('"price":')[2].strip("}") for line in text.splitlines()}
     assert prices == {f"{number / 4:.2f}" for number in range(40)}
 
