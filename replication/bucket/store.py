@@ -43,6 +43,17 @@ from logweir.store.view import ReadView
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType
 
+__all__ = [
+    "NO_STATE",
+    "STATES_SPACE",
+    "Bucket",
+    "Buckets",
+    "GroupItems",
+    "ViewItems",
+    "is_bucket",
+    "primary_of",
+]
+
 STATES_SPACE: Final = "logweir_vbucket"
 NO_STATE: Final = 255
 """In the place of the state of a vbucket that is not there."""
