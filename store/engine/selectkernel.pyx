@@ -428,7 +428,7 @@ cdef class Selector:
                     how = self.emit(value, length)
                     if self.has_position:
                         self.take(self.entry, key, size)
-            if how == DONE or how == REFERRED:
+            if (how == DONE or how == REFERRED) and self.given < self.limit:
                 self.pass_entry(number)
         if how == REFERRED:
             return how

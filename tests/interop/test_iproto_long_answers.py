@@ -16,7 +16,7 @@ from logweir.replication.iproto.server_session import ServerSession
 from logweir.wal import failpoint
 from logweir.wal.mp import pack
 
-LARGE = "x" * 40_000  # more than an event loop writes itself
+LARGE = "x" * 140_000  # more than an event loop writes itself, a third of it, too
 BIG = [[number, "z" * 500_000] for number in range(24)]  # more than sockets hold
 BEGIN = 14
 
