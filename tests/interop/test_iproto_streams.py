@@ -181,8 +181,8 @@ def test_commits_that_come_together_share_a_job(
     with Client(serving) as client:
         for stream in streams:
             client.code(stream, BEGIN)
-            client.put(stream, stream, 0, kind=INSERT)
             client.put(stream, 10 + stream, 0)
+            client.put(stream, stream, 0, kind=INSERT)
         serving.log.insert("t", (3, 9))
         before = serving.log.vclock
         client.send(b"".join(client.frame(COMMIT, b"", stream=stream) for stream in streams))
