@@ -147,12 +147,13 @@ class CommitQueue:
                         begun = jobs
                         self._commit(jobs)
             finally:
-                deque(map(self._lock.__exit__, left), maxlen=0)
+                deque(map(self._lock.__exit__, left), maxlen=0)  # type: ignore[arg-type]
         except BaseException as error:
             cause = error
             raise
         finally:
-            deque(map(self._lock.__exit__, left), maxlen=0)  # an interrupt may have stopped that
+            # An interrupt may have stopped that.
+            deque(map(self._lock.__exit__, left), maxlen=0)  # type: ignore[arg-type]
             _finish(begun, cause)
             cause = None  # whose frames are this one, too: views of them would stay
         return bool(begun)
