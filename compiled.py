@@ -27,6 +27,7 @@ KERNELS: Final = {
     "logweir.wal.orderkernel": "wal/orderkernel.py",
     "logweir.wal.crckernel": "wal/crckernel.pyx",
     "logweir.wal.zstdkernel": "wal/zstdkernel.pyx",
+    "logweir.wal.tail": "wal/tail.py",
     "logweir.store.schema.kernel": "store/schema/kernel.py",
     "logweir.store.schema.largekernel": "store/schema/largekernel.py",
     "logweir.store.state.memtablekernel": "store/state/memtablekernel.pyx",

@@ -10,26 +10,28 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from typing import Final
 
 from logweir.errors import ConfigError
 
-_armed: dict[str, Callable[[], None]] = {}
+ARMED: Final[dict[str, Callable[[], None]]] = {}
+"""What is armed: where each change passes a place that is looked at before it is called."""
 
 
 def failpoint(name: str) -> None:
     """Do what is armed under `name`; nothing by default. Raises what the armed action raises."""
-    if _armed and (action := _armed.get(name)) is not None:
+    if ARMED and (action := ARMED.get(name)) is not None:
         action()
 
 
 def arm(name: str, action: Callable[[], None]) -> None:
     """Call `action` each time the program passes `name`, in the thread that passes it."""
-    _armed[name] = action
+    ARMED[name] = action
 
 
 def disarm() -> None:
     """Forget everything that was armed."""
-    _armed.clear()
+    ARMED.clear()
 
 
 def kill_at(name: str, count: int) -> None:

@@ -27,7 +27,7 @@ import errno
 import threading
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -38,15 +38,16 @@ from logweir.limits import (
     WRITE_AHEAD_BYTES,
     WRITE_AHEAD_MAX_BYTES,
 )
-from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, Pieces, encode_block, encode_pieces
+from logweir.wal.block import EOF_MARKER, Pieces
 from logweir.wal.endmark import EndMarks
-from logweir.wal.failpoint import failpoint
-from logweir.wal.filesystem import OS, AppendFile, FileSystem, explain, give_up
+from logweir.wal.failpoint import ARMED, failpoint
+from logweir.wal.filesystem import OS, FileSystem, explain, give_up
 from logweir.wal.filler import FILLER_BYTES, encode_filler, has_spare
 from logweir.wal.meta import SYNCED, Meta
 from logweir.wal.newfile import create_file
 from logweir.wal.process import OfProcess
 from logweir.wal.resync import Unsynced
+from logweir.wal.tail import Buffer, Tail
 from logweir.wal.vclock import VClock
 
 VERSION: Final = "0.1.0"
@@ -56,16 +57,8 @@ PROGRAM: Final = f"logweir {VERSION}"
 """What logweir writes as `Version` into a file's header; see `wal.meta`."""
 
 INPROGRESS: Final = ".inprogress"
-_UNSYNCED_MAX: Final = 2**32 - 1
-_FIRST_AHEAD_BYTES: Final = 16 * 1024  # a log has no more zeros than data, but for so many
-_PAGE_BYTES: Final = 4096
-"""A kill ends a write between two pages, not inside of one."""
 _ZEROS: Final = bytes(64 * 1024)
-_DENSE_BLOCKS: Final = 8
-"""After so many blocks of pieces in a row that could not be made smaller only each of so many is
-looked at: trying takes as long as writing."""
 
-Buffer = bytes | bytearray | memoryview
 Written = tuple[Path, int, int, Buffer]
 """A file, the bytes in it, where its last block begins, and what begins with that block's header.
 See `wal.place`."""
@@ -122,40 +115,6 @@ class AppendPoint:
     is_logged: bool = True
 
 
-@dataclass(slots=True)
-class _Current:
-    """The file being written. `synced`: bytes known to be on stable storage; `size`: bytes in it;
-    `filled`: the same with what was written ahead, if anything was; `number`: in its name."""
-
-    file: AppendFile
-    path: Path
-    start: VClock
-    synced: int
-    size: int = field(init=False)
-    filled: int = field(init=False)
-    takes_zeros: bool = True
-    number: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.size = self.filled = self.file.size()
-        self.number = int(self.path.stem)
-
-
-class _Whole:
-    """Around what has to be ended once it has begun. Where it is stopped, as by an interrupt,
-    nobody knows what stands in the file: no more is written, and no mark of its end."""
-
-    def __init__(self, writer: WalWriter) -> None:
-        self._writer = writer
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None and not isinstance(error, WalError):
-            self._writer._poison = self._writer._poison or error
-
-
 class WalWriter(OfProcess):
     """Appends blocks to the log of one folder. For one thread at a time.
 
@@ -181,11 +140,10 @@ class WalWriter(OfProcess):
         self._replaces = at.replaces
         self._is_logged = at.is_logged
         self._header_items: tuple[tuple[str, str], ...] = ()
-        self._current: _Current | None = None
+        self._current: Tail | None = None
         self._poison: BaseException | None = None
         self._syncing = threading.Lock()  # held by the background sync, and by close
         self._last_block: Written | None = None
-        self._dense = 0  # how many blocks of pieces in a row could not be made smaller
         self.end_marks = EndMarks(directory, instance, filesystem)
         """Says beside the logs how far they went."""
         self.syncs = 0
@@ -257,46 +215,36 @@ class WalWriter(OfProcess):
                 current = self._file_for_write()
             except OSError as error:
                 raise self._failed(error, "cannot begin a new log file") from error
-        size = before = begin = current.size
         options = self.options
-        parts: list[Buffer] = []
-        first = 0  # of the parts of the last block
-        for rows in blocks:
-            begin, first = size, len(parts)
-            unsynced_bytes = min(size - current.synced, _UNSYNCED_MAX)
-            if isinstance(rows, Pieces):
-                parts += (block := self._encode_pieces(rows, unsynced_bytes, size))
-                if rows.checksums:
-                    rows.file, rows.offset = current.number, size + FIXHEADER_BYTES
-            else:
-                parts += (
-                    block := encode_block(
-                        rows,
-                        threshold_bytes=options.compress_threshold_bytes,
-                        level=options.compress_level,
-                        unsynced_bytes=unsynced_bytes,
-                        offset=size,
-                    )
-                )
-            size += sum(map(len, block))
-        failpoint("wal.before_write")
-        with _Whole(self):
+        parts, size = current.framed(
+            blocks, options.compress_threshold_bytes, options.compress_level
+        )
+        if ARMED:
+            failpoint("wal.before_write")
+        if refused := self._put(current, parts, size, vclock):
+            if refused.errno == errno.EFBIG and current.start != self._vclock:
+                self.rotate()  # it may fit where nothing is before it
+                return self.write(blocks, vclock)
+            raise self._failed(refused, "cannot write to the log", current.size) from refused
+        if ARMED:
+            failpoint("wal.after_write_before_sync")
+        return size
+
+    def _put(self, current: Tail, parts: list[Buffer], size: int, vclock: VClock) -> OSError | None:
+        """Write blocks, or cut the file and tell why they could not be written."""
+        before = current.size
+        try:
             try:
-                if current.filled > before:
-                    _overwrite(current, parts, size)
-                else:
-                    current.file.write(parts)
+                current.put(parts, size)
             except OSError as error:
                 self._cut(current, before, error)
-                if error.errno == errno.EFBIG and current.start != self._vclock:
-                    self.rotate()  # it may fit where nothing is before it
-                    return self.write(blocks, vclock)
-                raise self._failed(error, "cannot write to the log", before) from error
-            current.size = size
-        failpoint("wal.after_write_before_sync")
-        self._vclock = vclock
-        self._last_block = (current.path, size, begin, parts[first])
-        return size
+                return error
+            self._vclock = vclock
+            self._last_block = (current.path, size, current.begin, current.head)
+        except BaseException as error:
+            self._stopped(error)
+            raise
+        return None
 
     def begin(self, header_items: Sequence[tuple[str, str]] = ()) -> None:
         """Make the next file now, though it may stay empty. There must be none open.
@@ -320,8 +268,10 @@ class WalWriter(OfProcess):
         if self._current is None or self._current.synced == self._current.size:
             return
         self._sync(self._current)
-        failpoint("wal.after_sync")
-        self._write_ahead(self._current)
+        if ARMED:
+            failpoint("wal.after_sync")
+        if step := self._current.zeros_wanted(self.options.write_ahead_bytes):
+            self._write_ahead(self._current, step)
 
     @property
     def unsynced_bytes(self) -> int:
@@ -372,20 +322,6 @@ class WalWriter(OfProcess):
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _encode_pieces(self, rows: Pieces, unsynced_bytes: int, offset: int) -> Sequence[Buffer]:
-        """What came in several buffers is often like what came before it: see `_DENSE_BLOCKS`."""
-        is_dense = self._dense >= _DENSE_BLOCKS and self._dense % _DENSE_BLOCKS > 0
-        block = encode_pieces(
-            rows,
-            threshold_bytes=self.options.compress_threshold_bytes,
-            level=self.options.compress_level,
-            unsynced_bytes=unsynced_bytes,
-            offset=offset,
-            is_dense=is_dense,
-        )
-        self._dense = self._dense + 1 if rows.checksums else 0
-        return block
-
     def _what(self) -> str:
         return f"the log in {self.directory}"
 
@@ -421,22 +357,16 @@ class WalWriter(OfProcess):
         where = str(self.path or self.directory)
         return WriterPoisoned(f"{what}: {error.strerror or error}.", path=where, first_cause=error)
 
-    def _cut(self, current: _Current, size: int, cause: OSError) -> None:
+    def _cut(self, current: Tail, size: int, cause: OSError) -> None:
         failpoint("wal.before_cut")
         try:
-            current.file.truncate(size)
-            # A later crash could bring back whole blocks of this batch behind the next one's.
-            current.file.sync()
+            current.cut(size)
         except OSError as error:
             raise self._poisoned(error, f"after a failed write ({cause}) the cut failed") from cause
-        current.synced = current.size = current.filled = size
 
-    def _write_ahead(self, current: _Current) -> None:
-        """Have zeros behind what is synced, if there are not enough of them any more."""
+    def _write_ahead(self, current: Tail, step: int) -> None:
+        """Have so many zeros behind what is synced."""
         options, size = self.options, current.size
-        step = min(options.write_ahead_bytes, max(size, _FIRST_AHEAD_BYTES))
-        if current.filled - size >= step // 2 or not current.takes_zeros:
-            return  # there are enough
         filled = min(size + step, options.max_bytes)
         before = max(current.filled, size + FILLER_BYTES)
         few = not options.is_synced or filled - size <= 2 * FILLER_BYTES
@@ -454,13 +384,12 @@ class WalWriter(OfProcess):
             with contextlib.suppress(WriterPoisoned):  # it is synced; who writes next is told
                 self._cut(current, size, error)
 
-    def _sync(self, current: _Current) -> None:
+    def _sync(self, current: Tail) -> None:
         self.syncs += 1
         try:
-            current.file.sync()
+            current.sync()
         except OSError as error:
             raise self._poisoned(error, "a sync of the log failed") from error
-        current.synced = current.size
 
     def _reopen(self, at: AppendPoint, path: Path) -> None:
         try:
@@ -474,7 +403,7 @@ class WalWriter(OfProcess):
         except OSError as error:
             give_up(file)
             raise explain(error, str(path), at.size) from error
-        self._current = _Current(file, path, at.prev_vclock or VClock(), at.size)
+        self._current = Tail(file, path, at.prev_vclock or VClock(), at.size)
 
     def _begin_weaker(self, meta: Meta) -> None:
         """Leave a log whose header promises more than what is written from now on will keep."""
@@ -486,7 +415,7 @@ class WalWriter(OfProcess):
         self.abandon()  # it holds no row, and its name is wanted
         self._prev_vclock, self._replaces = meta.prev_vclock, current.path
 
-    def _file_for_write(self) -> _Current:
+    def _file_for_write(self) -> Tail:
         current = self._current
         if current is not None and current.size >= self.options.max_bytes:
             self.rotate()  # not of an empty file: the next one would have its name
@@ -498,10 +427,19 @@ class WalWriter(OfProcess):
         current = self._current
         if current is None:
             return
-        with _Whole(self):
+        try:
             self._finish(current)
+        except BaseException as error:
+            self._stopped(error)
+            raise
 
-    def _finish(self, current: _Current) -> None:
+    def _stopped(self, error: BaseException) -> None:
+        """What has to be ended once it has begun was not, as by an interrupt: unless it is an error
+        of ours nobody knows what stands in the file. No more is written, and no mark of its end."""
+        if not isinstance(error, WalError):
+            self._poison = self._poison or error
+
+    def _finish(self, current: Tail) -> None:
         before = current.size
         is_ahead = current.filled > before
         if is_ahead:
@@ -535,7 +473,7 @@ class WalWriter(OfProcess):
             self.end_marks.put(current.path, before, self._vclock)
         self._is_logged = True  # what comes is in a file that begins here
 
-    def _create(self) -> _Current:
+    def _create(self) -> Tail:
         path = self.directory / file_name(self._vclock, "xlog")
         temporary = path.with_name(path.name + INPROGRESS)
         meta = Meta(
@@ -564,35 +502,4 @@ class WalWriter(OfProcess):
             if renamed:  # its name may or may not survive: nothing may be written behind it
                 raise self._poisoned(error, "a new log file's name could not be synced") from error
             raise
-        return _Current(file, path, self._vclock, file.size())
-
-
-def _overwrite(current: _Current, parts: Sequence[Buffer], size: int) -> None:
-    """Write over what was written ahead; the file's data ends at `size` then.
-
-    What a killed process leaves ends in a whole filler, or in one that is longer than the file:
-    where the write is not inside of one page, all but its first one is written before that.
-    """
-    before = current.size
-    current.filled = filled = max(current.filled, size + FILLER_BYTES)
-    parts = [*parts, encode_filler(filled - size - FILLER_BYTES)]
-    border = -(-(before + FILLER_BYTES) // _PAGE_BYTES) * _PAGE_BYTES
-    if size + FILLER_BYTES > border:
-        front, behind = _split(parts, border - before)
-        current.file.put([encode_filler(filled - before - FILLER_BYTES + 1)], before)
-        current.file.put(behind, border)
-        current.file.put(front, before)
-    else:
-        current.file.put(parts, before)
-
-
-def _split(parts: Sequence[Buffer], count: int) -> tuple[list[Buffer], list[Buffer]]:
-    """The first `count` bytes of `parts`, and the others."""
-    front: list[Buffer] = []
-    for number, part in enumerate(parts):
-        if len(part) > count:
-            view = memoryview(part)
-            return [*front, view[:count]], [view[count:], *parts[number + 1 :]]
-        front.append(part)
-        count -= len(part)
-    return front, []
+        return Tail(file, path, self._vclock, file.size())

@@ -14,11 +14,11 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-STORE = Path(__file__).parents[2] / "store"
+ROOT = Path(__file__).parents[2]
 FILES = {
-    f"logweir.store.{room}.{path.stem}": path.with_suffix(".py")
-    for room in ("commit", "state")
-    for path in (STORE / room).glob("*.pxd")
+    f"logweir.{room.replace('/', '.')}.{path.stem}": path.with_suffix(".py")
+    for room in ("store/commit", "store/state", "wal")
+    for path in (ROOT / room).glob("*.pxd")
     if not path.stem.endswith("kernel") and path.with_suffix(".py").exists()
 }
 

@@ -144,7 +144,7 @@ def test_failpoint(failpoint, tmp_path):
 
 def test_nothing_is_armed():
     from logweir.wal import failpoint
-    assert not failpoint._armed
+    assert not failpoint.ARMED
 
 @pytest.mark.power_cut(state=1)
 def test_wrong_mark(crash_store):
