@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -111,7 +112,10 @@ class Log(Past, Listens, Expires, Appends, Upkeep, Closable):
     ) -> Row | None:
         given = None if ops is None else listed(ops)  # it may be wanted twice
         size = about_bytes(first) + (0 if given is None else about_bytes(given))
-        return self.inner.run(lambda group: group.make(kind, space, first, given, index), size)
+        made: Row | None = self.inner.run(
+            methodcaller("make", kind, space, first, given, index), size
+        )
+        return made
 
     def _define(self, plan: Callable[[Engine], tuple[list[Request], int]]) -> int:
         def apply(group: Group) -> int:

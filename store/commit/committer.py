@@ -42,12 +42,12 @@ from logweir.store.engine.synchro import SynchroQueue
 from logweir.store.schema.definition import SYSTEM_ID_MAX
 from logweir.store.schema.schema import Schema
 from logweir.store.state.layers import Layers
-from logweir.store.state.stackkernel import Layer, LayeredTxn
+from logweir.store.state.stackkernel import Layer, LayeredTxn, whole
 from logweir.store.state.state import State, StateError
 from logweir.store.state.statetxn import Position
 from logweir.store.state.viewers import View, Viewers
 from logweir.wal.block import Pieces
-from logweir.wal.failpoint import failpoint
+from logweir.wal.failpoint import ARMED, failpoint
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.place import Place
 from logweir.wal.process import OfProcess
@@ -272,7 +272,7 @@ class Committer(Fails):
                 self.check_open()
                 ahead = self.ahead.groups if is_ahead else ()
                 early = self.ahead.layers if ahead else ()
-                txn = self.layers.begin(look, write=True, early=early)
+                txn = self.layers.begin(look, True, early)
                 tip: Committer | Group = ahead[-1] if ahead else self
                 schema, vclock, entries = tip.schema, tip.vclock, tip.waiting
             group = Group(
@@ -384,8 +384,9 @@ class Committer(Fails):
                 # A group is not kept for it.
                 block = self.writer.last_block
                 position = partial(self._position, vclock, last.waiting, block, not is_logged)
-            failpoint("store.after_sync_before_publish")
-            layer = Layer.joined(layers)
+            if ARMED:
+                failpoint("store.after_sync_before_publish")
+            layer = whole(layers)
             changed = layer.spaces
             with self._view_guard:
                 self.layers.push(layer, position)
@@ -400,7 +401,8 @@ class Committer(Fails):
                 self.waiting, self.vclock = last.waiting, vclock  # in this order: see `applied`
                 self.settlement.tell(last.waiting)
                 self.ahead.published(groups)
-        failpoint("store.after_publish")
+        if ARMED:
+            failpoint("store.after_publish")
         self.commits += len(groups)
         if blocks:
             self._tell(logged_bytes)
@@ -444,7 +446,7 @@ class Committer(Fails):
         try:
             with self._view_guard:
                 self.check_readable()
-                txn = self.layers.begin(look, write=False)
+                txn = self.layers.begin(look, False)
                 schema, vclock = self.schema, self.applied
             yield txn, schema, vclock
         finally:

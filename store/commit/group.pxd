@@ -4,6 +4,7 @@ cimport cython
 from logweir.store.commit.rows cimport Rows
 from logweir.store.state.stackkernel cimport Layer, LayeredTxn
 
+@cython.freelist(8)
 cdef class Group:
     cdef public Group below
     cdef public Layer layer

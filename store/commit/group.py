@@ -167,7 +167,7 @@ class Group:
         schema = self.engine.schema
         if self._placed is not schema:
             self._places, self._placed = {}, schema
-        found = self._compiled(schema.space(space))
+        found = self._compiled(schema.get(space) or schema.space(space))
         if found is not None:
             self._places[space] = found
         return found

@@ -12,13 +12,13 @@ in `rows.pxd`.
 
 from __future__ import annotations
 
-import struct
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
+import logweir.wal.kernel as kernel
 from logweir.limits import BLOCK_LARGE_BYTES, BLOCK_TARGET_BYTES
 from logweir.store.engine.batches import Answers
 from logweir.store.engine.synchro import encode_decision
@@ -37,8 +37,6 @@ except ImportError:
 else:
     COMPILED = True
 
-_BITS: Final = struct.Struct("Q")
-_DOUBLE: Final = struct.Struct("d")
 _WIDER_FROM: Final = (1 << 7, 1 << 8, 1 << 16, 1 << 32, 1 << 64)  # a MsgPack uint takes more bytes
 
 Draft = tuple[int, bytes, SpaceDef | None]
@@ -52,7 +50,7 @@ class Rows:
         self.replica_id = replica_id
         self.now = now
         self.lsns = vclock.lsns()
-        (self._now_bits,) = _BITS.unpack(_DOUBLE.pack(now))
+        self._now_bits = kernel.bits_of(now)  # type: ignore[attr-defined]
         self._open: list[bytes | bytearray] = []  # rows of the block that is filled
         self._open_bytes = 0
         self._tsn = 0  # of a transaction that goes on
@@ -61,7 +59,12 @@ class Rows:
     @property
     def vclock(self) -> VClock:
         """The state after all of them."""
-        return VClock.of_lsns(self.lsns)
+        lsns, found = self.lsns, {}
+        for replica_id in range(len(lsns)):
+            lsn = lsns[replica_id]
+            if lsn:
+                found[replica_id] = lsn
+        return VClock.of_set(found)
 
     def end(self, rows: list[Draft]) -> None:
         """Take the rows of a transaction, at least one."""

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """What was changed and is not in LMDB yet: layers of sorted maps over the base.
 
 A transaction, and each group of jobs, makes its changes in a `Layer` of its own: for each index a
@@ -12,6 +13,9 @@ all of it at once.
 
 A process that dies in between has them in the log, behind the base's position, so opening the
 folder applies them.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
+in `layers.pxd`.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from typing import Final, TypeVar
 from logweir.errors import LogweirError, RequestError, WriteFailed
 from logweir.limits import LAYER_BYTES, LAYER_SECONDS, STATE_KEPT_BYTES
 from logweir.store.state import heap
-from logweir.store.state.stackkernel import Layer, LayeredTxn, Stack, grown
+from logweir.store.state.stackkernel import Layer, LayeredTxn, Stack, grown, whole
 from logweir.store.state.state import MapFull, State, StateError
 from logweir.store.state.statetxn import Position, Txn
 from logweir.store.state.viewers import Look, Viewers
@@ -79,12 +83,10 @@ class Layers:
 
     # --- views and transactions -------------------------------------------------------------------
 
-    def begin(self, look: Look, *, write: bool, early: Stack = ()) -> LayeredTxn:
+    def begin(self, look: Look, write: bool, early: Stack = ()) -> LayeredTxn:
         """A transaction on what is there now; the caller holds the guard. `look`: ends with it;
         `early`: layers that are not durable yet, over the stack."""
-        if write:
-            self._state.check_fully()
-        base = self._state.begin(write=False)
+        base = self._state.lend() if write else self._state.begin(write=False)
         stack = (*early, *self.stack) if early else self.stack
         return LayeredTxn(stack, base, write=write, look=look, early=len(early))
 
@@ -166,18 +168,18 @@ class Layers:
         try:
             position = behind()
             if stack or position != self._base_position:  # what was logged may change nothing
-                whole = Layer.joined(stack)
+                joined = whole(stack)
                 try:
-                    self._changed_base(lambda txn: put_into(txn, whole, position), stack)
+                    self._changed_base(lambda txn: put_into(txn, joined, position), stack)
                 except StateError:
                     # It writes pages, so how many is not known before. As to a write that failed
                     # nothing was changed; as to a sync that did it is another error.
-                    self._state.check_disk(_disk_bytes(whole))
+                    self._state.check_disk(_disk_bytes(joined))
                     raise
                 self._base_position = position
                 if size >= LAYER_BYTES:  # of few it is not their bytes that take the time
                     self._byte_seconds = (time.monotonic() - began) / size
-                self._kept_bytes = max(self._kept_bytes, _disk_bytes(whole))
+                self._kept_bytes = max(self._kept_bytes, _disk_bytes(joined))
         finally:
             with self._lock:
                 self._under_way, self._rests_since = (), time.monotonic()

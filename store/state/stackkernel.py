@@ -66,24 +66,6 @@ class Layer:
         found = {name[0] for name in self.tables}
         return found.union([name[0] for name in self.cleared]) if self.cleared else found
 
-    @staticmethod
-    def joined(stack: Sequence[Layer]) -> Layer:
-        """One layer that says what these do, the newest first, sealed: a single one itself; of
-        others the entries are not changed."""
-        if len(stack) == 1:
-            first = stack[0]
-            first.seal()
-            return first
-        made = Layer()
-        if stack:
-            made.since = min([layer.since for layer in stack])
-        for layer in stack:
-            for name in layer.tables:
-                if name not in made.tables:
-                    made.tables[name] = made.table(name, stack)
-        made.seal()
-        return made
-
     def table(self, name: Name, stack: Sequence[Layer]) -> Memtable:
         """What some layers, the newest first, say of an index; whether they clear it is noted."""
         tables: list[Memtable] = []
@@ -97,19 +79,43 @@ class Layer:
         return tables[0] if len(tables) == 1 else joined(tables)
 
 
+def whole(stack: Sequence[Layer]) -> Layer:
+    """One layer that says what these do, the newest first, sealed: a single one itself; of others
+    the entries are not changed."""
+    if len(stack) == 1:
+        first = stack[0]
+        first.seal()
+        return first
+    made = Layer()
+    if stack:
+        made.since = min([layer.since for layer in stack])
+    for layer in stack:
+        for name in layer.tables:
+            if name not in made.tables:
+                made.tables[name] = made.table(name, stack)
+    made.seal()
+    return made
+
+
 def grown(stack: Stack, layer: Layer, size: int, kept: int) -> tuple[Stack, int]:
     """A stack of `size` bytes with a sealed layer over it, and its size. Layers of about one size
     are joined where they are many; the last `kept` of the stack are not."""
-    stack = (layer, *stack)
     size += layer.size_bytes
+    stack = (layer, *stack)
     while True:
-        rank, count, most = stack[0].rank, 0, len(stack) - kept
-        while count < most and stack[count].rank <= rank:
+        top = stack[0]
+        rank, count, most = top.rank, 1, len(stack) - kept
+        while count < most:
+            other = stack[count]
+            if other.rank > rank:
+                break
             count += 1
         if count < _JOINED_FROM or rank > _JOINED_RANK:
             return stack, size
-        stack = (Layer.joined(stack[:count]), *stack[count:])
-        size = sum([one.size_bytes for one in stack])
+        stack = (whole(stack[:count]), *stack[count:])
+        size = 0
+        for one in stack:
+            size += one.size_bytes
 
 
 def joined(tables: Sequence[Memtable]) -> Memtable:
@@ -338,7 +344,7 @@ class LayeredTxn:
                 is_based = False
                 break
         if is_based:
-            base = self.base.tree(name[0], name[1])
+            base = self._base(name)
         if is_new:
             if not tables and base is None:
                 self._check_new(name)
@@ -346,6 +352,16 @@ class LayeredTxn:
             own.tables[name] = made = Memtable()
             tables.insert(0, made)
         return tables, base, early
+
+    def _base(self, name: Name) -> Tree | None:
+        """The entries of an index in the base."""
+        known = self.base.trees
+        if known is None:
+            return self.base.tree(name[0], name[1])
+        found = known.get(name)
+        if found is None and name not in known:
+            found = known[name] = self.base.tree(name[0], name[1])
+        return found
 
     def _check_new(self, name: Name) -> None:
         """Whether the base can take one more index. Raises `WalError`."""
@@ -424,10 +440,19 @@ class LayeredTxn:
             tables: list[Sequence[Memtable]] = []
             bases: list[Base] = []
             early: list[int] = []
+            known = self.base.bases
             for index_id in plan.index_ids:
-                stack, tree, count = self._below((plan.space_id, index_id))
+                name = plan.space_id, index_id
+                stack, tree, count = self._below(name)
+                base = None if known is None else known.get(name)
+                if tree is None:
+                    base = Base()
+                elif base is None:
+                    base = state_base(tree)
+                    if known is not None:
+                        known[name] = base
                 tables.append(stack)
-                bases.append(Base() if tree is None else state_base(tree))
+                bases.append(base)
                 early.append(count)
             undo = None if self.layer is None else self.undo
             found = Space(plan, tables, bases, undo, early)

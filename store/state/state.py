@@ -59,6 +59,7 @@ _MAP_LEAST_BYTES: Final = 16 * 1024 * 1024
 _DATABASES_MAX: Final = 65_000
 _DATABASES_FIRST: Final = 256  # each transaction of a reader clears memory for as many as may be
 _READERS_MAX: Final = 1024
+_SPARE_MOST: Final = 2  # transactions that wait to be lent, where several groups are made
 
 MapFull = base.MapFullError
 """The memory map is full, or there are too many databases: abort the transaction, call
@@ -114,7 +115,8 @@ class State(OfProcess):
         self._map_bytes = STATE_MAP_START_BYTES
         self._databases_max = _DATABASES_FIRST
         self._lacks_databases = False  # one that was wanted could not be had
-        self._room = DiskRoom(directory, filesystem)
+        self.check_disk = DiskRoom(directory, filesystem).check
+        """Raises `WriteFailed` if the disk has no room for that much and what goes with it."""
         self._seal: Seal | None = None  # while nothing is different from what was closed in order
         self._is_noted = False  # that it is not closed in order; it was found like that
         self._check: threading.Thread | None = None
@@ -123,6 +125,8 @@ class State(OfProcess):
         self.latest: Txn | None = None
         """A transaction on what was committed last, for short reads of all threads; None if one
         has to be begun. It ends with the next commit, so that it keeps no page."""
+        self._spare: list[Txn] = []  # at most a few: see `lend`
+        self._written = 0  # how many transactions have changed it
         self.shown: Any = None
         """What readers made of `latest`, and of the layers over it: it goes when that ends."""
         self._stop = threading.Event()
@@ -341,8 +345,9 @@ class State(OfProcess):
 
     def _left_behind(self) -> None:
         # To close it would wait for threads that are not here, and give up its readers' slots.
-        keep_for_ever((self._env, self.latest, self.shown))
+        keep_for_ever((self._env, self.latest, self.shown, self._spare))
         self._env = self.latest = self.shown = None
+        self._spare = []
         self.reading = threading.Lock()
         self.databases = {}
 
@@ -395,10 +400,6 @@ class State(OfProcess):
         used = self.used_bytes
         return used + max(room_bytes, used) > self._map_bytes
 
-    def check_disk(self, wanted_bytes: int) -> None:
-        """Raise `WriteFailed` if the disk has no room for that much and what goes with it."""
-        self._room.check(wanted_bytes)
-
     @property
     def map_bytes(self) -> int:
         """Size of the memory map."""
@@ -445,6 +446,48 @@ class State(OfProcess):
                 raw.abort()
             raise
 
+    def lend(self) -> Txn:
+        """A transaction on what was committed last, to be ended by `Txn.abort`, after which it may
+        be another one's: most changes find the one that the last change had, with what was looked
+        up in it. It ends with the next commit, so that it keeps no page; nobody makes one
+        meanwhile."""
+        if self._check is not None or self._damage:
+            self.check_fully()
+        while self._spare:
+            try:
+                txn = self._spare.pop()
+            except IndexError:  # another thread was first
+                break
+            if txn.lent_at == self._written:
+                txn.is_lent = True
+                return txn
+            txn.end()
+        txn = self.begin(write=False)
+        txn.lent_at, txn.is_lent = self._written, True
+        return txn
+
+    def take_back(self, txn: Txn) -> None:
+        """What was lent is not used any more."""
+        if txn.lent_at != self._written or len(self._spare) >= _SPARE_MOST:
+            txn.end()
+            return
+        self._spare.append(txn)
+        if txn.lent_at != self._written:  # since it was looked at
+            self._end_spare()
+
+    def _end_spare(self) -> None:
+        while self._spare:
+            try:
+                self._spare.pop().end()
+            except IndexError:  # another thread was first
+                return
+
+    def has_changed(self) -> None:
+        """What was begun before shows no longer what was committed last."""
+        self._written += 1
+        self._end_spare()
+        self.end_latest()
+
     def begin_latest(self) -> Txn:
         """`latest`, begun if there is none; the caller holds `reading`."""
         if self.latest is None:
@@ -459,6 +502,7 @@ class State(OfProcess):
 
     def _end_latest(self) -> None:
         txn, self.latest, self.shown = self.latest, None, None
+        self._end_spare()
         if txn is not None:
             txn.abort()
 

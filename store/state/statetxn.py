@@ -51,6 +51,12 @@ class Txn:
         self._opened: dict[bytes, Any] = {}
         self._known = state.databases  # a reader must not use those that were made after it began
         self._referring: dict[bytes, bool] = {}
+        self.trees: dict[tuple[int, int], Tree | None] | None = None if write else {}
+        self.bases: dict[tuple[int, int], Any] | None = None if write else {}
+        """Of indexes that layers over it have looked at: for `store.state.stackkernel`."""
+        self.is_lent = False
+        self.lent_at = -1
+        """See `State.lend`; -1: it is not lent."""
 
     def tree(self, space_id: int, index_id: int) -> Tree | None:
         """The entries of one index; None if a reader finds none (it was never written)."""
@@ -228,9 +234,21 @@ class Txn:
         """The rest: let go what shows the state of before."""
         self.state.remember(self._opened)
         if self.is_write:
-            self.state.end_latest()
+            self.state.has_changed()
 
     def abort(self) -> None:
-        """Forget it."""
-        if not self.state.is_foreign:
-            self.raw.abort()
+        """Forget it, or give it back. Twice does no harm."""
+        if self.state.is_foreign:
+            return
+        if self.is_lent:
+            self.is_lent = False  # first: who has it twice would give it to two
+            self.state.take_back(self)
+        elif self.lent_at < 0:
+            self.end()
+
+    def end(self) -> None:
+        """Nobody uses it any more."""
+        if self.trees is not None and self.bases is not None:  # which know it
+            self.trees.clear()
+            self.bases.clear()
+        self.raw.abort()

@@ -37,7 +37,7 @@ class Look:
 
     def __init__(self, viewers: Viewers, mine: set[View]) -> None:
         self._viewers, self._mine = viewers, mine
-        self._view = viewers.add(self, mine)
+        self._view = self._viewers.add(self, mine)
 
     def end(self) -> None:
         """Twice does no harm."""

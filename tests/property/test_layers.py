@@ -14,6 +14,7 @@ import pytest
 import logweir
 from logweir.store.log import Log
 from logweir.store.state import layers
+from logweir.store.state import state as state_module
 from logweir.store.view import ReadView
 from logweir.wal.failpoint import arm, disarm
 from logweir.wal.mp import unpack
@@ -212,6 +213,60 @@ def test_what_the_state_has_and_the_layers_still_say_is_there_once(
         log.inner.abandon()
     with opened(tmp_path / "s") as log:
         check_all()
+
+
+def test_changes_lend_one_transaction_on_the_state_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next change has that of the last one, with what was looked up in it; who has it while the
+    state takes layers still sees what stood there, and then it ends: no page is kept for it."""
+    monkeypatch.setattr(layers, "LAYER_SECONDS", 10**9)
+    with opened(tmp_path / "s") as log:
+        state = log.inner.committer.state
+        log.append("t", ((i, 1, "o") for i in range(30)))
+        log.inner.change_base(lambda txn: None)
+        log.insert("t", (30, 1, "a"))
+        (first,) = state._spare
+        known = set(first.trees or ())
+        log.insert("t", (31, 1, "a"))
+        assert state._spare == [first]
+        assert known
+        assert set(first.trees or ()) == known
+
+        with log.transaction() as tx:
+            tx.insert("t", (32, 1, "a"))
+            assert state._spare == []
+            log.inner.committer.layers.apply()
+            assert tx.get("t", 5) == (5, 1, "o")
+            assert tx.get("t", 31) == (31, 1, "a")
+        assert state._spare == []
+        with pytest.raises(state_module.StateError):
+            first.raw.get(b"position")
+
+        log.insert("t", (33, 1, "a"))
+        (second,) = state._spare
+        assert second is not first
+        log.inner.committer.layers.apply()
+        assert state._spare == []
+        assert [row[0] for row in log.select("t", limit=100)] == [*range(34)]
+
+
+def test_a_transaction_that_is_given_back_twice_is_lent_once(tmp_path: Path) -> None:
+    """As by who was interrupted on his way out; and of those that wait there are few."""
+    with opened(tmp_path / "s") as log:
+        state = log.inner.committer.state
+        one = state.lend()
+        one.abort()
+        one.abort()
+        many = [state.lend() for _ in range(5)]
+        assert len(set(map(id, many))) == 5
+        assert one in many
+        for txn in many:
+            txn.abort()
+        assert 0 < len(state._spare) < 5
+        with state.write():
+            pass
+        assert state._spare == []
 
 
 class Clock:

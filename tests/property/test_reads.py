@@ -28,7 +28,7 @@ from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.schema import Schema
 from logweir.store.state import layers
 from logweir.store.state.references import REFERENCE, LogFiles
-from logweir.store.state.stackkernel import Layer, LayeredTxn
+from logweir.store.state.stackkernel import Layer, LayeredTxn, whole
 from logweir.store.state.state import State
 from logweir.store.state.statetxn import Txn
 from logweir.wal.mp import pack, unpack
@@ -111,8 +111,7 @@ class Spread:
 
     def apply(self, referred: set[str]) -> None:
         """Put the layers into the state; the tuples of these names become references."""
-        whole = Layer.joined(self.stack)
-        for name, table in whole.tables.items():
+        for name, table in whole(self.stack).tables.items():
             tree = self.base.tree(*name)
             assert tree is not None
             for key, value in list(table.ascending()):

@@ -186,6 +186,7 @@ class LaidAside:
     def __init__(self, txn: Txn) -> None:
         self._txn = txn
         self.state = txn.state
+        self.trees = self.bases = None
 
     def tree(self, space_id: int, index_id: int) -> object:
         return self._txn.tree(space_id + 10_000, index_id)

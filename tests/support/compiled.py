@@ -38,6 +38,8 @@ Condition = tuple[int, int, int, int]
 class NoBase:
     """Below which there is nothing: what a transaction on layers wants of one on the state."""
 
+    trees = bases = None
+
     class state:
         is_foreign = False
 
