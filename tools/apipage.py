@@ -66,7 +66,7 @@ CLASSES: Final = {
     ),
     "logweir.wal.vclock.VClock": (
         *("lsn", "lsns", "next", "with_lsn", "without_local", "covers", "compare", "merge"),
-        *("minimum", "signature", "parse", "of_lsns", "of_set"),
+        *("minimum", "signature", "parse", "of_lsns"),
     ),
     "logweir.wal.xrow.Row": ("type_name", "decoded", "space_id", "is_single"),
 }
