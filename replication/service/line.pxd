@@ -14,7 +14,8 @@ cdef class Line:
     cdef list _fresh
     cdef dict _joint
     cdef bint _scheduled
-    cdef Py_ssize_t _in_line, _slow
+    cdef readonly Py_ssize_t _in_line
+    cdef Py_ssize_t _slow
     cdef double _aside_until
 
     cpdef object submit(self, Job job, object done, object made=*)

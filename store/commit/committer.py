@@ -246,7 +246,6 @@ class Committer(Fails):
         return (
             self.ahead.is_at_rest
             and not self.layers.is_full
-            and (not self.viewers.has_mine or self.layers.admits)
             and not self.viewers.is_growing
             and not (self.writer.is_full and self.durability != "none")
         )

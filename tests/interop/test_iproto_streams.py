@@ -19,7 +19,7 @@ from logweir.limits import TRIAL_BYTES, TRIALS
 from logweir.replication import link
 from logweir.replication.iproto.serve import trial
 from logweir.replication.iproto.wire.requests import FEATURES, PROTOCOL_VERSION
-from logweir.replication.service.line import Line
+from logweir.replication.service.shared import Shared
 from logweir.replication.turns import Turn
 from logweir.store.commit.queue import Job
 from logweir.wal.mp import pack
@@ -170,13 +170,13 @@ def test_commits_that_come_together_share_a_job(
     monkeypatch.setattr(link, "Turn", lambda sent_bytes: Turn(sent_bytes, 1000.0))
     monkeypatch.setattr(trial, "TRIAL_SECONDS", 600.0)
     jobs: list[Job] = []
-    submit = Line.submit
+    submit = Shared.submit
 
-    def noted(self: Line, job: Job, *given: Any) -> None:
+    def noted(self: Shared, job: Job, *given: Any) -> None:
         jobs.append(job)
         submit(self, job, *given)
 
-    monkeypatch.setattr(Line, "submit", noted)
+    monkeypatch.setattr(Shared, "submit", noted)
     streams = (1, 2, 3, 4)
     with Client(serving) as client:
         for stream in streams:

@@ -22,7 +22,7 @@ from logweir.store.commit.group import Group
 from logweir.store.commit.queue import QUICK_BYTES, Job
 from logweir.store.engine.request import Request
 from logweir.store.log import Log
-from logweir.store.state.layers import Layers
+from logweir.store.state import layers
 from logweir.wal.failpoint import arm, disarm
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.mp import pack
@@ -135,7 +135,7 @@ def test_who_commits_if_free_waits_for_no_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither for one whose transaction is open, nor for one that waits for its sync or its turn to
-    write, nor for room beside a view of its own; once that is over it does it."""
+    write, nor for room in the state; once that is over it does it."""
     disk = HeldDisk()
     with opened(tmp_path / "s", disk, write_ahead=0) as log, ThreadPoolExecutor(2) as threads:
         assert not refused(log, insert(log, 1))
@@ -165,8 +165,8 @@ def test_who_commits_if_free_waits_for_no_thread(
         assert refused(log, insert(log, 3))  # nobody writes that yet, and anybody may begin to
         assert log.insert("t", (4, 0)) == (4, 0)
         with log.read_view(), monkeypatch.context() as patched:
-            patched.setattr(Layers, "admits", property(lambda _: False))
-            assert refused(log, insert(log, 3))  # it might wait for the end of that view
+            patched.setattr(layers, "LAYER_BYTES", 0)
+            assert refused(log, insert(log, 3))  # the state may have to grow first
         leading = threading.Event()
 
         def wait(group: Group) -> None:
