@@ -237,12 +237,10 @@ async def _view(conversation: Conversation) -> AsyncIterator[tuple[ReadView, asy
     await asyncio.to_thread(shared.log.inner.reserve_state, JOIN_ROOM_BYTES)
     must_end = asyncio.Event()
     forget = shared.log.inner.on_grow(lambda: loop.call_soon_threadsafe(must_end.set))
-    shared.open_views += 1
     try:
         with shared.log.read_view() as view:
             yield view, must_end
     finally:
-        shared.open_views -= 1
         forget()
 
 

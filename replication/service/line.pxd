@@ -7,7 +7,6 @@ from logweir.store.commit.queue cimport Job
 
 cdef class Line:
     cdef public object log, metrics
-    cdef public Py_ssize_t open_views
     cdef readonly Committer _committer
     cdef readonly object _loop
     cdef object _sparing, _thread, _finished

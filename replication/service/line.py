@@ -42,13 +42,11 @@ _PARTS_BYTES: Final = 256 * 1024  # so do those of so many bytes, if they have f
 
 
 class Line:
-    """The line of one store. Belongs to the event loop's thread. `open_views`: how many views of
-    the store that thread keeps open."""
+    """The line of one store. Belongs to the event loop's thread."""
 
     def __init__(self, log: Log, metrics: Metrics) -> None:
         self.log = log
         self.metrics = metrics
-        self.open_views = 0
         self._sparing = SparingLog(get_logger("logweir.replication"))
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()

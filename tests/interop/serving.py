@@ -92,6 +92,11 @@ class Serving:
         """Its first address."""
         return self.urls[0]
 
+    @property
+    def open_views(self) -> int:
+        """How many views of the store there are, of whichever thread."""
+        return len(self.log.inner.committer.viewers._views)
+
     def wait(self, condition: Any, seconds: float = 60.0) -> None:
         """Until `condition()` holds, looked at after each commit and fifty times a second."""
         changed = threading.Event()

@@ -137,7 +137,7 @@ def test_join_by_a_slow_reader_does_not_hold_up_changes(
         for first in range(0, 12000, 400):
             serving.log.append("t", [(first + i, "x" * 2000) for i in range(400)])
         client.send(encode_request(65, 0, {0x24: str(INSTANCE)}))
-        serving.wait(lambda: serving.server.shared.open_views == 1)
+        serving.wait(lambda: serving.open_views == 1)
         done = threading.Event()
 
         def change() -> None:

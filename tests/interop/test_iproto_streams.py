@@ -233,8 +233,8 @@ def test_it_ends_with_its_connection(serving: Serving) -> None:
     with Client(serving) as client:
         client.code(1, BEGIN)
         client.put(1, 1, 1)
-        assert serving.server.shared.open_views == 1
-    serving.wait(lambda: serving.server.shared.open_views == 0)
+        assert serving.open_views == 1
+    serving.wait(lambda: serving.open_views == 0)
     assert serving.log.count("t") == 0
     assert serving.server.listener.budget.requests_bytes == 0
 
@@ -245,7 +245,7 @@ def test_it_ends_with_its_time(serving: Serving) -> None:
         for end, code in ((COMMIT, 231), (ROLLBACK, 0)):
             assert client.code(1, BEGIN, {0x56: 0.05}) == 0
             client.put(1, 1, 1)
-            serving.wait(lambda: serving.server.shared.open_views == 0)
+            serving.wait(lambda: serving.open_views == 0)
             assert client.rows(1) == 231
             assert client.put(1, 2, 2) == 231
             assert client.code(1, end) == code
@@ -483,7 +483,7 @@ def test_what_cannot_be_run_is_refused_and_leaves_nothing(
 def test_a_transaction_that_has_failed_says_so_before_all_else(serving: Serving) -> None:
     with Client(serving) as client:
         client.code(1, BEGIN, {0x56: 0.01})
-        serving.wait(lambda: serving.server.shared.open_views == 0)
+        serving.wait(lambda: serving.open_views == 0)
         assert client.code(1, REPLACE, {0x10: 9999, 0x21: [1]}) == 231
         assert client.code(1, ROLLBACK) == 0
 
@@ -499,7 +499,7 @@ def test_one_that_rests_has_no_view(
         client.code(1, BEGIN)
         assert client.rows(1, [1]) == [[1, 1]]
         client.put(1, 2, 2)
-        serving.wait(lambda: serving.server.shared.open_views == 0)
+        serving.wait(lambda: serving.open_views == 0)
         serving.log.replace("t", (1 if changed else 9, 9))
         if changed:
             assert client.rows(1) == 97
@@ -526,7 +526,7 @@ def test_a_failed_log_begins_nothing(serving: Serving) -> None:
         finally:
             serving.log._committer.failure = None
         assert client.rows(0) == [[1, 1]]
-    serving.wait(lambda: serving.server.shared.open_views == 0)
+    serving.wait(lambda: serving.open_views == 0)
 
 
 def test_the_state_grows_while_one_is_open(serving: Serving) -> None:
@@ -549,7 +549,7 @@ def test_many_are_open(serving: Serving) -> None:
         for stream in streams:
             assert client.code(stream, BEGIN) == 0
             assert client.put(stream, stream, stream, kind=INSERT) == 0
-            assert serving.server.shared.open_views <= TRIALS
+            assert serving.open_views <= TRIALS
         assert [client.code(stream, COMMIT) for stream in streams] == [0] * len(streams)
     assert serving.log.count("t") == len(streams)
 

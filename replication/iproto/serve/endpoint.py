@@ -283,12 +283,8 @@ class Conversation:
             self._behind = _Batch()
 
     def _read(self, request: Request, access: Access) -> Reading:
-        self.shared.open_views += 1
-        try:
-            with self.shared.log.read_view() as view:
-                return (yield from select_body(view.engine, request, access))
-        finally:
-            self.shared.open_views -= 1
+        with self.shared.log.read_view() as view:
+            return (yield from select_body(view.engine, request, access))
 
     def _select(self, request: Request, reading: Reading) -> Generator[None, None, None]:
         try:

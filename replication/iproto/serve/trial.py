@@ -114,13 +114,11 @@ class _View:
         self, shared: Shared, must_rest: Callable[[], None], own: tuple[Executor, Plans]
     ) -> None:
         loop = asyncio.get_running_loop()
-        self._shared = shared
         try:
             self._group: Group | None = shared.log.inner.trial(*own)
         except LogweirError as error:  # the log has failed
             raise as_request_error(error) from error
         self._forget = shared.log.inner.on_grow(lambda: loop.call_soon_threadsafe(must_rest))
-        shared.open_views += 1
 
     @property
     def group(self) -> Group:
@@ -130,7 +128,6 @@ class _View:
 
     def end(self) -> None:
         """Once."""
-        self._shared.open_views -= 1
         self._forget()
         self.group.txn.abort()
         self._group = None
