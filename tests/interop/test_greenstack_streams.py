@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from random import Random
 from threading import current_thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ from logweir.replication.bucket.feed import Backfill
 from logweir.replication.bucket.item import Item, VbucketState, pack_item
 from logweir.replication.bucket.store import Buckets
 from logweir.replication.greenstack.push.stream import Outgoing
+from logweir.replication.greenstack.push.streaming import OURS
+from logweir.replication.greenstack.serve.protocol import GreenstackProtocol
 from logweir.replication.greenstack.wire import messages
 from logweir.replication.greenstack.wire.codec import Flag, FlexKey, Frame, Opcode, Status
 from logweir.replication.greenstack.wire.messages import MarkKind, MutationAnswer, StreamOpen
@@ -121,7 +124,7 @@ def test_logs_of_a_snapshot_are_kept_beside_the_loop_and_not_for_a_killed_server
         release(self, name)
 
     with serve(tmp_path / "s") as server, RawClient(server.port) as client:
-        assert server.log.inner.pinned_bytes().keys() == {"mine"}
+        until(lambda: server.log.inner.pinned_bytes().keys() == {"mine"})
         client.ask(mutation(b"a", b"1"))
         client.ask(mutation(b"b", b"2"))
         monkeypatch.setattr(feed, "BACKFILL_CHUNK_ITEMS", 1)
@@ -132,6 +135,22 @@ def test_logs_of_a_snapshot_are_kept_beside_the_loop_and_not_for_a_killed_server
         until(lambda: server.log.inner.pinned_bytes().keys() == {"mine"})
     assert {name for name, _ in kept} == {"greenstack"}
     assert SERVER not in {thread for _, thread in kept}
+
+
+def test_a_server_that_begins_writes_nothing_and_leaves_logs_to_others_of_its_process(
+    tmp_path: Path,
+) -> None:
+    """It would not begin on a full disk, and a snapshot that another one gives lost its logs."""
+    with open_store(tmp_path / "s") as log:
+        log.inner.retain_all(
+            {name: log.vclock for name in ("greenstack:7f00", f"{OURS}7f", "mine")}
+        )
+        forgotten: list[str] = []
+        shared: Any = SimpleNamespace(log=log, retention=SimpleNamespace(forget=forgotten.append))
+        around: Any = None
+        GreenstackProtocol(shared, around)
+        assert forgotten == ["greenstack:7f00"]
+        assert len(log.inner.pinned_bytes()) == 3
 
 
 def test_a_stream_begins_behind_what_there_is(tmp_path: Path) -> None:

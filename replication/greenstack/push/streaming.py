@@ -30,6 +30,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from secrets import token_hex
 from typing import TYPE_CHECKING, Final
 
 from logweir.errors import LogweirError, PositionUnavailable
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
 
 LABEL: Final = "greenstack:"
 """So begin the names under which logs are kept for snapshots."""
+
+OURS: Final = f"{LABEL}{token_hex(4)}:"
+"""So do those of this process."""
 
 _STEP_ROWS: Final = 256
 
@@ -239,7 +243,7 @@ class Streaming:
     async def _keep_log(self, start: VClock, fill: Chunks, *, is_last: bool) -> None:
         """Keep the log after `start` while there is more to be given."""
         if (fill.end is None or not is_last) and not self._pin:
-            self._pin = f"{LABEL}{id(self):x}"
+            self._pin = f"{OURS}{id(self):x}"
             await self._service.shared.retention.keep_now(self._pin, start)
 
     def _unpin(self) -> None:

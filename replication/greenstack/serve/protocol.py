@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from logweir.limits import TAP_SWEEP_SECONDS
 from logweir.replication.greenstack.follow.source import GreenstackSource, read_options
-from logweir.replication.greenstack.push.streaming import LABEL
+from logweir.replication.greenstack.push.streaming import LABEL, OURS
 from logweir.replication.greenstack.serve.endpoint import GreenstackService
 from logweir.replication.greenstack.wire.address import SCHEMES
 from logweir.replication.listener import Service
@@ -26,8 +26,8 @@ class GreenstackProtocol(WireProtocol):
         super().__init__(shared, around)
         self.made: list[GreenstackService] = []
         for label in shared.log.inner.pinned_bytes():
-            if label.startswith(LABEL):  # of a process that was killed
-                shared.log.release(label)
+            if label.startswith(LABEL) and not label.startswith(OURS):
+                shared.retention.forget(label)  # of a process that was killed
 
     @classmethod
     def check_listener(cls, url: Url) -> None:
