@@ -266,6 +266,7 @@ class Committer(Fails):
     def _begun(self, plans: Plans, executor: Executor, is_ahead: bool) -> Group:
         """A group on what is published; `is_ahead`: over the groups that have ended, too."""
         look = self.viewers.look()
+        txn: LayeredTxn | None = None
         try:
             with self._view_guard:
                 self.check_open()
@@ -287,6 +288,8 @@ class Committer(Fails):
             group.below = ahead[-1] if ahead else None
             return group
         except BaseException:
+            if txn is not None:
+                txn.abort()
             look.end()
             raise
 

@@ -511,9 +511,21 @@ class LayeredTxn:
         return layer
 
     def abort(self) -> None:
-        """Forget it, or end it after its layer was taken. Twice does no harm."""
-        if self._look is not None:
-            try:
-                self.base.abort()
-            finally:
-                self._look.end()
+        """Forget it, or end it after its layer was taken. Twice does no harm: by then the base's
+        transaction may be another one's."""
+        look, self._look = self._look, None
+        if look is None:
+            return
+        base = self.base
+        is_lent, base.is_lent = base.is_lent, False
+        try:
+            if is_lent:
+                base.state.take_back(base)
+            else:
+                base.abort()
+        except BaseException:  # an interrupt; if it was given back it may be another one's
+            if not base.is_lent:
+                base.end()
+            raise
+        finally:
+            look.end()

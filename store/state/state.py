@@ -450,21 +450,29 @@ class State(OfProcess):
         """A transaction on what was committed last, to be ended by `Txn.abort`, after which it may
         be another one's: most changes find the one that the last change had, with what was looked
         up in it. It ends with the next commit, so that it keeps no page; nobody makes one
-        meanwhile."""
+        meanwhile, or is lent another one."""
         if self._check is not None or self._damage:
             self.check_fully()
-        while self._spare:
-            try:
-                txn = self._spare.pop()
-            except IndexError:  # another thread was first
-                break
-            if txn.lent_at == self._written:
-                txn.is_lent = True
-                return txn
-            txn.end()
-        txn = self.begin(write=False)
-        txn.lent_at, txn.is_lent = self._written, True
-        return txn
+        txn: Txn | None = None
+        try:
+            while self._spare:
+                try:
+                    txn = self._spare[-1]  # before it is taken: an interrupt may come between
+                    self._spare.remove(txn)
+                except (IndexError, ValueError):  # another thread has ended it
+                    continue
+                if txn.lent_at == self._written:
+                    txn.is_lent = True
+                    return txn
+                txn.end()
+            txn = self.begin(write=False)
+            txn.lent_at, txn.trees, txn.bases = self._written, {}, {}
+            txn.is_lent = True
+            return txn
+        except BaseException:  # an interrupt
+            if txn is not None:
+                txn.end()
+            raise
 
     def take_back(self, txn: Txn) -> None:
         """What was lent is not used any more."""

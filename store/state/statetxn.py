@@ -29,6 +29,7 @@ _REFERENCES: Final = b"references"
 _PLACE: Final = struct.Struct(">QI")  # file, space
 _MOVED_BYTES: Final = 16 * 1024 * 1024
 _MOVED_ENTRIES: Final = 10_000
+_ENDED: Final = -2  # of what was lent
 
 
 class Position(NamedTuple):
@@ -51,12 +52,13 @@ class Txn:
         self._opened: dict[bytes, Any] = {}
         self._known = state.databases  # a reader must not use those that were made after it began
         self._referring: dict[bytes, bool] = {}
-        self.trees: dict[tuple[int, int], Tree | None] | None = None if write else {}
-        self.bases: dict[tuple[int, int], Any] | None = None if write else {}
-        """Of indexes that layers over it have looked at: for `store.state.stackkernel`."""
+        self.trees: dict[tuple[int, int], Tree | None] | None = None
+        self.bases: dict[tuple[int, int], Any] | None = None
+        """Of indexes that layers over it have looked at, while it is lent again and again: for
+        `store.state.stackkernel`. They know it, so that only `end` lets it go then."""
         self.is_lent = False
         self.lent_at = -1
-        """See `State.lend`; -1: it is not lent."""
+        """See `State.lend`; below 0: it is not lent."""
 
     def tree(self, space_id: int, index_id: int) -> Tree | None:
         """The entries of one index; None if a reader finds none (it was never written)."""
@@ -247,8 +249,7 @@ class Txn:
             self.end()
 
     def end(self) -> None:
-        """Nobody uses it any more."""
-        if self.trees is not None and self.bases is not None:  # which know it
-            self.trees.clear()
-            self.bases.clear()
+        """Nobody uses it any more, nor is lent it."""
+        if self.lent_at >= 0:
+            self.lent_at, self.trees, self.bases = _ENDED, None, None
         self.raw.abort()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import itertools
 import os
 import shutil
@@ -21,6 +23,8 @@ from logweir.errors import DirectoryLocked
 from logweir.recovery.faults import SimFileSystem
 from logweir.store.commit.queue import Job
 from logweir.store.engine.request import Request
+from logweir.store.state.state import StateError
+from logweir.store.state.statetxn import Txn
 from logweir.testing.interrupting import Interrupter
 from logweir.wal import tail
 from logweir.wal.filesystem import OS, FileSystem, make_folders
@@ -88,6 +92,43 @@ READS: dict[str, Callable[[logweir.Log], object]] = {
     "tuples": iterate,
     "status": lambda log: log.status(),
 }
+
+
+def is_open(txn: Txn) -> bool:
+    """Whether it has not ended."""
+    with contextlib.suppress(StateError):
+        txn.raw.stat()
+        return True
+    return False
+
+
+@pytest.mark.parametrize("within", ["state/state", "engine"])
+def test_an_interrupted_change_keeps_no_transaction_on_the_state(
+    within: str, tmp_path: Path
+) -> None:
+    """Wherever it is stopped in there: what it had ends, or waits for the next change, and needs
+    no collector of cycles for that. `within`: how the paths of these files begin."""
+    folder, at = tmp_path / "store", 0
+    was_interrupted = True
+    opened(folder).close()
+    gc.collect()
+    gc.disable()
+    try:
+        while was_interrupted:
+            at += 1
+            log = logweir.open(folder, durability="none")
+            for _ in range(2):
+                log.replace("kv", (1, "x"))
+            interrupter = Interrupter(at, STORE / within)
+            was_interrupted = interrupter.run(partial(log.replace, "kv", (2, "x")))
+            found = [one for one in gc.get_objects() if isinstance(one, Txn) and is_open(one)]
+            state = log.inner.committer.state
+            assert [one for one in found if one not in state._spare] == [], interrupter.where
+            del found
+            outcome(log.close)
+    finally:
+        gc.enable()
+    assert at > 10
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["", "layers"])

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 import logweir
+from logweir.store.engine.engine import Plans
+from logweir.store.engine.executing import Executor
 from logweir.store.log import Log
 from logweir.store.state import layers
 from logweir.store.state import state as state_module
@@ -267,6 +269,25 @@ def test_a_transaction_that_is_given_back_twice_is_lent_once(tmp_path: Path) -> 
         with state.write():
             pass
         assert state._spare == []
+
+
+def test_a_group_that_is_ended_twice_leaves_the_next_one_alone(tmp_path: Path) -> None:
+    """Which has what it had on the state, and goes on with it."""
+    with opened(tmp_path / "s") as log:
+        log.append("t", ((i, 1, "o") for i in range(30)))
+        log.inner.change_base(lambda txn: None)
+        trial, own = log.inner.trial, (Executor(), Plans())
+        first = trial(*own)
+        first.txn.abort()
+        second = trial(*own)
+        first.txn.abort()
+        third = trial(*own)
+        assert first.txn.base is second.txn.base
+        assert second.txn.base is not third.txn.base
+        third.txn.abort()
+        log.inner.change_base(lambda txn: None)
+        assert second.txn.count(log.schema.space("t").id, 0) == 30
+        second.txn.abort()
 
 
 class Clock:
