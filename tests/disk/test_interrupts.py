@@ -235,7 +235,7 @@ def test_an_interrupted_change_hangs_nobody(
             wrong.append(f"{interrupter.where}: {seen}, then {values(log)}")
     log.close()
     assert wrong == []
-    assert at > 100
+    assert at > 60  # fewer where what the last change had on the state is there
     assert reopened > 0  # how many depends on which thread writes, so on what else runs
 
 
