@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import redis
 
-import logweir
 from interop.realcluster import RealCluster
 from interop.realpostgres import PASSWORD
 from interop.serving import Serving
@@ -444,55 +443,3 @@ def test_a_batch_of_the_pipeline_has_what_came_since_the_one_before(
     assert batch(cluster.url, **options | {"spaces": "logweir_gap"}) == []
     said = batch(f"{cluster.url}?enrich=database", spaces="synapse_event_json")
     assert {row[0] for _, row in said} == set(contents_of_database(cluster))
-
-
-def test_what_is_forgotten_or_old_goes_and_the_rest_is_as_in_the_database(
-    cluster: RealCluster, tmp_path: Path
-) -> None:
-    """A user of two who share a room is forgotten: what is left is what the database has of the
-    other. Then the events are kept for a while only: they go, with what they say, and do not come
-    again; what users have stays, and what is written meanwhile comes. The database keeps all."""
-    cluster.postgres.sql(f"CREATE ROLE keeper LOGIN PASSWORD '{PASSWORD}'")
-    cluster.postgres.sql("GRANT SELECT ON ALL TABLES IN SCHEMA public TO keeper")
-    (tmp_path / "word").write_text(PASSWORD + "\n")
-    where = f"postgresql://keeper@/synapse?host={cluster.postgres.folder}"
-    options = f"start=all&enrich={where}&enrich_password_file={tmp_path}/word"
-    url = f"{cluster.url}?{options}&streams=events,account_data"
-    gil, hal = (again(lambda name=name: Client(cluster, name)) for name in ("gil", "hal"))
-    room = next(iter(hal.rooms.values()))
-    again(lambda: hal.call("POST", f"/rooms/{room}/invite", {"user_id": gil.user}))
-    again(lambda: gil.call("POST", f"/rooms/{room}/join", {}))
-    for client in (gil, hal):
-        client.say(room, f"I am {client.user[1:4]}", "first")
-        client.act()
-    hal.say(room, f"where is {gil.user}?", "named")
-    others = contents_without(cluster, gil.user)
-    accounts = {row[:3]: row[3] for row in cluster.postgres.sql(ACCOUNT)}
-    with Serving(tmp_path / "data", follow=[parse_url(url)]) as serving:
-        log = serving.log
-        serving.wait(lambda: contents_of_log(log) == contents_of_database(cluster), 60)
-        serving.wait(lambda: account_of_log(log) == accounts, 60)
-    with logweir.open(tmp_path / "data") as log:
-        removed = forget_user(log, gil.user)
-        assert removed["synapse_event_json"] == len(contents_of_database(cluster)) - len(others)
-        assert contents_of_log(log) == others
-        mine = {key: value for key, value in accounts.items() if key[0] != gil.user}
-        assert account_of_log(log) == mine
-        assert {row[0] for row in mine} >= {hal.user}
-    with Serving(tmp_path / "data", follow=[parse_url(f"{url}&retention=events:4s")]) as serving:
-        log = serving.log
-        serving.wait(lambda: not log.count("synapse_events"), 60)
-        assert not log.count("synapse_event_json")
-        fresh = hal.say(room, "later", "later")
-        serving.wait(lambda: fresh in contents_of_log(log), 60)
-        assert contents_of_log(log) == {fresh: contents_of_database(cluster)[fresh]}
-        serving.wait(lambda: not log.count("synapse_event_json"), 60)
-        assert account_of_log(log) == mine
-    assert contents_of_database(cluster).keys() > {fresh, *others}
-
-
-def contents_without(cluster: RealCluster, user: str) -> dict[str, tuple[Any, ...]]:
-    """`contents_of_database` of events that neither come from a user nor name one."""
-    found = cluster.postgres.sql(f"SELECT event_id FROM event_json WHERE json LIKE '%{user}%'")
-    named = {row[0] for row in found}
-    return {key: row for key, row in contents_of_database(cluster).items() if key not in named}
