@@ -46,7 +46,6 @@ KERNELS: Final = {
     "logweir.store.engine.draftkernel": "store/engine/draftkernel.pyx",
     "logweir.store.commit.rowkernel": "store/commit/rowkernel.pyx",
     "logweir.store.state.viewers": "store/state/viewers.py",
-    "logweir.store.state.layers": "store/state/layers.py",
     "logweir.store.commit.rows": "store/commit/rows.py",
     "logweir.store.commit.group": "store/commit/group.py",
     "logweir.store.commit.failing": "store/commit/failing.py",

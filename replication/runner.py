@@ -144,6 +144,14 @@ class UrlSource(Source):
         return str(self._url)
 
 
+def _is_in_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 class Runner(Progress):
     """Follows one source until it is stopped or cancelled. Implements `Progress` for it.
 
@@ -237,6 +245,8 @@ class Runner(Progress):
                 self.failure = error
                 problem = self._told(error)
             except Exception as error:  # the outermost place: nobody else would hear of it
+                if not _is_in_loop():  # it is only taken apart
+                    raise
                 _log.error("source.failed", url=self._source.url, exc_info=error)
                 problem = f"internal error: {type(error).__name__}"
                 self.failure = Unreachable(self._source.url, problem)

@@ -9,7 +9,8 @@ cdef class Line:
     cdef public object log, metrics
     cdef readonly Committer _committer
     cdef readonly object _loop
-    cdef object _sparing, _thread, _finished
+    cdef readonly object _finished
+    cdef object _sparing, _thread
     cdef list _fresh
     cdef dict _joint
     cdef bint _scheduled

@@ -1,4 +1,3 @@
-# cython: annotation_typing=False
 """What was changed and is not in LMDB yet: layers of sorted maps over the base.
 
 A transaction, and each group of jobs, makes its changes in a `Layer` of its own: for each index a
@@ -13,9 +12,6 @@ all of it at once.
 
 A process that dies in between has them in the log, behind the base's position, so opening the
 folder applies them.
-
-This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
-in `layers.pxd`.
 """
 
 from __future__ import annotations

@@ -99,15 +99,14 @@ class Upstream(Inbox[Event]):
         try:
             yield
         finally:
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+            asking.cancel()  # it is not waited for: whoever takes us apart lets nobody wait
 
     async def _ask_after(self) -> None:
         pause, link = self._stall_seconds / 3, self.link
         while True:
             await asyncio.sleep(pause)
             if link.time() >= link.last_received + pause:
-                with contextlib.suppress(LogweirError):
+                with contextlib.suppress(LogweirError, OSError):
                     async with connect(self.url):
                         self.session.lives(link.time())
 
