@@ -54,13 +54,6 @@ class VClock(Mapping[int, int]):
         return made
 
     @classmethod
-    def of_set(cls, lsns: dict[int, int]) -> VClock:
-        """Of the components that are set, by ascending replica id; nobody changes the map then."""
-        made = cls.__new__(cls)
-        made._lsns = lsns
-        return made
-
-    @classmethod
     def parse(cls, text: str) -> VClock:
         """Read the text form. Raises `DecodeError` that says what is wrong and at which letter."""
         if _ONE.fullmatch(text):  # as it is written, of one replica or none: not much to look at
@@ -192,3 +185,10 @@ def vclock_json(vclock: VClock) -> dict[str, int]:
 def vclock_of(told: Mapping[str, int]) -> VClock:
     """The vclock that `vclock_json` made this of."""
     return VClock({int(replica_id): lsn for replica_id, lsn in told.items()})
+
+
+def vclock_of_set(lsns: dict[int, int]) -> VClock:
+    """Of the components that are set, by ascending replica id; nobody changes the map then."""
+    made = VClock.__new__(VClock)
+    made._lsns = lsns
+    return made

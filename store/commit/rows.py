@@ -27,7 +27,7 @@ from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.values import LargeTuple
 from logweir.wal.block import Pieces
 from logweir.wal.columns import RowColumns, encode_columns, encode_run
-from logweir.wal.vclock import VClock
+from logweir.wal.vclock import VClock, vclock_of_set
 from logweir.wal.xrow import FLAG_COMMIT, GROUP_LOCAL, RowType
 
 try:
@@ -64,7 +64,7 @@ class Rows:
             lsn = lsns[replica_id]
             if lsn:
                 found[replica_id] = lsn
-        return VClock.of_set(found)
+        return vclock_of_set(found)
 
     def end(self, rows: list[Draft]) -> None:
         """Take the rows of a transaction, at least one."""

@@ -74,7 +74,7 @@ OPERATING = [
         (["top", "--help"], STORE | SERVER | {"rich", "lmdb", "logweir.wal.reader"}),
         (["get", "store", "t", "1"], NETWORK | SERVER | {"rich", "crcmod"}),
         (["import", "store", "t"], NETWORK | SERVER | {"rich"}),
-        (["space", "create", "store", "u"], NETWORK | SERVER | {"rich"}),
+        (["space", "create", "store", "u"], SOCKETS | SERVER | {"rich"}),
         (["select", "tarantool://127.0.0.1:1", "t"], STORE | SERVER | {"rich", "uvloop"}),
         (["diff", "store", "store"], SERVER | {"rich", "uvloop"}),
         (["play", "store", "tarantool://127.0.0.1:1"], SERVER | STORE | {"rich"}),
