@@ -17,8 +17,7 @@ any          an error                           `Refused`
 The rows of one read come as one event: their bytes one after the other, as they would stand in a
 block of a log file. Rows of types 30 … 32 (raft) are left out. Once subscribed, a master that says
 nothing for `SILENCE_SECONDS` is given up, during a join one that does so for `stall_seconds`: as
-long as it sends something it may take as long as it likes, and in FINAL while it is heard of
-elsewhere (`lives`). Source: Tarantool 2.6.0, observed.
+long as it sends something it may take as long as it likes. Source: Tarantool 2.6.0, observed.
 """
 
 from __future__ import annotations
@@ -299,11 +298,6 @@ class ClientSession(FromServer[Event]):
             events.append(Subscribed(vclock, answer.header.replica_id, _uuid(replicaset)))
         else:
             raise RemoteProtocolError("an answer came to which there was no request")
-
-    def lives(self, now: float) -> None:
-        """The master was heard of elsewhere: it may take longer in the last stage of a join."""
-        if self._state == _State.FINAL:
-            self._heard = now
 
     # --- out --------------------------------------------------------------------------------------
 
