@@ -475,7 +475,9 @@ class State(OfProcess):
             raise
 
     def take_back(self, txn: Txn) -> None:
-        """What was lent is not used any more."""
+        """What was lent is not used any more. In a child of `fork` it is the parent's."""
+        if self.is_foreign:
+            return
         if txn.lent_at != self._written or len(self._spare) >= _SPARE_MOST:
             txn.end()
             return
