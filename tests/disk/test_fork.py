@@ -28,7 +28,6 @@ from logweir.store.engine.engine import Plans
 from logweir.store.engine.executing import Executor
 from logweir.store.engine.request import Request
 from logweir.store.engine.statements import request_for
-from logweir.store.state.stackkernel import LayeredTxn
 from logweir.testing.forking import error_of, in_child
 from logweir.wal.mp import unpack
 from logweir.wal.snapshot import SnapshotWriter
@@ -279,26 +278,6 @@ def test_a_transaction_open_over_a_fork_is_the_parents(store: Store) -> None:
         assert in_child(lambda: use(tx)) == "['UsedAfterFork']"
         tx.insert("kv", (store.written + 1, "by the parent"))
     store.written += 2
-    store.check()
-
-
-def test_what_a_child_gives_back_is_its_parents(store: Store) -> None:
-    """The transaction on the state that a group was lent is not lent to the child, nor ended there:
-    its slot of a reader is memory that both share."""
-    state = store.log.inner.committer.state
-
-    def give_back(txn: LayeredTxn) -> object:
-        txn.abort()
-        return len(state._spare)
-
-    with store.log.transaction() as tx:
-        tx.insert("kv", (store.written, "by the parent"))
-        txn = tx._group.txn
-        assert isinstance(txn, LayeredTxn)
-        assert in_child(lambda: give_back(txn)) == "0"
-    store.written += 1
-    assert store.log.insert("kv", (store.written, "by the parent")) is not None
-    store.written += 1
     store.check()
 
 

@@ -21,6 +21,9 @@ from logweir.store.commit.queue import Job
 from logweir.store.engine.request import Request
 from logweir.store.engine.statements import Statements
 from logweir.store.state import layers, state
+from logweir.store.state.stackkernel import LayeredTxn
+from logweir.store.state.statetxn import Txn
+from logweir.testing.forking import in_child
 from logweir.wal import failpoint
 from logweir.wal.filesystem import AppendFile, OsFileSystem
 from logweir.wal.mp import pack
@@ -474,3 +477,22 @@ def test_a_state_that_cannot_be_thrown_away_is_not_taken_for_an_empty_one(
     monkeypatch.undo()
     with opened(folder) as log:
         assert log.select("kv") == [(1, "a")]
+
+
+def test_what_a_child_gives_back_is_its_parents(tmp_path: Path) -> None:
+    """The transaction on the state that a group was lent is not lent to the child, nor ended there:
+    its slot of a reader is memory that both share."""
+    with logweir.open(tmp_path) as log:
+        log.create_space("t", [("id", "unsigned")])
+        state = log.inner.committer.state
+
+        def give_back(txn: LayeredTxn | Txn) -> object:
+            txn.abort()
+            return len(state._spare)
+
+        with log.transaction() as tx:
+            tx.insert("t", (1,))
+            txn = tx._group.txn
+            assert in_child(lambda: give_back(txn)) == "0"
+        log.insert("t", (2,))
+        assert log.select("t") == [(1,), (2,)]
