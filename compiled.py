@@ -58,6 +58,7 @@ KERNELS: Final = {
     "logweir.pipeline.jsonkernel": "pipeline/jsonkernel.py",
     "logweir.pipeline.typedkernel": "pipeline/typedkernel.py",
     "logweir.replication.portkernel": "replication/portkernel.py",
+    "logweir.replication.pollkernel": "replication/pollkernel.pyx",
     "logweir.replication.bucket.kernel": "replication/bucket/kernel.py",
     "logweir.replication.bucket.reads": "replication/bucket/reads.py",
     "logweir.replication.bucket.batch": "replication/bucket/batch.py",

@@ -30,7 +30,7 @@ from logweir.limits import (
 )
 from logweir.replication.budget import Budget
 from logweir.replication.logs import get_logger
-from logweir.replication.portkernel import Port
+from logweir.replication.portkernel import BusyPoll, Port
 from logweir.replication.session import Parting, ReceivesInto, SendsParts, Session
 from logweir.replication.turns import Turn, advance, finish
 
@@ -65,7 +65,7 @@ class Keeps(Protocol):
 
 class Link(Port, asyncio.BufferedProtocol):
     """One connection. `begin`: makes the conversation, once the connection stands; `budget`: in
-    which what it holds is counted."""
+    which what it holds is counted; `polling`: how its loop waits for what comes."""
 
     def __init__(
         self,
@@ -75,9 +75,10 @@ class Link(Port, asyncio.BufferedProtocol):
         on_closed: Callable[[Link], None] = lambda link: None,
         stall_seconds: float = OUTPUT_STALL_SECONDS,
         budget: Budget | None = None,
+        polling: BusyPoll | None = None,
     ) -> None:
         self._loop = loop = asyncio.get_running_loop()
-        super().__init__(loop.time, budget)
+        super().__init__(loop.time, budget, polling)
         self.scheme = scheme
         self.is_known = False
         self.peer = "?"

@@ -50,6 +50,8 @@ from logweir.replication.httpconversation import PAGES
 from logweir.replication.link import Conversation, Link
 from logweir.replication.logins import Logins
 from logweir.replication.logs import SparingLog, get_logger
+from logweir.replication.loop import BUSY_POLL_SECONDS, busy_poll
+from logweir.replication.portkernel import BusyPoll
 from logweir.replication.session import BaseSession, Parting
 from logweir.replication.unixsocket import SocketFile, mode_of, socket_hint
 from logweir.replication.urls import Url
@@ -172,7 +174,8 @@ class Listener:
 
     `users`: those that connections can begin as; `logins`: those that failed; `connections_limit`:
     connections open at a time; `stall_seconds`: as in `Link`; `memory_bytes`: of `budget`;
-    `sockets`: those that somebody listens on for it.
+    `sockets`: those that somebody listens on for it; `busy_poll_seconds`: how long it looks for
+    more, when it has answered, before it sleeps (`portkernel.BusyPoll`).
     `refusals`: how many were refused for each reason. Raises `ConfigError`.
     """
 
@@ -186,7 +189,10 @@ class Listener:
         stall_seconds: float = OUTPUT_STALL_SECONDS,
         memory_bytes: int = MEMORY_BYTES,
         sockets: Sequence[socket.socket] = (),
+        busy_poll_seconds: float = BUSY_POLL_SECONDS,
     ) -> None:
+        self._busy_poll_seconds = busy_poll_seconds
+        self._polling: BusyPoll | None = None
         self._metrics = metrics
         self.handed = HandedOver(sockets)
         self.budget = Budget(memory_bytes, on_closed=self._lack_memory, on_freed=_free_later)
@@ -290,6 +296,8 @@ class Listener:
     ) -> asyncio.Server | SecureServer:
         """Accept at a socket that is bound, or bind the address first. Raises `OSError`."""
         url = door.url
+        if self._polling is None:
+            self._polling = busy_poll(self._busy_poll_seconds)
 
         def link() -> Link:
             return Link(
@@ -298,6 +306,7 @@ class Listener:
                 on_closed=self._forget,
                 stall_seconds=self._stall_seconds,
                 budget=self.budget,
+                polling=self._polling,
             )
 
         loop = asyncio.get_running_loop()

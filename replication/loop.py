@@ -6,13 +6,26 @@ import asyncio
 import gc
 import sys
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from logweir.limits import MALLOC_ARENAS, MALLOC_KEPT_BYTES, MALLOC_SHARED_BYTES
+from logweir.replication.portkernel import BusyPoll
 from logweir.store.state import heap
+
+try:
+    from logweir.replication import pollkernel
+except ImportError:
+    pollkernel = None  # type: ignore[assignment]
 
 SWITCH_SECONDS: Final = 0.001
 """How long a thread of a serving process may keep the interpreter while another one waits."""
+
+BUSY_POLL_SECONDS: Final = 0.0001
+"""How long a server that has answered looks for what comes next before it sleeps."""
+
+BUSY_POLL_MAX_SECONDS: Final = 0.01
+"""The longest that this can be set to."""
 
 T = TypeVar("T")
 
@@ -42,3 +55,23 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     except ImportError:
         return asyncio.run(main)
     return uvloop.run(main)
+
+
+def busy_poll(seconds: float) -> BusyPoll | None:
+    """How the loop that runs waits for what comes to its connections; None if it sleeps at once:
+    for 0 seconds, without the compiled kernels, or where a loop does not say what it waits on."""
+    loop = asyncio.get_running_loop()
+    file = _waits_on(loop)
+    if pollkernel is None or seconds <= 0 or file < 0:
+        return None
+    return BusyPoll(seconds, partial(pollkernel.look, file), loop.call_soon)
+
+
+def _waits_on(loop: Any) -> int:
+    """The descriptor that can be read when a loop has something to do; below 0 for none."""
+    try:
+        if isinstance(loop, asyncio.SelectorEventLoop):
+            return int(loop._selector.fileno())
+        return int(loop._get_backend_id())  # uvloop
+    except (AttributeError, TypeError, ValueError):
+        return -1

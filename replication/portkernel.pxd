@@ -28,7 +28,22 @@ cdef class Unanswered:
     @cython.locals(size_bytes=Py_ssize_t, limit_bytes=Py_ssize_t)
     cdef _look(self)
 
+cdef class BusyPoll:
+    cdef public double seconds
+    cdef object _look, _call_soon
+    cdef double _until, _left
+    cdef int _trust, _untried
+    cdef bint _is_looking, _has_heard
+
+    cpdef heard(self)
+
+    cpdef answered(self)
+
+    @cython.locals(now=double)
+    cpdef _go_on(self)
+
 cdef class Port:
+    cdef BusyPoll _polling
     cdef public object budget, close_reason
     cdef public Py_ssize_t received_bytes, sent_bytes, kept_bytes
     cdef public double last_received
@@ -42,7 +57,7 @@ cdef class Port:
     @cython.locals(began=double, is_timed=bint, pace=Pace)
     cpdef buffer_updated(self, Py_ssize_t nbytes)
 
-    @cython.locals(now=double)
+    @cython.locals(now=double, polling=BusyPoll)
     cpdef take(self, Py_ssize_t count, object what)
 
     cpdef flush(self)
@@ -52,5 +67,5 @@ cdef class Port:
     @cython.locals(size=Py_ssize_t)
     cdef _send_parts(self, list parts)
 
-    @cython.locals(unsent=Py_ssize_t)
+    @cython.locals(unsent=Py_ssize_t, polling=BusyPoll)
     cdef _sent(self, object transport, Py_ssize_t size)

@@ -22,10 +22,15 @@ if TYPE_CHECKING:
 
     from logweir.replication.budget import Budget, Holder
 
+LOOK_SECONDS = 0.00001
+"""So long is looked at a time: timers and calls that wait in the loop are late by no more."""
+
 _FIRST_BYTES = 4096
 _LEAST_BYTES = 256
 _SCRATCH_BYTES = 256 * 1024
 _JOINED_BYTES = 64 * 1024  # less than this is joined: one buffer costs less than many
+_TRUST_MOST = 4  # of busy polling: so many waits in vain end it, and
+_TRIED_EVERY = 16  # then it is tried once in so many answers
 
 
 class Outbox:
@@ -159,15 +164,85 @@ class Unanswered:
         self._budget = None
 
 
+class BusyPoll:
+    """Waiting for what comes next without sleeping, for one event loop.
+
+    A processor that has slept is slow at first: its caches are empty, and to be woken takes some
+    50 us. A client that sends its next request when it has the answer to the last one lets the
+    server sleep each time. So the loop, when it has answered, looks for `seconds` whether more has
+    come. Where that was in vain it is left off, but for a try now and then: a server whose clients
+    take their time sleeps as before. `look(seconds)`: looks for at most so long, without the
+    interpreter's lock, and returns when something is there; `call_soon`: of the loop.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        look: Callable[[float], object],
+        call_soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self.seconds = seconds
+        self._look = look
+        self._call_soon = call_soon
+        self._until = 0.0
+        self._trust = 1
+        self._untried = 0
+        self._is_looking = False
+        self._has_heard = False
+        self._left = 0.0
+
+    def heard(self) -> None:
+        """Something has come."""
+        if self._is_looking and not self._has_heard:
+            self._has_heard = True
+            if self._trust < _TRUST_MOST:
+                self._trust += 1
+
+    def answered(self) -> None:
+        """Something was sent, and what comes next may be its answer."""
+        if not self._is_looking:
+            if self._trust == 0:
+                self._untried += 1
+                if self._untried < _TRIED_EVERY:
+                    return
+            self._untried = 0
+            self._is_looking = True
+            self._call_soon(self._go_on)
+        self._has_heard = False
+        self._until = time.monotonic() + self.seconds
+
+    def _go_on(self) -> None:
+        now = time.monotonic()
+        if self._has_heard:  # that is handled first
+            self._has_heard = False
+            self._until = now + self.seconds
+        elif now >= self._until:
+            self._is_looking = False
+            if self._trust:
+                self._trust -= 1
+            return
+        elif now - self._left < LOOK_SECONDS:  # else the loop has other things to do
+            self._look(min(self._until - now, LOOK_SECONDS))
+        self._left = time.monotonic()
+        self._call_soon(self._go_on)
+
+
 class Port:
-    """See the module's text. `clock`: of the session; `budget`: in which what it holds is counted.
+    """See the module's text. `clock`: of the session; `budget`: in which what it holds is counted;
+    `polling`: how its loop waits.
 
     A link sets what its attributes are about, once the connection stands, and takes it away when
     that is gone.
     """
 
-    def __init__(self, clock: Callable[[], float], budget: Budget | None) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        budget: Budget | None,
+        polling: BusyPoll | None = None,
+    ) -> None:
         self.budget = budget
+        self._polling = polling
         self.close_reason = ""
         self.received_bytes = 0
         self.sent_bytes = 0
@@ -223,6 +298,9 @@ class Port:
         conversation, receive = self._conversation, self._receive
         if conversation is None or receive is None or self.close_reason:
             return
+        polling = self._polling
+        if polling is not None:
+            polling.heard()
         self.received_bytes += count
         self.last_received = now = self._clock()
         try:
@@ -283,6 +361,9 @@ class Port:
 
     def _sent(self, transport: asyncio.Transport, size: int) -> None:
         self.sent_bytes += size
+        polling = self._polling
+        if polling is not None:
+            polling.answered()
         unsent = transport.get_write_buffer_size()
         if unsent:
             self._keep_back(size, unsent)

@@ -17,6 +17,7 @@ from logweir.limits import CONNECTIONS, MEMORY_BYTES, METRICS_CONNECTIONS, STATU
 from logweir.replication.administration import Administration
 from logweir.replication.httpconversation import PAGES
 from logweir.replication.listener import Listener, Service
+from logweir.replication.loop import BUSY_POLL_SECONDS
 from logweir.replication.metrics import Metrics
 from logweir.replication.metricsport import METRICS, MetricsService
 from logweir.replication.protocols import (
@@ -65,7 +66,8 @@ class ServerOptions:
     upstream only what it had when it was asked; `metrics`, `web`: where these are served over HTTP,
     see `replication.metricsport`, `replication.web.service`; `memory_bytes`: see
     `replication.budget`; `connections`: open at a time; `ready_lag_seconds`: how far behind an
-    upstream this server may be and be ready; `sockets`: on which somebody listens for it
+    upstream this server may be and be ready; `busy_poll_seconds`: how long it looks for more, when
+    it has answered, before it sleeps, 0 not at all; `sockets`: on which somebody listens for it
     already, see `replication.handedover`.
 
     Raises `ConfigError` if two upstreams would fill the same (see `replication.service.names`), and
@@ -86,6 +88,7 @@ class ServerOptions:
     memory_bytes: int = MEMORY_BYTES
     connections: int = CONNECTIONS
     ready_lag_seconds: float = 10.0
+    busy_poll_seconds: float = BUSY_POLL_SECONDS
     sockets: Sequence[socket.socket] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -128,6 +131,7 @@ class Server:
             connections_limit=options.connections,
             memory_bytes=options.memory_bytes,
             sockets=options.sockets,
+            busy_poll_seconds=options.busy_poll_seconds,
         )
         administration = Administration(
             log, forget=self._forget, refused=lambda: "the server is read-only" * options.read_only

@@ -173,6 +173,16 @@ def command(
             help="Connections open at a time, of all addresses together; one more is refused.",
         ),
     ] = CONNECTIONS,
+    busy_poll: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=round(loop.BUSY_POLL_MAX_SECONDS * 1e6),
+            metavar="MICROSECONDS",
+            help="How long the server looks for more, when it has answered, before it sleeps; 0: "
+            "not at all.",
+        ),
+    ] = round(loop.BUSY_POLL_SECONDS * 1e6),
     log_level: LogLevel = "info",
     log_format: LogFormat = "text",
     log_file: LogFile = None,
@@ -205,6 +215,7 @@ def command(
         memory_bytes=memory,
         connections=connections,
         ready_lag_seconds=ready_lag,
+        busy_poll_seconds=busy_poll / 1e6,
         tls=tls_settings(tls_certificate, tls_key, tls_client_ca),
         sockets=handed_over(),
     )
