@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -55,6 +56,12 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     except ImportError:
         return asyncio.run(main)
     return uvloop.run(main)
+
+
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """The time of a loop in seconds, as exact as there is: that of uvloop is in whole
+    milliseconds (observed with 0.21)."""
+    return time.monotonic if hasattr(loop, "_get_backend_id") else loop.time
 
 
 def busy_poll(seconds: float) -> BusyPoll | None:

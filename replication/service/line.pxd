@@ -10,13 +10,15 @@ cdef class Line:
     cdef readonly Committer _committer
     cdef readonly object _loop
     cdef readonly object _finished
-    cdef object _sparing, _thread
+    cdef object _sparing, _thread, _clock
     cdef list _fresh
     cdef dict _joint
     cdef bint _scheduled
     cdef readonly Py_ssize_t _in_line
     cdef Py_ssize_t _slow
-    cdef double _aside_until
+    cdef double _aside_until, _took, _gather_until
+    cdef readonly Py_ssize_t _asked_last
+    cdef Py_ssize_t _asked, _looks_left
 
     cpdef object submit(self, Job job, object done, object made=*)
 
@@ -27,6 +29,9 @@ cdef class Line:
 
     @cython.locals(now=double, took=double, cost=Py_ssize_t, aside=double)
     cdef object _judge(self, double began)
+
+    @cython.locals(now=double)
+    cpdef object _gather(self)
 
     @cython.locals(fresh=list, jobs=list, job=Job, load=double, began=double)
     cpdef object _put_in_line(self)

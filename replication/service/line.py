@@ -7,6 +7,10 @@ it to another thread and back would take longer than the loop stands still. Ever
 to the log's own thread, and so is what would wait for another thread of the program, whose sync may
 take long, and whatever closes a log file.
 
+A group that the loop makes itself costs a sync, however small it is. So where more were made
+together the last time it looks for as many before it makes the next, for a quarter of what a group
+takes: those who were answered together come back one after the other.
+
 This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
 in `line.pxd`.
 """
@@ -23,6 +27,7 @@ from typing import Any, Final, TypeVar
 
 from logweir.errors import LogweirError, RequestError
 from logweir.replication.logs import SparingLog, get_logger
+from logweir.replication.loop import clock_of
 from logweir.replication.metrics import Metrics
 from logweir.replication.portkernel import Turn
 from logweir.store.commit.group import Group
@@ -37,6 +42,8 @@ _SLOW_LIMIT: Final = 24  # tells little of the disk, two of them with few others
 _ASIDE_SECONDS: Final = 0.05  # for so long
 _LONG_SECONDS: Final = 0.25  # one that took longer, for which all connections waited, tells enough:
 _ASIDE_TIMES: Final = 10  # they are left to that thread for so many times as long
+_GATHER_PART: Final = 0.25  # of the time of a group, in which more may join the next one
+_LOOKS_MAX: Final = 100  # for them, in case that the clock stands
 _PARTS_MAX: Final = 64  # of a job: answering so many takes about a turn
 _PARTS_BYTES: Final = 256 * 1024  # so do those of so many bytes, if they have failed
 
@@ -49,6 +56,7 @@ class Line:
         self.metrics = metrics
         self._sparing = SparingLog(get_logger("logweir.replication"))
         self._loop = asyncio.get_running_loop()
+        self._clock = clock_of(self._loop)
         self._thread = threading.get_ident()
         self._committer = log.inner.committer
         self._finished: deque[tuple[Job, Callable[[Job], None], float]] = deque()
@@ -58,6 +66,11 @@ class Line:
         self._in_line = 0
         self._aside_until = 0.0
         self._slow = 0  # how slow the last groups were
+        self._asked = 0  # changes that came since the last group
+        self._asked_last = 0  # and before it
+        self._took = 0.0  # the last one that was made here
+        self._gather_until = 0.0
+        self._looks_left = 0
 
     def submit(
         self,
@@ -71,8 +84,10 @@ class Line:
         if made is not None:
             job.made = partial(self._made, made)
         self._fresh.append((job, done))
+        self._asked += 1
         if len(self._fresh) == 1:
-            self._loop.call_soon(self._put_in_line)
+            self._looks_left = _LOOKS_MAX
+            self._loop.call_soon(self._gather)
 
     def submit_part(
         self,
@@ -93,6 +108,8 @@ class Line:
             job = Job(partial(apply, parts), quick_bytes=quick_bytes)
             self._joint[key] = known = job, parts
             self.submit(job, partial(_answer_parts, done, parts))
+        else:
+            self._asked += 1
         job, parts = known
         parts.append(part)
         job.size += size
@@ -100,8 +117,8 @@ class Line:
 
     def _judge(self, began: float) -> None:
         """See, and count, how quick the disk was since `began`."""
-        now = self._loop.time()
-        took = now - began
+        now = self._clock()
+        self._took = took = now - began
         self.metrics.committed(took)
         if took <= _QUICK_SECONDS:
             if self._slow:
@@ -113,15 +130,28 @@ class Line:
         self._slow = min(self._slow + cost, 2 * _SLOW_LIMIT)
         self._aside_until = max(self._aside_until, now + aside)
 
+    def _gather(self) -> None:
+        """Put in line what there is, or look once more for what belongs to it."""
+        if self._asked < self._asked_last and not self._in_line:
+            now = self._clock()
+            if self._looks_left == _LOOKS_MAX:
+                self._gather_until = now + _GATHER_PART * min(self._took, _QUICK_SECONDS)
+            if now < self._gather_until and self._looks_left:
+                self._looks_left -= 1
+                self._loop.call_soon(self._gather)
+                return
+        self._put_in_line()
+
     def _put_in_line(self) -> None:
         fresh, self._fresh = self._fresh, []
+        self._asked, self._asked_last = 0, self._asked
         if self._joint:
             self._joint.clear()
         jobs, load = [], 0.0
         for job, _ in fresh:
             jobs.append(job)
             load += job.load
-        began = self._loop.time()
+        began = self._clock()
         if (
             not self._in_line
             and load <= 1
