@@ -22,6 +22,7 @@ import sys
 import tempfile
 import threading
 import traceback
+import types
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -195,6 +196,24 @@ class Logweir(Nursery):
             self.__enter__()
         return super().start(*given, **options)
 
+    def command(self, folder: Path) -> int:
+        """Write a program `logweir` into a folder, for shells that inherit the descriptor whose
+        number is returned."""
+        if self._socket is None:
+            self.__enter__()
+        (place,) = self.files()
+        text = (_TESTS / "support" / "command.py").read_text()
+        known = [
+            place,
+            os.fstat(place).st_ino,
+            LOGWEIR_CODE,
+            f"{Path(sys.executable).parent}/logweir",
+        ]
+        (folder / "logweir").write_text(f"#!{sys.executable} -IS\n{text}")
+        (folder / "logweir").chmod(0o700)
+        (folder / "logweir.json").write_text(json.dumps(known))
+        return place
+
     def begin(self, *words: object, **options: Any) -> Program:
         """Start `logweir` with these words. `options`: of `start`."""
         return self.start(LOGWEIR_CODE, words, **options)
@@ -277,6 +296,9 @@ def _main(place: int, prepare: str) -> None:
         ends[pid] = given[3]
         for end in given[:3]:
             os.close(end)
+        if json.loads(data).get("tells"):
+            os.write(ends[pid], b"%d\n" % pid)
+            continue
         pidfd = os.pidfd_open(pid)  # nobody has waited for it yet: it is this one
         socket.send_fds(asking, [b"%d" % pid], [pidfd])
         os.close(pidfd)
@@ -299,7 +321,8 @@ def _be(asked: dict[str, Any], streams: Sequence[int], path: str) -> None:
         os.dup2(one, number)
         os.close(one)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
-    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    lines = 1 if asked["environment"].get("PYTHONUNBUFFERED") else -1
+    sys.stdout = open(1, "w", buffering=lines, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     sys.path.remove(str(_TESTS))
     os.chdir(asked["folder"])
@@ -319,7 +342,8 @@ def _end_of(code: str) -> int:
     do not bear in a copy. Returns the exit code."""
     ended = 0
     try:
-        exec(compile(code, "program", "exec"), {"__name__": "__main__"})
+        program = sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(code, "program", "exec"), program.__dict__)
     except SystemExit as end:
         ended = end.code if isinstance(end.code, int) else bool(end.code)
         if isinstance(end.code, str):
