@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import json
 import select
-import subprocess
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
+from support.nursery import LOGWEIR
+from support.nursery import Program as Running
 from support.ports import free_port
 from support.synapseclient import Client as SynapseClient
 
@@ -59,14 +60,14 @@ class Program:
         self.folder = folder
         addresses = [word for address in listen for word in ("--listen", address)]
         self._words = [str(folder), *addresses, *words, "--allow-guest", "all"]
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Running | None = None
 
     def start(self, *, wait: bool = True) -> None:
         """Until it listens, or just begin."""
-        command = [Path(sys.executable).parent / "logweir", "--json", "serve", *self._words]
-        self._log = open(self.folder.with_suffix(".log"), "ab")  # noqa: SIM115
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log)
-        self._told = b""
+        words = ["--json", "serve", *self._words]
+        with open(self.folder.with_suffix(".log"), "ab") as log:
+            self._process = LOGWEIR.begin(*words, stdin=DEVNULL, stdout=PIPE, stderr=log.fileno())
+        self._told = ""
         if wait:
             self.ready()
 
@@ -76,17 +77,14 @@ class Program:
         assert self._process.stdout is not None
         if not self._told:
             ready, _, _ = select.select([self._process.stdout], [], [], 60)
-            self._told = self._process.stdout.readline() if ready else b""
+            self._told = self._process.stdout.readline() if ready else ""
         assert self._told, self.folder.with_suffix(".log").read_text()[-2000:]
 
     def kill(self) -> None:
         """SIGKILL."""
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
-            assert self._process.stdout is not None
-            self._process.stdout.close()
-            self._log.close()
+            self._process.close()
             self._process = None
 
 
