@@ -6,14 +6,14 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 import pytest
+from support.nursery import LOGWEIR, Program
 from support.ports import free_port
 from support.waiting import until
 
@@ -22,22 +22,18 @@ from logweir.archive.catalog import Catalog
 from logweir.archive.fetch import drill
 from logweir.archive.objects import open_objects
 
-PROGRAM = "from logweir.tools.cli.main import run; run()"
-
 
 def run(*words: object) -> str:
     """What the program prints."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", PROGRAM, *map(str, words)], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    code, out, err = LOGWEIR.run(*words)
+    assert code == 0, err
+    return out
 
 
 class Served:
     """A server as a process."""
 
-    def __init__(self, folder: Path, place: str, process: subprocess.Popen[str], port: int) -> None:
+    def __init__(self, folder: Path, place: str, process: Program, port: int) -> None:
         self.place = place
         self.folder = folder
         self.process = process
@@ -78,12 +74,7 @@ def serving(folder: Path, place: str) -> Iterator[Served]:
         f'archive-every = 0.05\nmetrics = "127.0.0.1:{port + 1}"\n'
     )
     words = ["serve", str(folder), "--config", str(config), "--json"]
-    with subprocess.Popen(
-        [sys.executable, "-P", "-c", PROGRAM, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with LOGWEIR.begin(*words, stdin=DEVNULL, stdout=PIPE, stderr=PIPE) as process:
         try:
             assert process.stdout is not None
             assert json.loads(process.stdout.readline())["ready"]
