@@ -108,6 +108,7 @@ class Tree:
         self._environment |= {
             "PYTHONPATH": os.pathsep.join((str(scratch), str(self.path / "pipeline/discovery"))),
             "PYTHONPYCACHEPREFIX": str(scratch / "pycache"),
+            "LOGWEIR_CALLS": "all",  # what notices a mutant is no matter of chance
         }
 
     @contextmanager

@@ -175,11 +175,14 @@ def run(at, number, lasts):
     return call, wrong
 
 calls, wrong = {}, []
+ERRORS = ("EIO", "ENOSPC", "EMFILE", "EACCES", "EINTR")
 for name in names.split(","):
     for lasts in (False, True)[: 1 if name == "EINTR" else 2]:  # Python tries again for ever
         at, call, step = 0, "first", 1
         if os.environ.get("LOGWEIR_CALLS") != "all" and (lasts or name not in ("EIO", "SHORT")):
-            step = 7
+            # Each of these at other calls than the others, the first among the first seven.
+            step = 20 if name in ERRORS else 7
+            at = 1 + (3 * ERRORS.index(name) + 2 * lasts) % 7 - step if name in ERRORS else 0
         while call:
             at += step
             number = getattr(errno, name, 0)
@@ -247,8 +250,9 @@ def test_only_typed_errors_come_of_failing_system_calls(
     what: str, errors: str, library: Path, tmp_path: Path
 ) -> None:
     """Whichever fails, once or from then on: an error of the tree, nothing lost, folder free.
-    With EIO every call fails once; from then on, and with other errors, every seventh, and all of
-    them with `LOGWEIR_CALLS=all`; with SHORT every write is cut short, no error but to LMDB."""
+    With EIO every call fails once; from then on, and with other errors, one of the first seven
+    and every twentieth behind it, each time others, and all of them with `LOGWEIR_CALLS=all`; with
+    SHORT every write is cut short, no error but to LMDB."""
     calls, wrong = failing(library, tmp_path, what, "fsync", errors)
     assert wrong == []
     if errors == "EIO":

@@ -1,8 +1,8 @@
 """Histories of whole stores, each from one seed: see `sim.wholestore`.
 
-How many are lived, 300 unless it is said, and which: see `sim.seeds`. A failing one is made smaller
-before it is told. Of those that have lives with durability "none" (`-k "promise and none"`) there
-are a third as many.
+How many are lived, 300 unless it is said, 150 in CI, and which: see `sim.seeds`. A failing one is
+made smaller before it is told. Of those that have lives with durability "none"
+(`-k "promise and none"`) there are a third as many.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sim.wholestore import World
 
 from logweir.testing.scheduler import Scheduler, Stuck
 
-SEEDS = count(300)
+SEEDS = count(300, 150)
 GROUPS = max(6, SEEDS // 50)
 
 KEPT: dict[int, str] = {
