@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -15,6 +12,7 @@ import pyarrow as pa
 import pytest
 from samples import damaged, sample
 from support.folding import look_here, staged_here, state_here
+from support.nursery import Nursery
 from support.objectstore import object_store, s3_url
 
 from logweir import pipeline
@@ -165,6 +163,13 @@ def test_a_bucket_that_takes_no_table_is_told_without_keys(port: int) -> None:
         assert "hidden-secret" not in str(found.value)
 
 
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """Where jobs come from."""
+    with Nursery("import interop.test_pipeline_s3") as made:
+        yield made
+
+
 COMPACT = """
 import sys
 from pathlib import Path
@@ -174,9 +179,7 @@ from support.folding import staged_here
 from logweir.pipeline.jobs.compact import publish
 from logweir.pipeline.jobs.delta import DeltaPlace
 from logweir.pipeline.targets import open_target
-from logweir.wal.failpoint import arm_from_environment
 
-arm_from_environment()
 filesystem, target = open_target("to", sys.argv[2])
 prepared, parts = staged_here(Path(sys.argv[1]), target / "stage", filesystem)
 publish(prepared, parts, target / "stage", target, 1.0, filesystem)
@@ -184,7 +187,7 @@ publish(prepared, parts, target / "stage", target, 1.0, filesystem)
 
 
 def test_a_snapshot_in_an_object_store_is_there_whole_or_not_at_all(
-    port: int, tmp_path: Path
+    port: int, nursery: Nursery, tmp_path: Path
 ) -> None:
     """Killed in front of its end and of its name, or with a part that is not as its task wrote it:
     no snapshot. Made again in the same place, it is that of a folder, byte for byte."""
@@ -195,10 +198,9 @@ def test_a_snapshot_in_an_object_store_is_there_whole_or_not_at_all(
         return [one for one in filesystem.list_directory(target) if one.endswith(".snap")]
 
     for place in ("compact.before_end", "compact.before_rename"):
-        words = [sys.executable, "-P", "-c", COMPACT, str(folder), url]
-        tests = str(Path(__file__).parents[1])
-        environ = {**os.environ, "PYTHONPATH": tests, "LOGWEIR_FAILPOINTS": f"{place}=kill"}
-        assert subprocess.run(words, env=environ, check=False).returncode < 0
+        told = {"LOGWEIR_FAILPOINTS": f"{place}=kill"}
+        with nursery.start(COMPACT, [folder, url], told) as killed:
+            assert killed.wait(60) < 0
         assert filesystem.list_directory(target / "stage")
         assert snapshots() == []
     prepared, parts = staged_here(folder, target / "stage", filesystem)
@@ -222,10 +224,8 @@ import sys
 
 from logweir import pipeline
 from logweir.pipeline.onefile import write_file
-from logweir.wal.failpoint import arm_from_environment
 import pyarrow as pa
 
-arm_from_environment()
 every = pipeline.batches(sys.argv[1])
 
 def batches():
@@ -239,17 +239,17 @@ write_file(sys.argv[2], pa.RecordBatchReader.from_batches(every.schema, batches(
 
 @pytest.mark.parametrize("ending", sorted(ENDINGS))
 def test_a_file_in_an_object_store_is_that_of_a_folder(
-    port: int, tmp_path: Path, ending: str
+    port: int, nursery: Nursery, tmp_path: Path, ending: str
 ) -> None:
     """Killed while rows are written and in front of its name: no file. Made again in the same
     place, it is the local one byte for byte; a second one of that name is refused."""
     folder, url = sample(CRASHED).folder, s3_url(port, f"files{ending[1:]}/one{ending}")
     filesystem, path = open_target("to", url)
     for killed in ("rows", "name"):
-        words = [sys.executable, "-P", "-c", ONE_FILE, str(folder), url, killed]
         points = "output.before_rename=kill" if killed == "name" else ""
-        environ = {**os.environ, "LOGWEIR_FAILPOINTS": points}
-        assert subprocess.run(words, env=environ, check=False).returncode == -9
+        words = [folder, url, killed]
+        with nursery.start(ONE_FILE, words, {"LOGWEIR_FAILPOINTS": points}) as writer:
+            assert writer.wait(60) == -9
         with pytest.raises(FileNotFoundError):
             filesystem.open_read(path).close()
     done = write_file(url, pipeline.batches(folder))

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from support.nursery import Nursery
 from support.objectstore import object_store, s3_url
 
 from logweir.errors import ConfigError, CorruptFile, LogweirError
@@ -61,29 +58,32 @@ from interop.test_pipeline_stores import put
 
 from logweir.pipeline.jobs.commits import check_new, commit
 from logweir.pipeline.jobs.places import Place
-from logweir.wal.failpoint import arm_from_environment
 
-arm_from_environment()
 place = Place(sys.argv[1])
 if check_new(place, "q"):
     commit(place, put(place), "q")
 """
 
 
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """Where jobs come from."""
+    with Nursery("import interop.test_pipeline_stores") as made:
+        yield made
+
+
 @pytest.mark.parametrize(
     "step", ["in_part", "in_part@5", "before_sweep", "before_manifest", "after_manifest"]
 )
-def test_a_kill_at_each_step_leaves_all_or_nothing(port: int, step: str) -> None:
+def test_a_kill_at_each_step_leaves_all_or_nothing(port: int, nursery: Nursery, step: str) -> None:
     """A reader by the manifest is told that it is under way, or has every row; the same job run
     again ends it, each row once, and no file of the killed one is left."""
     url = s3_url(port, f"killed-{step}".replace("@", "-"))
     place = Place(url)
     point, mark, turn = step.partition("@")
     armed = f"place.{point}=kill{mark}{turn}"
-    words = [sys.executable, "-P", "-c", JOB, url]
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    killed = subprocess.run(words, env={**environ, "LOGWEIR_FAILPOINTS": armed}, check=False)
-    assert killed.returncode == -9
+    with nursery.start(JOB, [url], {"LOGWEIR_FAILPOINTS": armed}) as killed:
+        assert killed.wait(60) == -9
     if step == "after_manifest":
         assert seen(place) == list(range(100))
     else:
@@ -91,7 +91,8 @@ def test_a_kill_at_each_step_leaves_all_or_nothing(port: int, step: str) -> None
         if place.files():
             with pytest.raises(ConfigError, match=f"has no {MANIFEST}"):
                 seen(place)
-    subprocess.run(words, env=environ, check=True)
+    with nursery.start(JOB, [url]) as again:
+        assert again.wait(60) == 0
     assert seen(place) == list(range(100))
     told = committed(place)
     assert told is not None
