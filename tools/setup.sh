@@ -9,6 +9,7 @@ LOGWEIR_ROOT="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)" 
 LOGWEIR_VENV="$LOGWEIR_ROOT/.venv"
 LOGWEIR_STAMP="$LOGWEIR_VENV/.logweir-setup"
 LOGWEIR_LOG="$LOGWEIR_VENV/setup.log"
+LOGWEIR_WHEELS="$LOGWEIR_VENV/wheels"
 # Kernels are found by their names, which end so, or by their room; rooms that begin with t have none, but tests of them.
 LOGWEIR_SOURCES="pyproject.toml setup.py compiled.py wal/kernels.c store/commit/*.py store/state/viewers.py replication/bucket/*.py replication/service/line.py wal/tail.py [!t]*/*kernel.py [!t]*/*.px[di] [!t]*/*.pyx [!t]*/*/*kernel.py [!t]*/*/*.px[di] [!t]*/*/*.pyx replication/*/*/*kernel.py replication/*/*/*.px[di] replication/*/*/*.pyx"
 
@@ -159,6 +160,24 @@ install_programs() {
     if [ -n "$wanted" ]; then LOGWEIR_LOG="$LOGWEIR_LOG.programs" apt_install $wanted || true; fi
 }
 
+# What the extra `collation` needs.
+collation_requirements() {
+    "$LOGWEIR_VENV/bin/python" -c 'import sys, tomllib
+with open(sys.argv[1], "rb") as file:
+    print(*tomllib.load(file)["project"]["optional-dependencies"]["collation"], sep="\n")
+' "$LOGWEIR_ROOT/pyproject.toml"
+}
+
+# Builds the collation library, which has no ready-made wheel, for `tools/test` to install: one
+# compiler that runs while pip fetches and unpacks, and makes it nothing but soon, of which tests see
+# nothing. Where it fails `tools/test` tries again, and says so.
+build_collation() {
+    if stamp_has collation || stamp_has no-collation; then return 0; fi
+    if ! pkg-config --exists icu-i18n >/dev/null 2>&1; then return 0; fi
+    (cd -- "$LOGWEIR_ROOT" && CFLAGS="${CFLAGS:-} -O0 -g0" "$LOGWEIR_VENV/bin/python" -m pip wheel -q --disable-pip-version-check \
+        --no-deps -w "$LOGWEIR_WHEELS" "$(collation_requirements)") >"$LOGWEIR_LOG.collation" 2>&1 || true
+}
+
 # What extras need beside what is there, for sources that are installed as they are: the package itself
 # is not built again. Fails where that cannot be told or installed.
 add_extras() {
@@ -219,7 +238,7 @@ logweir_setup() {
         *" spark "* | *" test "*) say "(Spark is among it: some 500 MB, which takes minutes, once.)" ;;
     esac
     # Debian's packages come while Python's do, and while the kernels are compiled.
-    case " $extras " in *" test "*) install_programs & beside=$! ;; esac
+    case " $extras " in *" test "*) { install_programs && build_collation; } & beside=$! ;; esac
     if ! pip_install -e "$target"; then
         tail -n 20 "$LOGWEIR_LOG" >&2
         fail "pip could not install logweir (all of its output: $LOGWEIR_LOG).
