@@ -123,7 +123,8 @@ class ScheduledLoop(asyncio.BaseEventLoop):
                 raise
             except BaseException as caught:
                 error = caught
-            self.call_soon_threadsafe(tell, error, result)
+            if not (future.cancelled() and self.is_closed()):  # as asyncio has it
+                self.call_soon_threadsafe(tell, error, result)
 
         def tell(error: BaseException | None, result: Any) -> None:
             if future.cancelled():

@@ -52,7 +52,7 @@ class SimNetwork:
         self.scheduler = scheduler
         self.dice = random.Random(seed)  # noqa: S311 - repeatable, nothing secret
         self.listening: dict[int, Listening] = {}
-        self._cut: dict[frozenset[str], list[tuple[Host, Call]]] = {}
+        self._cut: dict[frozenset[str], list[tuple[Host, float, Call]]] = {}
         self._barred: set[tuple[str, str]] = set()
         self._unheard: dict[str, list[End]] = {}
         self._number = 0
@@ -81,14 +81,14 @@ class SimNetwork:
         self._barred.clear()
         held, self._cut = self._cut, {}
         for waiting in held.values():
-            for host, call in waiting:
-                host.put(self.scheduler.seconds, call)
+            for host, moment, call in waiting:  # behind what was on its way before the cut
+                host.put(max(moment, self.scheduler.seconds), call)
 
     def send(self, sender: Host, receiver: Host, moment: float, call: Call) -> None:
         """Have `call` made in the receiver's loop at that moment, or behind `heal`."""
         waiting = self._cut.get(frozenset((sender.place, receiver.place)))
         if waiting is not None:
-            waiting.append((receiver, call))
+            waiting.append((receiver, moment, call))
         else:
             receiver.put(moment, call)
 

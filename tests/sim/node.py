@@ -70,7 +70,7 @@ class Node:
         self.server: Server | None = None
         self._loop: ScheduledLoop | None = None
         self._stop: asyncio.Event | None = None
-        self._is_ending = False
+        self._is_ending = self._is_giving_up = False
         self._has_news = True
         self.writes_at_all = False
         self.durability: Literal["fsync", "write"] = "fsync"
@@ -148,11 +148,13 @@ class Node:
 
     async def _lives(self) -> None:
         """Serve and follow, and copy anew where that has to be."""
+        with contextlib.suppress(FileNotFoundError):  # it may have ended just behind its copy
+            self.has_store = bool(self.machine.disk.list_directory(self.machine.path))
         while True:
             if not self.has_store:
                 await self._join()
             why = await self._serve()
-            if any(part in why for part in _LOST):
+            if _is_lost(why):
                 assert self.may_be_lost(why), why
                 self._calls.remove_tree(self.machine.path)
                 shutil.rmtree(self.machine.path, ignore_errors=True)
@@ -250,7 +252,10 @@ class Node:
         if self.writes:
             threads.append(self._thread(self._write, log))
         try:
-            return await self._watch(server)
+            why = await self._watch(server)
+            if self.writes_at_all and _is_lost(why):
+                await self._pass_on(log, threads[2:])
+            return why
         finally:
             self.log = self.server = None
             self._is_ending = True
@@ -259,7 +264,18 @@ class Node:
             for thread in threads:
                 await asyncio.to_thread(thread.join)
             log.close()
-            self._is_ending = False
+            self._is_ending = self._is_giving_up = False
+
+    async def _pass_on(self, log: logweir.Log, writers: Sequence[Any]) -> None:
+        """Before it copies the source anew, wait until that has all our own rows: they would be
+        lost else, and others get their numbers."""
+        self._is_giving_up = True
+        for thread in writers:
+            await asyncio.to_thread(thread.join)
+        source, own = self.world.nodes[0], self.replica_id
+        assert self.noted is not None
+        while source.shown.lsn(own) < log.vclock.lsn(own) or not self.noted.covers(log.vclock):
+            await self._pause()
 
     def _lose(self, log: logweir.Log) -> None:
         """Behind a power cut it may be at an earlier place."""
@@ -334,7 +350,7 @@ class Node:
     def _write(self, log: logweir.Log) -> None:
         """Make changes, of keys of its own."""
         world, dice = self.world, random.Random(self.world.dice.getrandbits(64))
-        while self.writes and not self._is_ending:
+        while self.writes and not (self._is_ending or self._is_giving_up):
             if not world.may_skip():
                 seconds = dice.choice((0.0, 0.0, 0.01, 0.3, 3.0))
                 world.scheduler.wait("pause", lambda: self._is_ending, seconds)
@@ -364,6 +380,10 @@ class Node:
         key = 100 * self.number + dice.randrange(_KEYS)
         self.world.tokens += 1
         return Statement(kind, key, self.world.tokens, text)
+
+
+def _is_lost(why: str) -> bool:
+    return any(part in why for part in _LOST)
 
 
 async def _stopped(runner: Runner) -> str:
