@@ -146,7 +146,7 @@ class Inbox(Generic[E]):
         self._size = size
         self._on_data = on_data
         self._waiting: deque[E] = deque()
-        self._unanswered = Unanswered(link, UPSTREAM_WAITING_BYTES)
+        self._unanswered = Unanswered(link, UPSTREAM_WAITING_BYTES, self.held)
         self._news = asyncio.Event()
         self._end = ""
 
@@ -161,6 +161,9 @@ class Inbox(Generic[E]):
         """See `Conversation`."""
         self._end = reason
         self._news.set()
+
+    def held(self, is_held: bool) -> None:
+        """The peer is not read because so much waits; or is read again, if not `is_held`."""
 
     async def first(self) -> E:
         """The next event, which stays. Raises `Unreachable` once the connection is gone and

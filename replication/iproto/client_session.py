@@ -17,7 +17,8 @@ any          an error                           `Refused`
 The rows of one read come as one event: their bytes one after the other, as they would stand in a
 block of a log file. Rows of types 30 … 32 (raft) are left out. Once subscribed, a master that says
 nothing for `SILENCE_SECONDS` is given up, during a join one that does so for `stall_seconds`: as
-long as it sends something it may take as long as it likes. Source: Tarantool 2.6.0, observed.
+long as it sends something it may take as long as it likes. While it is not read, because rows wait
+for our disk, it is not silent. Source: Tarantool 2.6.0, observed.
 """
 
 from __future__ import annotations
@@ -201,12 +202,15 @@ class ClientSession(FromServer[Event]):
         super().__init__(now)
         self._stall_seconds = stall_seconds
         self._state = _State.GREETING
+        self._is_read = True
         self._with_final = False
 
     # --- in ---------------------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
         """See `Session`: when a silent master is given up."""
+        if not self._is_read:
+            return None
         if self._state in (_State.GREETING, _State.AUTH, _State.VOTE, _State.SUBSCRIBING):
             return self._heard + CONNECT_SECONDS
         if self._state == _State.FOLLOWING:
@@ -298,6 +302,11 @@ class ClientSession(FromServer[Event]):
             events.append(Subscribed(vclock, answer.header.replica_id, _uuid(replicaset)))
         else:
             raise RemoteProtocolError("an answer came to which there was no request")
+
+    def reading(self, is_read: bool, now: float) -> None:
+        """The owner stops or goes on reading."""
+        self._is_read = is_read
+        self._heard = now
 
     # --- out --------------------------------------------------------------------------------------
 

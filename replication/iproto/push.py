@@ -12,7 +12,8 @@ SUBSCRIBE: OK with our id, vclock and replica set; a heartbeat with our clock; t
 stand in the log, but those of local spaces, of ids that the replica does not want, and of its own
 id as far as we did not have them when it subscribed (it must have them). A heartbeat whenever
 nothing was sent for the replication timeout; a replica that says nothing for four of them is told
-"timed out" (115) and dropped. A position that is no longer in the log is error 32 and the end.
+"timed out" (115) and dropped; time in which it was not read, or we stood still, does not count. A
+position that is no longer in the log is error 32 and the end.
 Source: Tarantool 2.6.0, observed between two servers.
 """
 
@@ -445,8 +446,8 @@ async def _subscribe(conversation: Conversation, request: Request) -> None:
     after = request.vclock or VClock()
     ours = shared.log.vclock
     replicaset = shared.replicaset()
-    # Who is anonymous, or of another set, looks at our answer for that, as with a real one.
-    if not request.anonymous and request.replicaset in (None, replicaset):
+    # Who is of another set looks at our answer for that, as with a real one.
+    if request.replicaset == replicaset or not (request.anonymous or request.replicaset):
         _check_history(conversation, after, ours)  # first: its place in `_cluster` may be lost, too
     replica_id = 0 if request.anonymous else _known_id(conversation, instance)
     if not replica_id and not request.anonymous:
@@ -523,11 +524,11 @@ async def _relay(
     start = status.sent.with_lsn(0, shared.log.vclock.lsn(0))
     reader = shared.hub.reader(start, step_bytes=_STEP_BYTES)
     await _skip(conversation, reader, sync)
-    sent_at = link.time()
+    sent_at = read_at = link.time()
     try:
         while link.is_open:
             now = link.time()
-            if now - link.last_received > _SILENCE * pause:
+            if now - max(link.last_received, read_at) > _SILENCE * pause:
                 conversation.session.put_error(sync, RequestError(ErrorCode.SYSTEM, "timed out"))
                 conversation.session.end("the replica said nothing for too long")
                 link.flush()
@@ -538,7 +539,10 @@ async def _relay(
                 if packets:
                     link.write(packets)
                     sent_at = now
+                is_read = link.writable
                 await link.drained()
+                if not is_read:  # so nobody knows what it said until it took what was sent
+                    read_at = link.time()
                 continue
             if now - sent_at >= pause:
                 _beat(conversation, sync)
@@ -546,6 +550,8 @@ async def _relay(
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(sent_at + pause - now):
                     await reader.wait()
+            if link.time() > sent_at + 2 * pause:  # all stood still here, and maybe there, too
+                read_at = link.time()
     finally:
         reader.close()
 

@@ -322,3 +322,23 @@ def test_a_source_that_lost_rows_is_to_follow_who_has_them(tmp_path: Path) -> No
             with Serving(tmp_path / "backup", follow=both, **source) as serving:
                 until(lambda: serving.log.select("t") == [(1,), (2,)])
                 until(lambda: runner.status.state == SourceState.FOLLOWING)
+
+
+def test_an_anonymous_replica_is_told_of_rows_that_its_source_has_lost(tmp_path: Path) -> None:
+    """As one with a place: what the source writes next would have the numbers of rows it has."""
+    with Serving(tmp_path / "source", guest="all") as serving:
+        serving.log.create_space("t")
+    shutil.copytree(tmp_path / "source", tmp_path / "backup")
+    here = parse_url(f"tarantool://127.0.0.1:{free_port()}")
+    anonymous = parse_url(f"{here}?anonymous=1")
+    with Serving(tmp_path / "source", listen=[here], guest="all") as serving:
+        serving.log.append("t", [(1,), (2,)])
+        asyncio.run(join(anonymous, tmp_path / "replica"))
+    with (
+        Serving(tmp_path / "backup", listen=[here], guest="all") as serving,
+        Serving(tmp_path / "replica", follow=[anonymous]) as replica,
+    ):
+        (runner,) = replica.server.runners
+        until(lambda: runner.status.state == SourceState.STOPPED)
+        assert "lost rows of its own" in runner.status.last_error
+        assert replica.log.select("t") == [(1,), (2,)]

@@ -26,6 +26,7 @@ KEPT: dict[tuple[str, int], str] = {
         2,
     ): "a follower whose disk was slow said nothing meanwhile and was disconnected for that",
     (WRITE, 14): "a follower went on with rows that its source had lost with the power",
+    (WRITE, 40): "an anonymous follower was not told that its source had lost rows",
     (
         WRITE,
         103,

@@ -59,6 +59,11 @@ class Upstream(Inbox[Event]):
         # Rows of a transaction whose end has not come.
         self._begun = InputBuffer("TRANSACTION_BYTES", TRANSACTION_BYTES)
 
+    def held(self, is_held: bool) -> None:
+        """See `Inbox`: what is not read is no silence of the master."""
+        self.session.reading(not is_held, self.link.time())
+        self.link.flush()  # the deadline begins anew, whether or not a word comes
+
     async def whole(self, event: Rows) -> RowColumns | None:
         """The transactions whose ends have come, with `event` and what else waits already; None
         while there is none. Raises `RemoteProtocolError`."""
