@@ -17,8 +17,10 @@ any          an error                           `Refused`
 The rows of one read come as one event: their bytes one after the other, as they would stand in a
 block of a log file. Rows of types 30 … 32 (raft) are left out. Once subscribed, a master that says
 nothing for `SILENCE_SECONDS` is given up, during a join one that does so for `stall_seconds`: as
-long as it sends something it may take as long as it likes. While it is not read, because rows wait
-for our disk, it is not silent. Source: Tarantool 2.6.0, observed.
+long as it sends something it may take as long as it likes, and in FINAL while it is heard of
+elsewhere (`lives`). While it is not read, because rows wait for our disk, it is not silent. A 2.6.0
+with an undecided synchronous row says nothing to JOIN until that is decided. Source: Tarantool
+2.6.0, observed.
 """
 
 from __future__ import annotations
@@ -307,6 +309,12 @@ class ClientSession(FromServer[Event]):
         """The owner stops or goes on reading."""
         self._is_read = is_read
         self._heard = now
+
+    def lives(self, now: float) -> None:
+        """The master was heard of elsewhere: it may take longer in the last stage of a join. If
+        what it sends is lost probes of TCP tell; JOIN itself may be lost, and soon comes again."""
+        if self._state == _State.FINAL:
+            self._heard = now
 
     # --- out --------------------------------------------------------------------------------------
 

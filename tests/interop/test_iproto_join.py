@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import uuid
 from pathlib import Path
 
 import pytest
 
 from interop.realtarantool import RealTarantool
-from interop.test_iproto_hostile import FakeMaster, row
+from interop.test_iproto_hostile import MASTER, NOISE, FakeMaster, row
 from logweir.errors import ConfigError, RemoteProtocolError, SourceStopped, Unreachable
 from logweir.limits import UPSTREAM_STEP_BYTES
 from logweir.replication.iproto.follow.join import join
@@ -97,8 +98,8 @@ def test_refusals_say_what_is_wrong_and_leave_nothing(tmp_path: Path) -> None:
 OURS = uuid.UUID("dddddddd-0000-4000-8000-000000000001")
 
 
-def stages(last: bytes, end: int) -> FakeMaster:
-    """A master of a replica set, in which we are number 2, that is changed while it is copied."""
+def first_stages() -> bytes:
+    """Of a replica set, in which we are number 2; behind them come the rows of the last stage."""
     begin = codec.encode_vclock_answer(VClock({5: 7}))
     first = b"".join(
         codec.frame(pack({0: 2, 4: 1.5}) + pack({0x10: space_id, 0x21: values}))
@@ -107,8 +108,13 @@ def stages(last: bytes, end: int) -> FakeMaster:
             (320, [2, str(OURS)]),
         )
     )
+    return begin + first + begin
+
+
+def stages(last: bytes, end: int) -> FakeMaster:
+    """A master that is changed while it is copied."""
     done = codec.encode_vclock_answer(VClock({5: end}))
-    return FakeMaster(b"", replicaset=None, answer=begin + first + begin + last + done)
+    return FakeMaster(b"", replicaset=None, answer=first_stages() + last + done)
 
 
 def test_rows_of_the_last_stage_are_written_as_they_come(tmp_path: Path) -> None:
@@ -156,6 +162,42 @@ def test_rows_of_a_long_transaction_are_looked_at_twice_at_most(
     assert (joined.vclock, joined.rows) == (VClock({5: 87}), 82)
     assert len(scanned) > 8
     assert sum(scanned) < 2.1 * len(last)
+
+
+class SlowMaster(FakeMaster):
+    """Says nothing between the stages of a join and its last row, until others have asked it three
+    times whether it lives; if it `answers` them."""
+
+    answers = True
+
+    def _talk(self, peer: socket.socket) -> None:
+        if self.connections > 1 and not self.answers:
+            return
+        peer.sendall(codec.encode_greeting(MASTER, NOISE))
+        peer.recv(1000)
+        ballot = codec.Ballot(False, VClock(), VClock(), False)
+        peer.sendall(codec.encode_answer(0, 80, ballot.body()))
+        if self.connections == 1:
+            peer.recv(1000)
+            peer.sendall(first_stages())
+        elif self.connections == 4:
+            self._peers[0].sendall(row(8, 1) + codec.encode_vclock_answer(VClock({5: 8})))
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_master_that_is_silent_in_the_last_stage_is_asked_whether_it_lives(
+    tmp_path: Path, answers: bool
+) -> None:
+    """The join goes on while it answers another connection, and only then."""
+    with SlowMaster(b"", replicaset=None) as master:
+        master.answers = answers
+        url = parse_url(f"{master.url}?stall=3")
+        if answers:
+            joined = asyncio.run(join(url, tmp_path / "copy", instance=OURS))
+            assert (joined.vclock, joined.rows) == (VClock({5: 8}), 3)
+        else:
+            with pytest.raises(Unreachable, match="said nothing"):
+                asyncio.run(join(url, tmp_path / "copy", instance=OURS))
 
 
 def test_transaction_without_its_end_in_the_last_stage_is_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ import logweir
 from interop.rawclient import RawClient
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
-from logweir.errors import ErrorCode, RequestError
+from logweir.errors import ErrorCode, RequestError, Unreachable
 from logweir.replication.iproto.follow.join import join
 from logweir.replication.iproto.push import _last_rows
 from logweir.replication.iproto.serve.endpoint import Conversation
@@ -421,3 +421,18 @@ def test_master_killed_amid_rows_that_wait(tmp_path: Path) -> None:
             assert rows_of(log) == rows_in(replica)
             outcomes.add(log.count("s") > 1)
     assert outcomes == {True, False}
+
+
+def test_a_join_of_a_master_whose_rows_wait_is_made_again(tmp_path: Path) -> None:
+    """It says nothing to JOIN until its rows are decided; nothing was copied until then."""
+    with RealTarantool(tmp_path / "master") as master:
+        master.eval(SETUP + LATER + NEVER)
+        master.eval("later('s', 1)")
+        url = parse_url(f"{address(master)}?stall=1")
+        with pytest.raises(Unreachable, match=r"said nothing for .* \(join\)"):
+            asyncio.run(join(url, tmp_path / "ours"))
+        assert not (tmp_path / "ours").exists()
+        master.eval(ALWAYS)
+        asyncio.run(join(url, tmp_path / "ours"))
+        with logweir.open(tmp_path / "ours") as log:
+            assert rows_of(log) == rows_in(master) == [[[1]], []]

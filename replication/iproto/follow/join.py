@@ -165,7 +165,8 @@ async def join(
             else:
                 upstream.session.join(copy.instance)
             upstream.link.flush()
-            end = await _receive(upstream, copy)
+            async with upstream.asked_after():
+                end = await _receive(upstream, copy)
         if not anonymous and copy.replica_id == 0:
             raise SourceStopped(f"{url} gave us no place in its _cluster", hint="see its log")
         if copy.replicaset is None:

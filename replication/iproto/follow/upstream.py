@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -10,6 +12,7 @@ from logweir.errors import (
     DecodeError,
     ErrorCode,
     LimitExceeded,
+    LogweirError,
     RemoteProtocolError,
     SourceStopped,
     Unreachable,
@@ -54,8 +57,8 @@ class Upstream(Inbox[Event]):
         super().__init__(
             link, url, lambda event: len(event.data) if isinstance(event, Rows) else 0, on_data
         )
-        stall_seconds = option_seconds(url, "stall", STALL_SECONDS)
-        self.session = ClientSession(link.time(), stall_seconds)
+        self._stall_seconds = option_seconds(url, "stall", STALL_SECONDS)
+        self.session = ClientSession(link.time(), self._stall_seconds)
         # Rows of a transaction whose end has not come.
         self._begun = InputBuffer("TRANSACTION_BYTES", TRANSACTION_BYTES)
 
@@ -91,6 +94,27 @@ class Upstream(Inbox[Event]):
                 f"{self.url} sent rows that cannot be read: {error}"
             ) from error
         return columns
+
+    @asynccontextmanager
+    async def asked_after(self) -> AsyncIterator[None]:
+        """While the master says nothing, ask it over another connection whether it lives. It may
+        look through a long log for what undoes rows, before it sends them as the last ones of a
+        join, and the protocol has no heartbeat there."""
+        asking = asyncio.ensure_future(self._ask_after())
+        try:
+            yield
+        finally:
+            asking.cancel()
+            await asyncio.wait((asking,))
+
+    async def _ask_after(self) -> None:
+        pause, link = self._stall_seconds / 3, self.link
+        while True:
+            await asyncio.sleep(pause)
+            if link.time() >= link.last_received + pause:
+                with contextlib.suppress(LogweirError, OSError):
+                    async with connect(self.url):
+                        self.session.lives(link.time())
 
     def check_whole(self) -> None:
         """Raise `RemoteProtocolError` if the end of a transaction has not come."""
