@@ -64,6 +64,7 @@ _FILE_BYTES: Final = 300_000
 _INSTANCE: Final = uuid.UUID(int=1)
 _BODY: Final = bytes.fromhex("8210cd0200219101")  # [1] into space 512
 _MB: Final = 1e6
+_SAID: Final = 4000  # so many letters of what a process said are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +189,7 @@ def measure_spark(
     log = _make_store(store, _TIMES * rows)
     yield from _checks(folder, log)
     yield from _planning(folder)
+    yield _first_row(store, rounds)  # while no other Java of this process is there
     archive = _copies(store, folder / "archive", _COPIES)
     step = log.stat().st_size
     spark = pipeline.session(master)
@@ -211,7 +213,6 @@ def measure_spark(
             spark.stop()
         ratios = [slow / fast for slow, fast in zip(one, two, strict=True)]
         yield Figure(f"{name}, by the clock", ratios, least=least)
-    yield _first_row(store, rounds)
 
 
 def _walls(spark: SparkSession, archive: list[str], step: int, rounds: int) -> list[float]:
@@ -383,11 +384,16 @@ print(cpu_seconds())
 
 
 def _first_row(store: Path, rounds: int) -> Figure:
-    """Of processes with a session that reads a row of a log, and of Spark's own numbers."""
+    """Of processes with a session that reads a row of a log, and of Spark's own numbers. Raises
+    `RuntimeError` with what one said that failed."""
 
     def begun(*words: str) -> float:
         command = [sys.executable, "-P", "-c", _BEGIN, *words]
-        return float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)  # noqa: S603
+        ended = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
+        if ended.returncode:
+            text = f"a new session ended with {ended.returncode}: {ended.stderr[-_SAID:]}"
+            raise RuntimeError(text)
+        return float(ended.stdout)
 
     pairs = [(begun(str(store)), begun()) for _ in range(rounds)]
     ratios = [ours / empty for ours, empty in pairs]
