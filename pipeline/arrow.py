@@ -45,6 +45,11 @@ class Place:
     is_log: bool
     has_blocks: bool = True
 
+    @property
+    def kind(self) -> str:
+        """What the column `kind` holds."""
+        return "xlog" if self.is_log else "snap"
+
 
 class Group:
     """Rows of some blocks. `offsets`: of each block in its file; `firsts`: its first row here."""
@@ -145,18 +150,22 @@ class BatchBuilder:
             made = self._constants[value, kind] = repeated(value, kind, count)
         return made.slice(0, count)
 
-    def damage(self, place: Place, offset: int, message: str) -> pa.RecordBatch:
+    def damage(self, place: Place, offset: int, message: str) -> Iterator[pa.RecordBatch]:
         """A damaged place as a batch of one row."""
         known: dict[str, Any] = {
             "file": place.name,
             "file_seq": place.number,
-            "kind": _kind(place),
+            "kind": place.kind,
             "block_offset": offset,
             "crc_ok": False,
             "damage": message,
         }
         arrays = [pa.array([known.get(one.name)], one.type) for one in self.schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """What is left to be handed on behind the last group: nothing."""
+        return iter(())
 
     def choose(self, group: Group) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
         """Which rows are wanted; None for all."""
@@ -190,10 +199,6 @@ class BatchBuilder:
 def _lsns(vclock: VClock | None) -> Numbers:
     lsns = (vclock or VClock()).lsn
     return np.array([lsns(i) for i in range(VCLOCK_COMPONENTS)], dtype=np.uint64)
-
-
-def _kind(place: Place) -> str:
-    return "xlog" if place.is_log else "snap"
 
 
 class Taken:
@@ -355,7 +360,7 @@ _MAKERS: Final[dict[str, Callable[[Taken], pa.Array]]] = {
     "key": lambda one: one.part("key"),
     "tuple": lambda one: one.part("tuple"),
     "ops": lambda one: one.part("ops"),
-    "kind": lambda one: one.constant(_kind(one._group.place), pa.string()),
+    "kind": lambda one: one.constant(one._group.place.kind, pa.string()),
     "file_seq": lambda one: one.constant(one._group.place.number, pa.int32()),
     "group_id": lambda one: one.number("group_id", "group_id", "int32"),
     "index_id": lambda one: one.number("index_id", "index_id", "int32"),

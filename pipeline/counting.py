@@ -10,19 +10,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from logweir.pipeline import kernel
-from logweir.pipeline.cells import packed
+from logweir.pipeline.arrow import BatchBuilder, Group, Place
 from logweir.pipeline.columns import arrow_schema
-from logweir.wal.xrow import type_name
+from logweir.pipeline.options import ScanOptions
+from logweir.wal.columns import ABSENT
+from logweir.wal.xrow import RowType, type_name
 
-COUNTED: Final = ("kind", "space_id", "type", "lsn", "ts", "key", "size")
-"""The columns that `counts` reads."""
+_FITTED: Final = ("space_id", "type", "lsn")
+_LARGEST: Final = (2**63 - 1, 2**15 - 1, 2**63 - 1)
+"""Numbers that the columns of a scan hold: space, type, lsn."""
 
 _GROUP: Final = {"kind": "STRING", "space_id": "BIGINT"}
 _ENDS: Final = {"first_lsn": "BIGINT", "last_lsn": "BIGINT", "first_ts": "DOUBLE"}
@@ -45,7 +48,7 @@ TOTALS: Final = {
 Numbers = np.ndarray[Any, Any]
 
 _REGISTERS: Final = 1 << 12  # as `pipeline.kernel.tally` has them
-_GROUPS: Final = 32  # for so many of one batch there is room at once
+_GROUPS: Final = 8  # for so many there is room at once
 _FEW: Final = 5 * _REGISTERS // 2  # below it empty registers tell more
 _BIAS: Final = 0.7213 / (1 + 1.079 / _REGISTERS)
 
@@ -84,22 +87,45 @@ def _chosen(choose: Any, one: Any, other: Any) -> Any:
 _Key = tuple[str | None, int | None, int | None]
 
 
-def counts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One batch of `COUNTS` for batches of `COUNTED`; none where there is no row."""
-    found: dict[_Key, _Count] = {}
-    for batch in batches:
-        for key, one in _grouped(batch):
-            found.setdefault(key, _Count()).add(one)
-    if found:
-        rows = [
-            (
-                *(*key, one.rows, one.size),
-                None if one.registers is None else one.registers.tobytes(),
-                *(one.first_lsn, one.last_lsn, one.first_ts, one.last_ts),
-            )
-            for key, one in found.items()
-        ]
-        yield _batch(rows, COUNTS)
+class Counter(BatchBuilder):
+    """Counts the rows of a task instead of making batches of them: see `counts`."""
+
+    def __init__(self, options: ScanOptions, spaces: frozenset[int] = frozenset()) -> None:
+        super().__init__(replace(options, columns=_FITTED), spaces)
+        self._tallies: dict[bool, _Tally] = {}
+        self._damaged: dict[_Key, _Count] = {}
+
+    def build(self, group: Group) -> Iterator[pa.RecordBatch]:
+        """Count one group; no batch. Raises `CorruptBlock` as scans do."""
+        tally = self._tallies.setdefault(group.place.is_log, _Tally())
+        chosen = self.choose(group)
+        tally.add(group, b"" if chosen is None else chosen.tobytes())
+        if tally.is_beyond:
+            for _ in super().build(group):
+                pass  # which says where the number stands
+        return iter(())
+
+    def damage(self, place: Place, offset: int, message: str) -> Iterator[pa.RecordBatch]:
+        """Count a damaged place as a row of no space and no type."""
+        key = (place.kind, None, None)
+        self._damaged.setdefault(key, _Count()).add(_Count(1))
+        return iter(())
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """One batch of `COUNTS`; none where there was no row."""
+        found = dict(self._damaged)
+        for is_log, tally in self._tallies.items():
+            found |= dict(tally.groups(Place("", "", 0, is_log).kind))
+        if found:
+            rows = [
+                (
+                    *(*key, one.rows, one.size),
+                    None if one.registers is None else one.registers.tobytes(),
+                    *(one.first_lsn, one.last_lsn, one.first_ts, one.last_ts),
+                )
+                for key, one in found.items()
+            ]
+            yield _batch(rows, COUNTS)
 
 
 def totals(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -139,60 +165,66 @@ def _batch(rows: list[tuple[Any, ...]], types: dict[str, str]) -> pa.RecordBatch
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-# --- one batch ------------------------------------------------------------------------------------
+# --- one task -------------------------------------------------------------------------------------
 
 
-def _grouped(batch: pa.RecordBatch) -> Iterator[tuple[_Key, _Count]]:
-    """The groups of one batch."""
-    has = np.zeros(batch.num_rows, np.uint8)
-    for bit, name in enumerate(("key", "lsn", "ts", *COUNTED[:3])):
-        has |= _valid(batch.column(name)) << bit
-    kinds, kind_offsets = packed(batch.column("kind"))
-    data, offsets = packed(batch.column("key"))
-    spaces, types, sizes = (_numbers(batch, name) for name in ("space_id", "type", "size"))
-    lsns, times = _numbers(batch, "lsn"), _numbers(batch, "ts")
-    found, room = -2, _GROUPS
-    while found == -2:
-        known, sums = np.zeros(4 * room, np.uint64), np.zeros(5 * room, np.uint64)
-        ends: Any = np.zeros(2 * room)
-        registers = bytearray(room * _REGISTERS)
-        found = kernel.tally(
-            has.tobytes(), kinds, kind_offsets.data, spaces, types, sizes, lsns, times, data,
-            offsets.data, known.data, sums.data, ends.data, registers,
-        )  # fmt: skip
-        room *= 8
-    assert found >= 0, "the columns of a batch are not of one length"
-    raised = np.frombuffer(registers, np.uint8)
-    for group in range(found):
-        kind, space_id, number, named = known[4 * group : 4 * group + 4].tolist()
-        rows, size, seen, *reach = sums[5 * group : 5 * group + 5].tolist()
-        yield (
-            (
-                kind.to_bytes(8, "little").rstrip(b"\0").decode() if named & 8 else None,
-                space_id if named & 16 else None,
-                number if named & 32 else None,
-            ),
-            _Count(
-                *(rows, size),
-                raised[group * _REGISTERS : (group + 1) * _REGISTERS] if seen & 1 else None,
-                *(reach if seen & 2 else (None, None)),
-                *(ends[2 * group : 2 * group + 2].tolist() if seen & 4 else (None, None)),
-            ),
+class _Tally:
+    """The groups of one kind of file so far, as `pipeline.kernel.tally` has them."""
+
+    def __init__(self) -> None:
+        self._known = np.zeros((0, 2), np.uint64)
+        self._sums = np.zeros((0, 4), np.uint64)
+        self._ends: Numbers = np.zeros((0, 2))
+        self._registers = bytearray()
+
+    def add(self, group: Group, chosen: bytes) -> None:
+        """Count those rows of a group that are `chosen`, empty for all."""
+        columns = group.columns
+        done = 0
+        while done < len(group):
+            done = kernel.tally(
+                *(columns.data, chosen, columns.type, RowType.UPDATE, columns.space_id),
+                *(columns.lsn, columns.timestamp),
+                *(columns.key_span, columns.tuple_span, columns.ops_span, done),
+                *(self._known.reshape(-1).data, self._sums.reshape(-1).data),
+                *(self._ends.reshape(-1).data, self._registers),
+            )
+            assert done >= 0, "the columns of a group are not of one length"
+            if done < len(group):
+                self._grow()
+
+    def _grow(self) -> None:
+        more = max(_GROUPS, 7 * len(self._known))
+        self._known, self._sums, self._ends = (
+            np.concatenate([one, np.zeros((more, one.shape[1]), one.dtype)])
+            for one in (self._known, self._sums, self._ends)
+        )
+        self._registers = self._registers + bytes(more * _REGISTERS)
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether a number is larger than the columns of a scan hold."""
+        spaces, types = self._known[:, 0], self._known[:, 1]
+        return any(
+            bool((values > np.uint64(most)).any())
+            for values, most in zip(
+                (spaces[spaces != np.uint64(ABSENT)], types, self._sums[:, 3]),
+                _LARGEST,
+                strict=True,
+            )
         )
 
-
-def _valid(column: pa.Array) -> Numbers:
-    """1 for each value that is there, else 0."""
-    if not column.null_count:
-        return np.ones(len(column), np.uint8)
-    valid: Numbers = column.is_valid().to_numpy(zero_copy_only=False).view(np.uint8)
-    return valid
-
-
-def _numbers(batch: pa.RecordBatch, name: str) -> Any:
-    """A column of numbers as the kernel takes it."""
-    values = batch.column(name).fill_null(0).to_numpy()
-    return (values if values.dtype == np.float64 else values.astype(np.uint64)).data
+    def groups(self, kind: str) -> Iterator[tuple[_Key, _Count]]:
+        """What was counted."""
+        raised = np.frombuffer(bytes(self._registers), np.uint8).reshape(-1, _REGISTERS)
+        for known, sums, ends, registers in zip(
+            self._known.tolist(), self._sums.tolist(), self._ends.tolist(), raised, strict=True
+        ):
+            if sums[0]:
+                space = None if known[0] == ABSENT else known[0]
+                has_key = bool(registers.any())
+                one = _Count(*sums[:2], registers if has_key else None, *sums[2:], *ends)
+                yield (kind, space, known[1]), one
 
 
 def _estimate(registers: Numbers | None) -> int:

@@ -10,10 +10,6 @@ cdef Py_ssize_t SHORT
 cdef u64 ONES
 cdef u64 ODD_A
 cdef u64 ODD_B
-cdef int HAS_KEY
-cdef int HAS_LSN
-cdef int HAS_TIME
-cdef int HAS_GROUP
 cdef int INDEX_BITS
 cdef int REST_BITS
 
@@ -40,14 +36,13 @@ cdef u64 mixed(u64 value) noexcept
                byte=u64)
 cdef u64 hashed(bytes data, Py_ssize_t start, Py_ssize_t stop) noexcept
 
-@cython.locals(named="const unsigned char*", of="const unsigned char*", seen="unsigned char*",
-               count=Py_ssize_t,
-               most=Py_ssize_t, found=Py_ssize_t, group=Py_ssize_t, i=Py_ssize_t,
-               start=Py_ssize_t, stop=Py_ssize_t, first=Py_ssize_t, last=Py_ssize_t,
-               kind=u64, k=Py_ssize_t, byte=u64, those=u64, at=Py_ssize_t, there=u64, lsn=u64,
-               time=double, is_first=bint, value=u64, rank=int, bit=int, place=Py_ssize_t)
+@cython.locals(of="const unsigned char*", seen="unsigned char*", count=Py_ssize_t,
+               most=Py_ssize_t, found=Py_ssize_t, group=Py_ssize_t, every=bint, i=Py_ssize_t,
+               space=u64, kind=u64, key=u64, span=u64, size=u64, at=Py_ssize_t, is_first=bint,
+               lsn=u64, time=double, start=Py_ssize_t, stop=Py_ssize_t, value=u64, rank=int,
+               bit=int, place=Py_ssize_t)
 cpdef Py_ssize_t tally(
-    bytes has, bytes kinds, const int[::1] kind_offsets, const u64[::1] spaces,
-    const u64[::1] types, const u64[::1] sizes, const u64[::1] lsns, const double[::1] times,
-    bytes data, const int[::1] offsets, u64[::1] known, u64[::1] sums, double[::1] ends,
+    bytes data, bytes chosen, const u64[::1] types, u64 update, const u64[::1] spaces,
+    const u64[::1] lsns, const double[::1] times, const u64[::1] keys, const u64[::1] tuples,
+    const u64[::1] ops, Py_ssize_t first, u64[::1] known, u64[::1] sums, double[::1] ends,
     bytearray registers) except? -3

@@ -29,7 +29,6 @@ SHORT = 16  # stands in `copy_short` too
 ONES = 2**64 - 1
 ODD_A = 0x9E3779B97F4A7C15
 ODD_B = 0xBF58476D1CE4E5B9
-HAS_KEY, HAS_LSN, HAS_TIME, HAS_GROUP = 1, 2, 4, 8 + 16 + 32  # kind, space, type
 INDEX_BITS = 12
 REST_BITS = 64 - INDEX_BITS
 
@@ -136,100 +135,91 @@ def hashed(data: bytes, start: int, stop: int) -> int:
 
 
 def tally(
-    has: bytes,
-    kinds: bytes,
-    kind_offsets: Offsets,
-    spaces: Spans,
+    data: bytes,
+    chosen: bytes,
     types: Spans,
-    sizes: Spans,
+    update: int,
+    spaces: Spans,
     lsns: Spans,
     times: Numbers,
-    data: bytes,
-    offsets: Offsets,
+    keys: Spans,
+    tuples: Spans,
+    ops: Spans,
+    first: int,
     known: Spans,
     sums: Spans,
     ends: Numbers,
     registers: bytearray,
 ) -> int:
-    """Count rows by kind of file, space and type: what `pipeline.counting` tells of each group.
+    """Count rows from number `first` on by space and type: what `pipeline.counting` tells of each
+    group.
 
-    Of each row: `has`: bits of what it has (`HAS_KEY` …); `kinds`, `kind_offsets`: of the kind, of
-    which 8 bytes count; `data`, `offsets`: of the key. Of each group, all zeros to begin with:
-    `known`: kind, space and type, and which of these it has; `sums`: rows, bytes, what its rows
-    have, the least lsn, the largest; `ends`: the least time, NaN only if there is no other, and the
-    largest, which NaN is; `registers`: of HyperLogLog, 2^12.
-    Returns how many groups there are; -1 where a buffer is of another length or ends too early, -2
-    where there is no room for the groups.
+    `chosen`: of each row whether it counts, empty for all; `keys`, `tuples`, `ops`: spans of
+    `data`, and those of a row of type `update` as in `split_updates`. Of each group, all zeros to
+    begin with: `known`: space and type; `sums`: rows, bytes, the least lsn, the largest; `ends`:
+    the least time, NaN only if there is no other, and the largest, which NaN is; `registers`: of
+    HyperLogLog, 2^12, all zeros while no row has a key.
+    Returns the number of the first row that is not counted, for which there is no room, or how
+    many rows there are; -1 where a buffer is of another length or a span ends too early.
     """
-    named, of, seen = kinds, has, registers
-    count = len(has)
-    most = len(known) // 4
+    of, seen = chosen, registers
+    count = len(types)
+    most = len(known) // 2
     found = 0
     group = 0
-    if not count == len(spaces) == len(types) == len(sizes) == len(lsns) == len(times):
+    if not count == len(spaces) == len(lsns) == len(times):
         return -1
-    if not count == len(offsets) - 1 == len(kind_offsets) - 1:
+    if not count == len(keys) == len(tuples) == len(ops) or len(chosen) not in (0, count):
         return -1
-    if len(sums) != 5 * most or len(ends) != 2 * most or len(registers) != most << INDEX_BITS:
+    if len(sums) != 4 * most or len(ends) != 2 * most or len(registers) != most << INDEX_BITS:
         return -1
-    for i in range(count):
-        start = offsets[i]
-        stop = offsets[i + 1]
-        first = kind_offsets[i]
-        last = kind_offsets[i + 1]
-        if not 0 <= start <= stop <= len(data) or not 0 <= first <= last <= len(kinds):
-            return -1
-        kind = 0
-        for k in range(first, min(last, first + 8)):
-            byte = named[k]
-            kind |= byte << 8 * (k - first)
-        those = of[i] & HAS_GROUP
-        at = 4 * group
-        if found == 0 or not (
-            known[at] == kind
-            and known[at + 1] == spaces[i]
-            and known[at + 2] == types[i]
-            and known[at + 3] == those
-        ):
+    if first < 0:
+        return -1
+    every = len(chosen) == 0
+    while found < most and sums[4 * found]:
+        found += 1
+    for i in range(first, count):
+        if not every and not of[i]:
+            continue
+        space = spaces[i]
+        kind = types[i]
+        if found == 0 or known[2 * group] != space or known[2 * group + 1] != kind:
             group = 0
             while group < found:
-                at = 4 * group
-                if (
-                    known[at + 2] == types[i]
-                    and known[at + 1] == spaces[i]
-                    and known[at] == kind
-                    and known[at + 3] == those
-                ):
+                if known[2 * group] == space and known[2 * group + 1] == kind:
                     break
                 group += 1
             if group == found:
                 if found == most:
-                    return -2
-                at = 4 * group
-                known[at] = kind
-                known[at + 1] = spaces[i]
-                known[at + 2] = types[i]
-                known[at + 3] = those
+                    return i
+                known[2 * group] = space
+                known[2 * group + 1] = kind
                 found += 1
-        at = 5 * group
-        there = sums[at + 2]
+        key = keys[i]
+        start = key & HALF
+        stop = key >> 32
+        if start > stop or stop > len(data):
+            return -1
+        span = tuples[i]
+        size = stop - start + (span >> 32) - (span & HALF)
+        if kind != update or span == 0:
+            span = ops[i]
+            size += (span >> 32) - (span & HALF)
+        at = 4 * group
+        is_first = sums[at] == 0
         sums[at] += 1
-        sums[at + 1] += sizes[i]
-        sums[at + 2] = there | of[i]
-        if of[i] & HAS_LSN:
-            lsn = lsns[i]
-            if not there & HAS_LSN or lsn < sums[at + 3]:
-                sums[at + 3] = lsn
-            if lsn > sums[at + 4]:
-                sums[at + 4] = lsn
-        if of[i] & HAS_TIME:
-            time = times[i]
-            is_first = not there & HAS_TIME
-            if is_first or time < ends[2 * group] or ends[2 * group] != ends[2 * group]:
-                ends[2 * group] = time
-            if is_first or time > ends[2 * group + 1] or time != time:
-                ends[2 * group + 1] = time
-        if of[i] & HAS_KEY:
+        sums[at + 1] = (sums[at + 1] + size) & ONES
+        lsn = lsns[i]
+        if is_first or lsn < sums[at + 2]:
+            sums[at + 2] = lsn
+        if lsn > sums[at + 3]:
+            sums[at + 3] = lsn
+        time = times[i]
+        if is_first or time < ends[2 * group] or ends[2 * group] != ends[2 * group]:
+            ends[2 * group] = time
+        if is_first or time > ends[2 * group + 1] or time != time:
+            ends[2 * group + 1] = time
+        if key:
             value = hashed(data, start, stop)
             rank = 1
             bit = REST_BITS - 1
@@ -239,7 +229,7 @@ def tally(
             place = (group << INDEX_BITS) + (value >> REST_BITS)
             if rank > seen[place]:
                 seen[place] = rank
-    return found
+    return max(first, count)
 
 
 COMPILED = not __file__.endswith(".py")

@@ -244,6 +244,7 @@ class ScanOptions:
     max_bytes_per_batch: int | None = None
     max_files_per_batch: int | None = None
     fail_on_data_loss: bool = True
+    counts: bool = False
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> ScanOptions:

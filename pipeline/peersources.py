@@ -63,17 +63,19 @@ def read_peer(options: ScanOptions, part: PeerPartition) -> Iterator[pa.RecordBa
     """The wanted rows between two positions, as batches."""
     import numpy as np
 
-    from logweir.pipeline.arrow import BatchBuilder, Group, Place
+    from logweir.pipeline.arrow import Group, Place
     from logweir.pipeline.peers import rows
+    from logweir.pipeline.reading import builder_of
 
     url = peer_url(options)
     spaces = frozenset(space for space in options.spaces if isinstance(space, int))
-    builder = BatchBuilder(replace(options, vclock_from=part.start, vclock_to=part.end), spaces)
+    builder = builder_of(replace(options, vclock_from=part.start, vclock_to=part.end), spaces)
     place = Place(str(url), str(url), 0, is_log=True, has_blocks=False)
     for columns in rows(url, part.start, part.end, part.replicaset):
         yield from builder.build(
             Group(place, columns, np.zeros(1, np.uint64), np.zeros(1, np.int64))
         )
+    yield from builder.rest()
 
 
 class PeerReader(DataSourceReader):

@@ -55,9 +55,9 @@ def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceRe
     return _reader(with_schema(parsed, schema))
 
 
-def counting_reader(options: Mapping[str, str]) -> CountingReader:
+def counting_reader(options: Mapping[str, str]) -> DataSourceReader:
     """The reader that counts what the options ask for. Raises `ConfigError`."""
-    return CountingReader(_reader(_counted(options)))
+    return _reader(_counted(options))
 
 
 def _reader(options: ScanOptions) -> DataSourceReader:
@@ -79,8 +79,6 @@ def _is_counted(options: Mapping[str, str]) -> bool:
 
 def _counted(options: Mapping[str, str]) -> ScanOptions:
     """The options of the scan whose rows are counted. Raises `ConfigError`."""
-    from logweir.pipeline.counting import COUNTED
-
     given = {key: text for key, text in options.items() if key.lower() != "counts"}
     parsed = ScanOptions.parse(given)
     if parsed.space or is_topic(parsed.url) or parsed.columns != DEFAULT_COLUMNS:
@@ -90,7 +88,7 @@ def _counted(options: Mapping[str, str]) -> ScanOptions:
             origin=ORIGIN,
             hint="leave them out; `spaces` and `types` say what is counted",
         )
-    return replace(parsed, columns=COUNTED)
+    return replace(parsed, reader="python", counts=True)
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
@@ -205,23 +203,3 @@ class LogweirReader(DataSourceReader):
                 options = replace(options, columns=wanted)
             for batch in scan(partition.split, options, partition.spaces):
                 yield batch if wanted == shown else widened(batch, shown, types)
-
-
-class CountingReader(DataSourceReader):
-    """Counts what another reader reads, in its tasks."""
-
-    def __init__(self, reader: DataSourceReader) -> None:
-        self._reader = reader
-
-    def partitions(self) -> Any:
-        """Those of the other reader."""
-        return [
-            one.plain if isinstance(one, ToldPartition) else one
-            for one in self._reader.partitions()
-        ]
-
-    def read(self, partition: Any) -> Iterator[Any]:
-        """One batch of what is counted, or none."""
-        from logweir.pipeline.counting import counts
-
-        yield from counts(self._reader.read(partition))

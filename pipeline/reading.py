@@ -30,6 +30,7 @@ import pyarrow as pa
 from logweir.errors import ChainGap, DecodeError, LimitExceeded, WalError
 from logweir.limits import VCLOCK_COMPONENTS
 from logweir.pipeline.arrow import BatchBuilder, Group, Place
+from logweir.pipeline.counting import Counter
 from logweir.pipeline.missing import begins_behind, lost_within, reached
 from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.plan import Range, Source, Split
@@ -101,18 +102,25 @@ def scan(
     Memory: one window and one group of about `batch_bytes`. Raises `CorruptBlock`, `CorruptFile`,
     `ChainGap`, `WalError` as the module says.
     """
-    builder = BatchBuilder(options, spaces)
+    builder = builder_of(options, spaces)
     for one in split.ranges:
         for item in groups(one, options):
             if isinstance(item, Damage):
                 if options.on_error == "report":
                     place = _place(one.source)
-                    yield builder.damage(place, item.offset, f"{item.kind}: {item.message}")
+                    text = f"{item.kind}: {item.message}"
+                    yield from builder.damage(place, item.offset, text)
             else:
                 yield from builder.build(item)
     for damage in split.damage:
         place = Place(Path(damage.file).name, damage.file, -1, damage.file.endswith(".xlog"))
-        yield builder.damage(place, damage.offset, f"{damage.kind}: {damage.message}")
+        yield from builder.damage(place, damage.offset, f"{damage.kind}: {damage.message}")
+    yield from builder.rest()
+
+
+def builder_of(options: ScanOptions, spaces: frozenset[int]) -> BatchBuilder:
+    """What makes the batches that the options ask for. `spaces`: as of `scan`."""
+    return (Counter if options.counts else BatchBuilder)(options, spaces)
 
 
 def groups(one: Range, options: ScanOptions) -> Iterator[Group | Damage]:

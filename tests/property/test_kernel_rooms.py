@@ -325,27 +325,28 @@ def test_values_are_gathered_whole_or_not_at_all(kernel: Any) -> None:
 
 @both(pipeline)
 def test_rows_are_counted_in_whole_buffers_or_not_at_all(kernel: Any) -> None:
-    """Columns of one length, texts inside of their bytes, and room for all groups."""
+    """Columns of one length, keys inside of their bytes; a row without room is told."""
 
-    def told(offsets: Any = (0, 2, 2, 5), kinds: Any = (0, 3, 6, 9), **lengths: int) -> Any:
-        size = {"known": 8, "sums": 10, "ends": 4, "registers": 2 << 12, "rows": 3}
-        size |= dict.fromkeys(("spaces", "types", "sizes", "lsns", "times"), 3) | lengths
-        spaces = array("Q", [7, 8, 8][: size["spaces"]])
-        three = [array("Q", [5] * size[name]) for name in ("types", "sizes", "lsns")]
+    def told(keys: Any = (2 << 32, 0, 5 << 32 | 2), chosen: bytes = b"", **lengths: int) -> Any:
+        size = {"known": 4, "sums": 8, "ends": 4, "registers": 2 << 12}
+        size |= dict.fromkeys(("types", "spaces", "lsns", "times", "tuples", "ops"), 3) | lengths
+        three = {name: array("Q", [5] * size[name]) for name in ("types", "lsns")}
+        zeros = {name: array("Q", [0] * size[name]) for name in ("tuples", "ops", "known", "sums")}
         return kernel.tally(
-            *(bytes([55] * size["rows"]), b"s" * 9, array("i", kinds), spaces, *three),
-            *(array("d", [1.5] * size["times"]), b"12345", array("i", offsets)),
-            *(array("Q", [0] * size["known"]), array("Q", [0] * size["sums"])),
+            *(b"12345", chosen, three["types"], 4, array("Q", [7, 8, 8][: size["spaces"]])),
+            *(three["lsns"], array("d", [1.5] * size["times"])),
+            *(array("Q", keys), zeros["tuples"], zeros["ops"], lengths.get("first", 0)),
+            *(zeros["known"], zeros["sums"]),
             *(array("d", [0] * size["ends"]), bytearray(size["registers"])),
         )
 
-    assert told() == 2
-    assert told(known=4, sums=5, ends=2, registers=1 << 12) == -2
-    assert told(known=0, sums=0, ends=0, registers=0) == -2
-    for bad in ((0, 2, 2), (0, 2, 2, 10), (0, 3, 2, 5), (-1, 2, 2, 5), (0, 0, 2**31 - 1, 5)):
-        assert told(offsets=bad) == -1
-        assert told(kinds=bad) == -1
-    for name in ("known", "sums", "ends", "registers", "rows", "spaces", "types", "sizes"):
+    assert told() == told(chosen=b"\1\0\1") == told(first=3) == 3
+    assert told(known=2, sums=4, ends=2, registers=1 << 12) == 1
+    assert told(known=0, sums=0, ends=0, registers=0) == 0
+    assert told(first=-1) == told(chosen=b"\1") == told(keys=(0, 0)) == -1
+    for bad in ((0, 0, 6 << 32 | 2), (0, 2, 0), (0, 0, 2**64 - 1), (3 << 32 | 4, 0, 0)):
+        assert told(keys=bad) == -1
+    names = ("known", "sums", "ends", "registers", "types", "spaces", "lsns", "times")
+    for name in (*names, "tuples", "ops"):
         assert told(**{name: 0}) == -1
-        assert told(**{name: 2}) == -1
-    assert told(lsns=2) == told(times=2) == -1
+        assert told(**{name: 1}) == -1
