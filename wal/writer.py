@@ -143,7 +143,9 @@ class WalWriter(OfProcess):
         self._current: Tail | None = None
         self._poison: BaseException | None = None
         self._syncing = threading.Lock()  # held by the background sync, and by close
-        self._last_block: Written | None = None
+        self.last_block: Written | None = None
+        """The end of what this writer wrote, also of a file that is closed by now; None before the
+        first write."""
         self.end_marks = EndMarks(directory, instance, filesystem)
         """Says beside the logs how far they went."""
         self.syncs = 0
@@ -178,12 +180,6 @@ class WalWriter(OfProcess):
         """The file being written and its bytes, None before the first write."""
         current = self._current
         return None if current is None else (current.path, current.size)
-
-    @property
-    def last_block(self) -> Written | None:
-        """The end of what this writer wrote, also of a file that is closed by now; None before the
-        first write."""
-        return self._last_block
 
     @property
     def size(self) -> int:
@@ -240,7 +236,7 @@ class WalWriter(OfProcess):
                 self._cut(current, before, error)
                 return error
             self._vclock = vclock
-            self._last_block = (current.path, size, current.begin, current.head)
+            self.last_block = (current.path, size, current.begin, current.head)
         except BaseException as error:
             self._stopped(error)
             raise

@@ -32,7 +32,8 @@ cdef class Committer(Fails):
     cdef object _commit_once(self, list jobs)
     cdef object _apply(self, Group group, Job job, object mark)
     @cython.locals(group=Group, last=Group, blocks=list, layers=list, layer=Layer,
-                   logged_bytes=Py_ssize_t, changed_schema=bint, is_logged=bint)
+                   logged_bytes=Py_ssize_t, changed_schema=bint, is_logged=bint,
+                   ours=Py_ssize_t)
     cpdef object publish(self, tuple groups)
     cdef object _tell(self, Py_ssize_t logged_bytes)
     cpdef object wake_followers(self)

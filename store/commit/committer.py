@@ -391,8 +391,11 @@ class Committer(Fails):
             layer = whole(layers)
             changed = layer.spaces
             with self._view_guard:
-                self.layers.push(layer, position)
-                self.reader.forget()
+                self.state.shown = None
+                ours = 0
+                for group in groups:  # which look at it no more
+                    ours += group.txn.look is not None
+                self.layers.push(layer, position, not self.viewers.has_more(ours))
                 # Here, behind both: who reads or begins on top of it has to see that what it knew
                 # is no longer so, and finds then what is.
                 for space_id in changed:
@@ -400,8 +403,9 @@ class Committer(Fails):
                     self.system_count += space_id <= SYSTEM_ID_MAX
                 if changed_schema:
                     self.schema = last.schema
+                if last.waiting is not self.waiting:
+                    self.settlement.tell(last.waiting)
                 self.waiting, self.vclock = last.waiting, vclock  # in this order: see `applied`
-                self.settlement.tell(last.waiting)
                 self.ahead.published(groups)
         if ARMED:
             failpoint("store.after_publish")

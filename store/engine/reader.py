@@ -118,10 +118,6 @@ class Reader:
     _plans: Plans
     _published: Callable[[], Schema]
 
-    def forget(self) -> None:
-        """Something else is published; the caller holds the guard."""
-        self._state.shown = None
-
     def rows(
         self,
         space: int | str,

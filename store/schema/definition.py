@@ -319,7 +319,7 @@ class SpaceDef:
         """Whether its id is in the reserved range."""
         return SYSTEM_ID_MIN <= self.id <= SYSTEM_ID_MAX
 
-    @property
+    @cached_property
     def is_local(self) -> bool:
         """Whether its rows stay on this instance."""
         return self.group_id == GROUP_LOCAL

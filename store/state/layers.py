@@ -4,11 +4,11 @@ A transaction, and each group of jobs, makes its changes in a `Layer` of its own
 `Memtable` from key to value, or to nothing where the key is gone. To undo it is to forget it. Once
 its rows are durable it is put on the *stack*, which is what readers see: the newest layer that
 knows a key has its value, what no layer knows stands in the base (`store.state.state`). Layers on
-the stack never change. Small ones are joined, so that there are few; when they hold
-`limits.LAYER_BYTES`, or the oldest is `limits.LAYER_SECONDS` old, a thread puts what they say into
-the base, in one LMDB transaction with the position in the log behind them. Where changes come
-faster than it takes them they are spread over the time that it will need, so that nobody waits for
-all of it at once.
+the stack do not change while anybody looks at them: where nobody does the newest takes in what
+comes, else small ones are joined, so that there are few. When they hold `limits.LAYER_BYTES`, or
+the oldest is `limits.LAYER_SECONDS` old, a thread puts what they say into the base, in one LMDB
+transaction with the position in the log behind them. Where changes come faster than it takes them
+they are spread over the time that it will need, so that nobody waits for all of it at once.
 
 A process that dies in between has them in the log, behind the base's position, so opening the
 folder applies them.
@@ -66,7 +66,8 @@ class Layers:
         self._one = threading.Lock()  # one apply at a time
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._size = 0
+        self.size_bytes = 0
+        """Of the layers on the stack, for which the base still needs about as much of the disk."""
         self._kept_bytes = 0  # at most, of freed memory since it was last given back
         self._rests_since = 0.0  # where the stack is empty
         self._under_way: Stack = ()  # the lowest layers, while the base takes them
@@ -97,40 +98,56 @@ class Layers:
             while self.is_full and not self._closing:
                 if self._failure is not None:
                     raise self._failure
-                is_paced = self._size <= 2 * LAYER_BYTES
+                is_paced = self.size_bytes <= 2 * LAYER_BYTES
                 self._changed.wait(self._next_at - time.monotonic() if is_paced else None)
 
     @property
     def admits(self) -> bool:
         """Whether `admit` would have nothing to wait for, to begin or to raise."""
-        return self._serving and self._failure is None and not self.is_full
+        return (
+            self._serving
+            and self._failure is None
+            and self.size_bytes <= 2 * LAYER_BYTES
+            and not (self._under_way and self._next_at > time.monotonic())
+        )
 
     @property
     def is_full(self) -> bool:
         """Whether changes wait until the base has taken layers, or more of them."""
         if self._under_way and self._next_at > time.monotonic():
             return True
-        return self._size > 2 * LAYER_BYTES
+        return self.size_bytes > 2 * LAYER_BYTES
 
-    @property
-    def size_bytes(self) -> int:
-        """Of the layers on the stack, for which the base still needs about as much of the disk."""
-        return self._size
-
-    def push(self, layer: Layer, position: Callable[[], Position | None]) -> None:
+    def push(
+        self, layer: Layer, position: Callable[[], Position | None], is_unseen: bool = False
+    ) -> None:
         """Show a sealed layer to everybody; the caller holds the guard. `position`: makes the one
-        behind it."""
+        behind it; `is_unseen`: no view of the stack is open, nor can a read find it (`State.shown`)
+        unless it has begun (`State.reading`)."""
         with self._lock:
             self.position = position
             if not layer.tables:
                 return
             layer.since = time.monotonic()
-            if self._under_way:  # its part of what there is room for, its part of the time
-                room = max(2 * LAYER_BYTES - self._size, layer.size_bytes)
+            kept = len(self._under_way)
+            if kept:  # its part of what there is room for, its part of the time
+                room = max(2 * LAYER_BYTES - self.size_bytes, layer.size_bytes)
                 part = layer.size_bytes / room
                 self._next_at = layer.since + part * (self._taken_at - layer.since)
-            self.stack, self._size = grown(self.stack, layer, self._size, len(self._under_way))
-            if len(self.stack) == 1 or self._size >= LAYER_BYTES:
+            before = self.stack
+            if (
+                is_unseen
+                and len(before) > kept
+                and before[0].takes(layer)
+                and not self._state.reading.locked()
+            ):
+                # Meanwhile it stands over that one, which may be stopped when it says half of it.
+                self.stack = (layer, *before)
+                more_bytes = before[0].take(layer)
+                self.stack, self.size_bytes = before, self.size_bytes + more_bytes
+            else:
+                self.stack, self.size_bytes = grown(before, layer, self.size_bytes, kept)
+            if not before or self.size_bytes >= LAYER_BYTES:
                 self._changed.notify_all()
 
     # --- the base ---------------------------------------------------------------------------------
@@ -157,7 +174,7 @@ class Layers:
 
     def _apply(self) -> None:
         with self._lock:
-            stack, behind, size = self.stack, self.position, self._size
+            stack, behind, size = self.stack, self.position, self.size_bytes
             began = time.monotonic()
             self._under_way, self._next_at = stack, 0.0
             self._taken_at = began + size * self._byte_seconds
@@ -207,7 +224,7 @@ class Layers:
                     with self._lock:
                         left = self.stack[: len(self.stack) - len(done)]
                         # First: nobody waits for what an interrupt leaves on the stack alone.
-                        self._size = sum([one.size_bytes for one in left])
+                        self.size_bytes = sum([one.size_bytes for one in left])
                         self.stack, self._under_way = left, ()
                         self._changed.notify_all()
                 return result
@@ -272,7 +289,7 @@ class Layers:
     def _seconds_left(self) -> float | None:
         """Until there is something to do; None: not before something comes."""
         since = self.stack[-1].since if self.stack else self._rests_since
-        if self._size >= LAYER_BYTES:
+        if self.size_bytes >= LAYER_BYTES:
             return 0
         if not self.stack and self._kept_bytes < STATE_KEPT_BYTES:
             return None

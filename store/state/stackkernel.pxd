@@ -43,7 +43,7 @@ cdef class LayeredTxn:
     cdef list _drops
     cdef public dict spaces
     cdef _Referred _referred
-    cdef object _look
+    cdef readonly object look
     cdef dict _trees
 
     @cython.locals(own=Layer, layer=Layer, tables=list, early=Py_ssize_t, is_based=bint, is_new=bint)

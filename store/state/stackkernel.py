@@ -60,6 +60,23 @@ class Layer:
             entries >>= 2
             self.rank += 1
 
+    def takes(self, layer: Layer) -> bool:
+        """Whether a newer layer may become a part of this one, instead of standing over it."""
+        return layer.rank <= _JOINED_RANK and not layer.cleared
+
+    def take(self, layer: Layer) -> int:
+        """Take in a newer layer, which stays as it is, or is used up. Both are sealed. Returns how
+        many bytes of memory more it holds."""
+        before = self.size_bytes
+        for name, table in layer.tables.items():
+            mine = self.tables.get(name)
+            if mine is None:
+                self.tables[name] = table
+            else:
+                mine.merge(table)
+        self.seal()
+        return self.size_bytes - before
+
     @property
     def spaces(self) -> set[int]:
         """The ids of the spaces that it says something of."""
@@ -299,7 +316,7 @@ class LayeredTxn:
         self.spaces: dict[int, Space] = {}
         """What `space` gave, by the id of the space."""
         self._referred = _Referred(base)
-        self._look = look
+        self.look = look
         self._trees: dict[Name, LayeredTree | None] = {}
 
     def tree(self, space_id: int, index_id: int) -> LayeredTree | None:
@@ -513,7 +530,7 @@ class LayeredTxn:
     def abort(self) -> None:
         """Forget it, or end it after its layer was taken. Twice does no harm: by then the base's
         transaction may be another one's."""
-        look, self._look = self._look, None
+        look, self.look = self.look, None
         if look is None:
             return
         base = self.base

@@ -18,6 +18,7 @@ cdef class Viewers:
     cdef list _on_grow
 
     cpdef Look look(self)
+    cpdef bint has_more(self, Py_ssize_t count)
     cpdef object add(self, Look look, set mine)
     cpdef object discard(self, object view, set mine)
     cpdef set begin_waiting(self)

@@ -78,6 +78,10 @@ class Viewers:
         """Whether a new view would wait."""
         return self._is_growing
 
+    def has_more(self, count: int) -> bool:
+        """Whether more than so many views are open."""
+        return len(self._views) > count
+
     def close(self) -> None:
         """Nobody waits any more to get a view."""
         with self._lock:
@@ -105,7 +109,10 @@ class Viewers:
         mine.discard(view)
         self._stuck.discard(view)
         self._views.discard(view)
-        if not (self._views or self._is_left):
+        # Who begins to wait after this was looked at finds no view.
+        if not (self._views or self._is_left) and (
+            self._is_growing or self._state.files.has_retired
+        ):
             with self._lock:
                 if not self._views and self._state.files.has_retired:
                     self._state.files.close_retired()

@@ -118,6 +118,69 @@ def test_layers_are_a_dict(seed: int, tmp_path: Path, monkeypatch: pytest.Monkey
         check(view, model, random)
 
 
+def test_the_newest_layer_takes_in_what_comes_while_nobody_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So there is one to look at, however many changes come; a view that is open has none of it,
+    and reads that need no view see all of it, in every index."""
+    monkeypatch.setattr(layers, "LAYER_SECONDS", 10**9)
+    with opened(tmp_path / "s") as log:
+        found = log._committer.layers
+
+        def insert(key: int) -> None:
+            log.insert("t", (key, 100 - key, "i"))
+            assert log.get("t", key) == (key, 100 - key, "i")
+            assert log.select("t", index="n", limit=1)[0][0] == key
+
+        insert(0)
+        before = len(found.stack)
+        for key in range(1, 30):
+            insert(key)
+        assert len(found.stack) == before
+        assert found.size_bytes == sum(layer.size_bytes for layer in found.stack)
+        with log.read_view() as view:
+            for key in range(30, 35):
+                insert(key)
+            assert len(found.stack) > before
+            assert view.select("t") == [(key, 100 - key, "i") for key in range(30)]
+            assert view.count("t") == 30
+        depth = len(found.stack)
+        for key in range(35, 60):
+            insert(key)
+        log.truncate("t")  # stands over what it empties
+        assert log.select("t") == []
+        insert(7)
+        assert len(found.stack) <= depth + 1
+        assert found.size_bytes == sum(layer.size_bytes for layer in found.stack)
+        log.inner.change_base(lambda txn: None)
+        assert log.select("t", index="n") == [(7, 93, "i")]
+
+
+def test_what_is_stopped_while_it_is_taken_in_is_there_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That stops the store, and whoever reads on sees it in every index."""
+    monkeypatch.setattr(layers, "LAYER_SECONDS", 10**9)
+    with opened(tmp_path / "s") as log:
+        log.insert("t", (1, 1, "i"))
+        found = log._committer.layers
+        depth = len(found.stack)
+
+        def size_bytes(found: layers.Layers) -> int:
+            if len(found.stack) > depth:
+                raise KeyboardInterrupt
+            return 0
+
+        stopping = type("Stopping", (layers.Layers,), {"size_bytes": property(size_bytes)})
+        monkeypatch.setattr(found, "__class__", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            log.insert("t", (2, 2, "i"))
+        monkeypatch.undo()
+        assert len(found.stack) == depth + 1
+        assert log.select("t") == log.select("t", index="n") == [(1, 1, "i"), (2, 2, "i")]
+        assert isinstance(log.failure, logweir.LogweirError)
+
+
 def test_truncated_space_is_empty_over_what_the_state_holds(tmp_path: Path) -> None:
     """And what is put into it later is all there is, before and after the state takes it."""
     with opened(tmp_path / "s") as log:
