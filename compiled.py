@@ -71,6 +71,8 @@ KERNELS: Final = {
     "logweir.replication.iproto.wire.readselectkernel": (
         "replication/iproto/wire/readselectkernel.pyx"
     ),
+    "logweir.replication.iproto.wire.runs": "replication/iproto/wire/runs.py",
+    "logweir.replication.iproto.serve.statements": "replication/iproto/serve/statements.py",
     "logweir.replication.topic.kernel": "replication/topic/kernel.py",
     "logweir.replication.synapse.wire.kernel": "replication/synapse/wire/kernel.py",
     "logweir.replication.synapse.wire.linekernel": "replication/synapse/wire/linekernel.py",
@@ -78,6 +80,7 @@ KERNELS: Final = {
     "logweir.replication.greenstack.wire.readgetkernel": (
         "replication/greenstack/wire/readgetkernel.pyx"
     ),
+    "logweir.replication.greenstack.serve.runs": "replication/greenstack/serve/runs.py",
     "logweir.replication.greenstack.wire.pushkernel": "replication/greenstack/wire/pushkernel.py",
     "logweir.replication.memcached.wire.kernel": "replication/memcached/wire/kernel.py",
     "logweir.replication.memcached.wire.readitemkernel": (
@@ -88,6 +91,7 @@ KERNELS: Final = {
     "logweir.replication.memcached.wire.linekernel": "replication/memcached/wire/linekernel.py",
     "logweir.replication.memcached.wire.tellkernel": "replication/memcached/wire/tellkernel.py",
     "logweir.replication.memcached.wire.pushkernel": "replication/memcached/wire/pushkernel.py",
+    "logweir.replication.memcached.serve.runs": "replication/memcached/serve/runs.py",
 }
 """What is compiled where it can be: names of modules, and their sources."""
 

@@ -116,11 +116,6 @@ class Link(Port, asyncio.BufferedProtocol):
         return self._loop.time()
 
     @property
-    def is_open(self) -> bool:
-        """Whether the connection stands and is not being closed."""
-        return self._transport is not None and not self.close_reason
-
-    @property
     def unsent_bytes(self) -> int:
         """Bytes that the peer has not taken yet, as far as this process knows."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
@@ -213,14 +208,6 @@ class Link(Port, asyncio.BufferedProtocol):
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         return error is not None and self._takes(error)
-
-    def attempt(self, call: Callable[..., object], *given: Any) -> None:
-        """Call `call`, `guarded`."""
-        try:
-            call(*given)
-        except BaseException as error:
-            if not self._takes(error):
-                raise
 
     def _takes(self, error: BaseException) -> bool:
         """Whether an error ends this connection, and nothing else."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from logweir.errors import ConfigError
+from logweir.replication.portkernel import Counted
 from logweir.wal.writer import VERSION
 
 try:
@@ -45,20 +45,17 @@ _SECONDS = tuple(0.001 * 2**i for i in range(16))
 
 
 class _Often(Collector):
-    """What is counted with each request: plain numbers of one thread, which cost a tenth of the
-    library's. `answered`: by scheme, well and with an error; `commits`: by `_SECONDS`, and more."""
+    """What is counted with each request."""
 
     def __init__(self) -> None:
-        self.answered: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
-        self.commits = [0] * (len(_SECONDS) + 1)
-        self.commit_seconds = 0.0
+        self.counted = Counted(_SECONDS)
 
     def collect(self) -> Iterator[Metric]:
         """See the library."""
         requests = CounterMetricFamily(
             "logweir_request", "requests answered", labels=("scheme", "outcome")
         )
-        for scheme, (done, failed) in self.answered.items():
+        for scheme, (done, failed) in self.counted.answered.items():
             requests.add_metric((scheme, "done"), done)
             requests.add_metric((scheme, "failed"), failed)
         yield requests
@@ -66,8 +63,8 @@ class _Often(Collector):
         commits = HistogramMetricFamily(
             "logweir_commit_seconds", "from asking for changes to their being durable"
         )
-        counts = list(zip(bounds, accumulate(self.commits), strict=True))
-        commits.add_metric((), counts, self.commit_seconds)
+        counts = list(zip(bounds, accumulate(self.counted.commits), strict=True))
+        commits.add_metric((), counts, self.counted.commit_seconds)
         yield commits
 
 
@@ -219,6 +216,10 @@ class Metrics:
         self._received = self._counter("link_received_bytes_total", "bytes received", "scheme")
         self._sent = self._counter("link_sent_bytes_total", "bytes sent", "scheme")
         self._often, self.latencies = _Often(), Latencies()
+        self.answered = self._often.counted.answer
+        """Requests of a scheme were answered: so many well, so many with an error."""
+        self.committed = self._often.counted.commit
+        """A group of changes became durable so many seconds after it was asked for."""
         self._streams, self._topics, self._archive = _streams(), _topics(), _archive()
         for one in (self._often, self._streams, self._topics, self.latencies, self._archive):
             self.registry.register(one)
@@ -277,23 +278,10 @@ class Metrics:
         self._received.labels(scheme).inc(received_bytes)
         self._sent.labels(scheme).inc(sent_bytes)
 
-    def answered(self, scheme: str, done: int, failed: int) -> None:
-        """Requests were answered: `done` of them well, `failed` with an error."""
-        counts = self._often.answered[scheme]
-        counts[0] += done
-        if failed:
-            counts[1] += failed
-
     def requests(self) -> dict[str, tuple[int, int]]:
         """How many requests were answered so far, by scheme: well, and with an error."""
-        answered = tuple(self._often.answered.items())
+        answered = tuple(self._often.counted.answered.items())
         return {scheme: (done, failed) for scheme, (done, failed) in answered}
-
-    def committed(self, seconds: float) -> None:
-        """A group of changes became durable `seconds` after it was asked for."""
-        often = self._often
-        often.commits[bisect_left(_SECONDS, seconds)] += 1
-        often.commit_seconds += seconds
 
     def follower_lag(self, scheme: str, follower: str, rows: int) -> None:
         """How far a follower is behind."""

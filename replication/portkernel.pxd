@@ -9,6 +9,16 @@ cdef class Outbox:
     @cython.locals(parts=list)
     cpdef take(self)
 
+cdef class Counted:
+    cdef readonly dict answered
+    cdef readonly list commits
+    cdef readonly double commit_seconds
+    cdef object _bounds
+
+    @cython.locals(counts=list)
+    cpdef answer(self, object scheme, object done, object failed)
+    cpdef commit(self, double seconds)
+
 cdef class Pace:
     cdef public Py_ssize_t portion_bytes
 

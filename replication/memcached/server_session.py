@@ -34,11 +34,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from logweir.errors import RemoteProtocolError
+from logweir.errors import LogweirError, RemoteProtocolError
 from logweir.limits import FRAME_SECONDS, LOGIN_TRIES
 from logweir.replication.memcached.push.stream import Producer, StreamOptions
-from logweir.replication.memcached.serve.commands import READS, is_malformed, simple_answer
-from logweir.replication.memcached.serve.runs import RequestRun, packets_of, take_run
+from logweir.replication.memcached.serve.commands import is_malformed, simple_answer
+from logweir.replication.memcached.serve.runs import Commands, RequestRun, packets_of, take_run
 from logweir.replication.memcached.wire.codec import (
     REQUEST,
     TAP_OPCODES,
@@ -58,7 +58,6 @@ from logweir.replication.service.sasl import (
 )
 from logweir.replication.session import BaseSession, Parting
 
-_PACKET_BYTES: Final = 512  # of one that waits, in memory, about, beside its value
 _LOCAL: Final = frozenset(
     (
         Opcode.VERSION,
@@ -76,18 +75,6 @@ _LOCAL: Final = frozenset(
 _BEFORE_LOGIN: Final = frozenset(
     (Opcode.VERSION, Opcode.SASL_LIST_MECHS, Opcode.SASL_AUTH, Opcode.SASL_STEP)
 )
-
-
-@dataclass(slots=True)
-class Commands:
-    """Requests to be run in order, so many; `slot` names the place of their answers. `size_bytes`:
-    about; `changes`: whether one of them may change something."""
-
-    slot: int
-    requests: tuple[Packet | RequestRun, ...]
-    size_bytes: int
-    count: int
-    changes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +128,7 @@ class ServerSession(BaseSession[Event]):
         self._packets = PacketBuffer()
         self._text: TextCodec | None = None
         self._has_begun = False
+        self._is_whole = True  # nothing of a packet has come whose rest has not
         self._slots: deque[bytes | None] = deque()
         self._first_slot = 0
         self._connecting: int | None = None  # the slot of a TAP_CONNECT that has no answer yet
@@ -156,41 +144,66 @@ class ServerSession(BaseSession[Event]):
     def receive_data(self, data: bytes, now: float) -> Sequence[Event]:
         if self.close_reason or self._closing:
             return ()
-        text_problem = None
-        if data and not self._has_begun:
+        if not self._has_begun and data:
             self._has_begun = True
             self._text = TextCodec() if data[0] < REQUEST else None
-        text, packets, kept = self._text, self._packets, self._packets.kept
+        text, text_problem = self._text, None
         if text is not None:
             data, text_problem = text.feed(data)
-        takes_runs = self._takes_runs()
-        is_whole = not (kept.size_bytes or packets.skip_bytes)
-        if takes_runs and not self._slots and (is_whole or text is not None):
-            data = data[self.read(data) :]  # lines have become whole packets
-            if not data and is_whole and not text:
-                return ()
+        run: list[Packet | RequestRun] = []
+        at = 0
+        if self._is_whole and self._takes_runs():
+            if not self._slots:
+                at = self.read(data)
+            first = take_run(data, at)
+            if first is not None:
+                run.append(first)
+                at = first.stop
+            if text is None and at == len(data):  # as mostly: there is nothing else
+                return (self._commands(run),) if run else ()
+        return self._take_rest(data[at:], run, text_problem, now)
+
+    def _take_rest(
+        self,
+        data: bytes,
+        run: list[Packet | RequestRun],
+        text_problem: LogweirError | None,
+        now: float,
+    ) -> Sequence[Event]:
+        """Take what is not the run that came first, and what comes after it."""
+        packets, text = self._packets, self._text
+        events: list[Event] = []
         pieces, problem = packets.feed(data, take_run) if data else ((), None)
         problem = problem or text_problem
-        self.kept_bytes = kept.size_bytes
+        self._take_pieces(pieces, run, events, now)
+        self._end_run(run, events)
+        self.kept_bytes = packets.kept.size_bytes
+        self._is_whole = is_whole = not len(packets)
         if text is not None:
             self.kept_bytes += text.kept_bytes
-        is_whole = not (kept.size_bytes or packets.skip_bytes or text)
+            is_whole = is_whole and not text
         self._unit_deadline = None if is_whole else now + FRAME_SECONDS
-        events: list[Event] = []
-        run: list[Packet | RequestRun] = []
+        if problem is not None:
+            self._close(str(problem))
+        return events
+
+    def _take_pieces(
+        self,
+        pieces: Sequence[Packet | RequestRun],
+        run: list[Packet | RequestRun],
+        events: list[Event],
+        now: float,
+    ) -> None:
+        takes_runs = self._takes_runs()
         for piece in pieces:
             if takes_runs and isinstance(piece, RequestRun):
                 run.append(piece)
                 continue
             for packet in packets_of((piece,)):
                 if self._is_over():
-                    break
+                    return
                 self._take(packet, run, events, now)
             takes_runs = self._takes_runs()
-        self._end_run(run, events)
-        if problem is not None:
-            self._close(str(problem))
-        return events
 
     def next_deadline(self) -> float | None:
         if self.producer is None:
@@ -376,18 +389,14 @@ class ServerSession(BaseSession[Event]):
     def _end_run(self, run: list[Packet | RequestRun], events: list[Event]) -> None:
         """What was collected is one event."""
         if run:
-            size = count = changes = 0
-            for each in run:
-                if isinstance(each, RequestRun):
-                    size += each.size_bytes
-                    count += each.count
-                    changes += each.changes
-                else:
-                    size += len(each.value) + _PACKET_BYTES
-                    count += 1
-                    changes += each.opcode not in READS
-            events.append(Commands(self._slot(), tuple(run), size, count, changes > 0))
+            events.append(self._commands(tuple(run)))
             run.clear()
+
+    def _commands(self, run: Sequence[Packet | RequestRun]) -> Commands:
+        """The requests that were collected as an event, which nobody changes any more."""
+        slots = self._slots
+        slots.append(None)
+        return Commands(self._first_slot + len(slots) - 1, run)
 
     def _slot(self) -> int:
         self._slots.append(None)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.tapmodel import asked
 
 import logweir
 from interop.gsraw import mutation
@@ -33,7 +34,7 @@ from logweir.replication.greenstack.wire.messages import Hello, encode_bucket
 from logweir.replication.iproto.wire.codec import RequestType, frame
 from logweir.replication.iproto.wire.requests import encode_request
 from logweir.replication.memcached.client import TapStream
-from logweir.replication.memcached.serve.runs import Asked
+from logweir.replication.memcached.serve.runs import Commands
 from logweir.replication.memcached.wire.codec import Opcode, Packet
 from logweir.replication.memcached.wire.messages import Connect, Option
 from logweir.replication.outgoing.spacefeed import CHUNK_ITEMS, SpaceFeed
@@ -415,11 +416,11 @@ def test_a_large_transaction_is_answered_in_turns(
 def test_expensive_commands_of_one_turn_are_divided(tmp_path: Path) -> None:
     """Of memcached's commands those behind a turn's work are left; each client has one answered."""
 
-    def look(part: Asked, packet: Packet) -> bytes:
+    def look(part: Commands, packet: Packet) -> bytes:
         burn()
         return b"x"
 
-    one, other = Asked([Packet(Opcode.STAT)] * 20), Asked([Packet(Opcode.STAT)] * 20)
+    one, other = asked([Packet(Opcode.STAT)] * 20), asked([Packet(Opcode.STAT)] * 20)
     with logweir.open(tmp_path) as log:
         buckets = Buckets(log)
         look_all([one, other], buckets, buckets.make("b"), 0.0, look, [])

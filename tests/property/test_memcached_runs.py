@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.tapcommands import Model, StoredItems
-from support.tapmodel import oldest_opaque
+from support.tapmodel import asked, oldest_opaque
 
 import logweir
 from logweir.limits import TAP_VALUE_BYTES
@@ -28,7 +28,7 @@ from logweir.replication.memcached.push.stream import Producer, StreamOptions, m
 from logweir.replication.memcached.serve import runs
 from logweir.replication.memcached.serve.commands import READS, Executor, Viewer
 from logweir.replication.memcached.serve.runs import (
-    Asked,
+    Commands,
     RequestRun,
     execute_one,
     packets_of,
@@ -149,7 +149,7 @@ class Side:
     def feed(self, sent: list[bytes]) -> list[bytes]:
         """The answers to what came of each client in one turn."""
         answers: list[bytes] = []
-        waiting: list[Asked] = []
+        waiting: list[Commands] = []
         for data in sent:
             pieces, problem = PacketBuffer().feed(data, take_run)
             assert problem is None
@@ -160,10 +160,10 @@ class Side:
                 answers += [*self._change(waiting), self._look(pieces)]
                 waiting = []
             else:
-                waiting.append(Asked(pieces))
+                waiting.append(asked(pieces))
         return answers + self._change(waiting)
 
-    def _change(self, parts: list[Asked]) -> list[bytes]:
+    def _change(self, parts: list[Commands]) -> list[bytes]:
         self.log.inner.run_job(Job(partial(self._apply, parts)))
         assert not any(part.left for part in parts)
         return [b"".join(part.fresh) for part in parts]
@@ -172,22 +172,22 @@ class Side:
         """As a connection answers what changes nothing."""
         expired: list[tuple[bytes, int]] = []
 
-        def ordinary(part: Asked, packet: Packet) -> bytes:
+        def ordinary(part: Commands, packet: Packet) -> bytes:
             with self.log.read_view() as view:
                 return Viewer(ViewItems(self.bucket, view)).execute(packet)
 
-        part = Asked(pieces)
+        part = asked(pieces)
         look_all([part], self.all, self.bucket, self.now, ordinary, expired)
         self.log.inner.run_job(removal(self.bucket, expired, lambda: self.now))
-        return b"".join(part.fresh) + b"".join(self._change([Asked(part.left)]))
+        return b"".join(part.fresh) + b"".join(self._change([asked(part.left)]))
 
-    def _apply(self, parts: list[Asked], group: Group) -> None:
+    def _apply(self, parts: list[Commands], group: Group) -> None:
         items = GroupItems(self.bucket, group, self.now)
         executor = Executor(items, self.now)
         if not self.in_runs:
             executor = Model(items, self.now, StoredItems(items, group, self.now))
 
-        def ordinary(part: Asked, request: Packet) -> bytes:
+        def ordinary(part: Commands, request: Packet) -> bytes:
             return execute_one(group, executor, request)
 
         change_all(parts, items, self.now, ordinary, group)

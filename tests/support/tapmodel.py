@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,13 @@ from logweir.replication.bucket.joint import change_all
 from logweir.replication.bucket.store import Buckets, GroupItems, ViewItems
 from logweir.replication.memcached.push.stream import Producer
 from logweir.replication.memcached.serve.commands import Executor
-from logweir.replication.memcached.serve.runs import Asked, execute_one, packets_of
-from logweir.replication.memcached.server_session import (
+from logweir.replication.memcached.serve.runs import (
     Commands,
+    RequestRun,
+    execute_one,
+    packets_of,
+)
+from logweir.replication.memcached.server_session import (
     Connected,
     ServerSession,
     Settings,
@@ -195,6 +200,19 @@ class Server:
         return self.session.data_to_send()
 
 
+class Waiter:
+    """Whose requests they are, as `Commands` asks it."""
+
+    waits = False
+
+
+def asked(requests: Sequence[Packet | RequestRun]) -> Commands:
+    """What a client asks for in a job."""
+    commands = Commands(0, requests)
+    commands.asker = Waiter()
+    return commands
+
+
 class StoreServer(Server):
     """A server session on a bucket of a store, as an endpoint runs it. `log`: open."""
 
@@ -206,7 +224,7 @@ class StoreServer(Server):
         self.start = log.vclock
 
     def run(self, event: Commands) -> bytes:
-        part = Asked(event.requests)
+        part = asked(event.requests)
 
         def apply(group: Group) -> bytes:
             items = GroupItems(self.stored, group, self.now)
@@ -220,6 +238,7 @@ class StoreServer(Server):
                     raise Held
                 answers += part.fresh
                 part.rest = part.left
+                part.asker.waits = False
             return b"".join(answers)
 
         job = Job(apply)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,14 +98,13 @@ def test_a_state_that_is_not_durable_yet_counts_for_what_is_made_on_it(tmp_path:
         assert states(log, bucket) == [ACTIVE, REPLICA, None]
 
 
-@dataclass(slots=True)
 class Meddled(RequestRun):
     """A run during which, once its statements are made, something is changed."""
 
-    meddle: Callable[[], object] = lambda: None
+    meddle: Callable[[], object]
 
     def statements(self, *given: Any) -> int:
-        how = super(Meddled, self).statements(*given)
+        how = super().statements(*given)
         if how == WHOLE:
             meddle, self.meddle = self.meddle, lambda: None
             meddle()

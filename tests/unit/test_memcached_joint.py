@@ -8,6 +8,7 @@ from math import inf
 from pathlib import Path
 
 import pytest
+from support.tapmodel import asked
 
 import logweir
 from logweir.limits import TAP_ANSWERS_BYTES
@@ -16,7 +17,7 @@ from logweir.replication.bucket.item import VbucketState
 from logweir.replication.bucket.joint import change_all
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems
 from logweir.replication.memcached.serve.commands import Executor
-from logweir.replication.memcached.serve.runs import Asked, execute_one, take_run
+from logweir.replication.memcached.serve.runs import Commands, execute_one, take_run
 from logweir.replication.memcached.wire.codec import (
     Opcode,
     Packet,
@@ -49,28 +50,28 @@ def bucket(log: Log) -> Bucket:
     return bucket
 
 
-def part(*requests: Packet) -> Asked:
+def part(*requests: Packet) -> Commands:
     pieces, problem = PacketBuffer().feed(b"".join(map(encode_request, requests)), take_run)
     assert problem is None
-    return Asked(pieces)
+    return asked(pieces)
 
 
 def store(key: bytes, value: bytes = b"v", vbucket: int = 0) -> Packet:
     return Packet(Opcode.SET, key, value, SET_EXTRAS, vbucket=vbucket)
 
 
-def change(log: Log, bucket: Bucket, *parts: Asked) -> None:
+def change(log: Log, bucket: Bucket, *parts: Commands) -> None:
     def apply(group: Group) -> None:
         items = GroupItems(bucket, group, 0.0)
         executor = Executor(items, 0.0)
-        ordinary: Callable[[Asked, Packet], bytes]
+        ordinary: Callable[[Commands, Packet], bytes]
         ordinary = lambda _, one: execute_one(group, executor, one)  # noqa: E731
         change_all(parts, items, 0.0, ordinary, group)
 
     log.inner.run_job(Job(apply))
 
 
-def told(one: Asked) -> list[tuple[int, int]]:
+def told(one: Commands) -> list[tuple[int, int]]:
     """Opcode and status of each answer."""
     found, problem = PacketBuffer().feed(b"".join(one.fresh))
     assert problem is None
@@ -105,7 +106,7 @@ def test_a_client_that_waits_holds_no_other(log: Log, bucket: Bucket) -> None:
         GroupItems(bucket, group, 0.0).set_state(1, VbucketState.ACTIVE)
 
     log.inner.run_job(Job(activate))
-    one.rest = one.left
+    one.rest, one.asker.waits = one.left, False
     change(log, bucket, one)
     assert told(one) == [(Opcode.SET, 0), (Opcode.SET, 0)]
     assert not one.left

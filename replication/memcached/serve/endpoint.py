@@ -47,7 +47,6 @@ from logweir.replication.memcached.push.names import NamedStreams
 from logweir.replication.memcached.push.streaming import Streaming
 from logweir.replication.memcached.serve.commands import (
     READS,
-    STATE_CHANGES,
     Executor,
     Failed,
 )
@@ -56,8 +55,7 @@ from logweir.replication.memcached.serve.idle import IdleClients
 from logweir.replication.memcached.serve.options import ListenOptions
 from logweir.replication.memcached.serve.reads import Reads
 from logweir.replication.memcached.serve.runs import (
-    Asked,
-    RequestRun,
+    Commands,
     execute_one,
     packets_of,
     refusals,
@@ -65,7 +63,6 @@ from logweir.replication.memcached.serve.runs import (
 from logweir.replication.memcached.serve.statistics import Statistics, Stats
 from logweir.replication.memcached.server_session import (
     Acknowledged,
-    Commands,
     Connected,
     Event,
     Named,
@@ -150,27 +147,22 @@ class TapService(Service):
 
     # --- changes ----------------------------------------------------------------------------------
 
-    def put_in_line(self, run: _Run) -> None:
+    def put_in_line(self, run: Commands) -> None:
         """Run commands after those that came before, and tell the conversation."""
-        for one in run.rest:
-            if isinstance(one, Packet) and one.opcode in STATE_CHANGES:
-                run.may_take_over = run.conversation.may(Privilege.TAKEOVER)
-                break
-        size = run.event.size_bytes
-        self.shared.submit_part(run.bucket, run, size, self._apply, finish_all)
+        if run.takes_over:
+            run.may_take_over = run.asker.may(Privilege.TAKEOVER)
+        self.shared.submit_part(run.bucket, run, run.size_bytes, self._apply, finish_all)
 
-    def _apply(self, runs: Sequence[_Run], group: Group) -> None:
+    def _apply(self, runs: Sequence[Commands], group: Group) -> None:
         """Run commands in a group, in the thread that commits."""
         now = self.now()
         items = GroupItems(runs[0].bucket, group, now)
         executors: dict[Conversation, Executor] = {}
 
-        def ordinary(run: _Run, request: Packet) -> bytes:
-            executor = executors.get(run.conversation)
+        def ordinary(run: Commands, request: Packet) -> bytes:
+            executor = executors.get(run.asker)
             if executor is None:
-                executor = executors[run.conversation] = run.conversation.executor(
-                    items, now, group
-                )
+                executor = executors[run.asker] = run.asker.executor(items, now, group)
             executor.may_take_over = run.may_take_over
             return execute_one(group, executor, request)
 
@@ -205,35 +197,6 @@ class TapService(Service):
             conversation.look()
 
 
-class _Run(Asked):
-    """Commands that are run in a bucket, of which `answers` are durable."""
-
-    __slots__ = ("answers", "conversation", "event", "may_take_over")
-
-    def __init__(self, conversation: Conversation, event: Commands, *, may_change: bool) -> None:
-        super().__init__(event.requests, conversation, may_change)
-        self.conversation = conversation
-        self.bucket = conversation.bucket
-        self.event = event
-        self.answers = b""
-        self.may_take_over = True
-
-    @property
-    def is_behind(self) -> bool:
-        return self.conversation.waits
-
-    def leave(self, request: Packet | RequestRun) -> None:
-        super().leave(request)
-        self.conversation.waits = True
-
-    def advance(self) -> None:
-        """What was run is durable."""
-        fresh = self.fresh
-        whole = len(fresh) == 1 and not self.answers
-        self.answers = fresh[0] if whole else b"".join([self.answers, *fresh])
-        self.fresh, self.rest, self.left = [], self.left, []
-
-
 class Conversation:
     """One connection, as `logweir.replication.link` has conversations."""
 
@@ -261,7 +224,7 @@ class Conversation:
         self.auto_nack = False
         self.waits = False  # nothing more is run until what waits goes on
         self._is_looking = False
-        self._waiting: deque[_Run] = deque()
+        self._waiting: deque[Commands] = deque()
         self._connecting: Connected | None = None
 
     @property
@@ -395,31 +358,32 @@ class Conversation:
             self.session.say(answers)
         return stop
 
-    def _run(self, event: Commands) -> None:
-        shared = self.service.shared
-        self._judge()
+    def _run(self, run: Commands) -> None:
+        service = self.service
+        shared = service.shared
+        if self._judged is not shared.let_in:
+            self._judge()
         is_read_only = shared.options.read_only
-        if self.space or (event.changes and is_read_only):
-            self._refuse(event, Status.NOT_SUPPORTED)
-        elif not (self._may_write if event.changes else self._may_read):
-            self._refuse(event, Status.AUTH_ERROR)
-        else:
-            self._submit(event, may_change=self._may_write and not is_read_only)
-
-    def _refuse(self, event: Commands, status: Status) -> None:
-        self.session.answer(event.slot, b"".join(refusals(event.requests, status)))
-
-    def _submit(self, event: Commands, *, may_change: bool) -> None:
+        if self.space or (run.changes and is_read_only):
+            self._refuse(run, Status.NOT_SUPPORTED)
+            return
+        if not (self._may_write if run.changes else self._may_read):
+            self._refuse(run, Status.AUTH_ERROR)
+            return
         if self._is_looking:
-            self.service.reads.look_now()  # else what comes after could overtake it
-        self._is_looking = not (event.changes or self._unfinished)
+            service.reads.look_now()  # else what comes after could overtake it
+        self._is_looking = not (run.changes or self._unfinished)
         self._unfinished += 1
-        self._unanswered.add(event.size_bytes)
-        run = _Run(self, event, may_change=may_change)
+        self._unanswered.add(run.size_bytes)
+        run.asker, run.bucket = self, self._bucket
+        run.may_change = self._may_write and not is_read_only
         if self._is_looking:
-            self.service.reads.look(run)
+            service.reads.look(run)
         else:
-            self.service.put_in_line(run)
+            service.put_in_line(run)
+
+    def _refuse(self, run: Commands, status: Status) -> None:
+        self.session.answer(run.slot, b"".join(refusals(run.requests, status)))
 
     def executor(self, items: GroupItems, now: float, group: Group) -> Executor:
         """Of the requests that are no part of a run, in a group."""
@@ -428,46 +392,44 @@ class Conversation:
         executor.auto_nack = self.auto_nack
         return executor
 
-    def finish(self, run: _Run, error: BaseException | None) -> None:
+    def finish(self, run: Commands, error: BaseException | None) -> None:
         """What was asked for is durable, waits, or failed."""
-        event, self._is_looking = run.event, False
+        self._is_looking = False
         if error is None:
             if run.left:
                 self._go_on(run)
                 return
             run.advance()
         self._unfinished -= 1
-        self._unanswered.add(-event.size_bytes)
-        if not self.link.is_open:
+        self._unanswered.add(-run.size_bytes)
+        link, service, failed = self.link, self.service, 0
+        if not link.is_open:
             return
-        service = self.service
-        metrics = service.shared.metrics
         if error is not None:
-            _log.warning("memcached.request_failed", peer=self.link.peer, error=str(error))
+            _log.warning("memcached.request_failed", peer=link.peer, error=str(error))
             refused = refusals(run.rest, Status.TEMPORARY_FAILURE)
-            metrics.answered(self.link.scheme, event.count - len(refused), len(refused))
+            failed = len(refused)
             run.answers += b"".join(refused)
-        else:
-            metrics.answered(self.link.scheme, event.count, 0)
-        service.statistics.answered(event.requests, run.answers)
-        self.session.answer(event.slot, run.answers)
+        service.shared.metrics.answered(link.scheme, run.count - failed, failed)
+        run.tally(service.statistics.counts)
+        self.session.answer(run.slot, run.answers)
         if self._waiting:
             self.look()
         if self._connecting is not None and self.session.is_first(self._connecting.slot):
             connecting, self._connecting = self._connecting, None
-            self.link.resume_reading()
+            link.resume_reading()
             self._connect(connecting)
-        self.link.flush()
+        link.flush()
 
-    def _go_on(self, run: _Run) -> None:
+    def _go_on(self, run: Commands) -> None:
         """Send what is answered, and go on with the rest of this run, and with those after it,
         when that has gone out and no vbucket is pending for it."""
         run.advance()
         if not self.link.is_open:
             return
         if run.answers:
-            self.service.statistics.answered((), run.answers)
-            self.session.answer_part(run.event.slot, run.answers)
+            self.service.statistics.tally_answers(run.answers)
+            self.session.answer_part(run.slot, run.answers)
             run.answers = b""
             self.link.flush()
         self.waits = True

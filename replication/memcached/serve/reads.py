@@ -17,7 +17,7 @@ from logweir.replication.bucket.store import Bucket, Buckets, ViewItems
 from logweir.replication.bucket.sweep import remove
 from logweir.replication.logs import get_logger
 from logweir.replication.memcached.serve.commands import Viewer
-from logweir.replication.memcached.serve.runs import Asked, ItemReader
+from logweir.replication.memcached.serve.runs import Commands, ItemReader
 from logweir.replication.memcached.serve.statistics import Statistics
 from logweir.replication.memcached.wire.codec import Packet
 from logweir.replication.service.shared import Shared
@@ -35,7 +35,7 @@ class Reads:
         self._now = shared.options.clock
         self._log = shared.log
         self._reads = ItemReads(shared.log, ItemReader(), buckets.learn, self._now)
-        self._looks: dict[Bucket, list[Asked]] = {}
+        self._looks: dict[Bucket, list[Commands]] = {}
 
     def answer(self, bucket: Bucket, data: bytes, scheme: str) -> tuple[int, bytes]:
         """Answer the requests with which `data` begins. Returns where others begin, and the
@@ -50,7 +50,7 @@ class Reads:
             remove(self._shared, bucket, reader.expired)
         return stop, answers
 
-    def look(self, run: Asked) -> None:
+    def look(self, run: Commands) -> None:
         """Run commands that change nothing, with those of others that come in this turn of the
         loop; and tell the conversation."""
         if not self._looks:
@@ -72,9 +72,9 @@ class Reads:
                 remove(self._shared, bucket, expired)
 
     def _look_all(
-        self, bucket: Bucket, runs: Sequence[Asked], expired: list[tuple[bytes, int]]
+        self, bucket: Bucket, runs: Sequence[Commands], expired: list[tuple[bytes, int]]
     ) -> None:
-        def ordinary(run: Asked, request: Packet) -> bytes:
+        def ordinary(run: Commands, request: Packet) -> bytes:
             with self._log.read_view() as view:
                 viewer = Viewer(ViewItems(bucket, view), stats=run.asker.stats)
                 return viewer.execute(request)

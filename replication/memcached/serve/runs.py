@@ -1,7 +1,11 @@
+# cython: annotation_typing=False
 """Runs of commands, handled as columns of statements instead of objects.
 
 `take_run` finds the run that comes first; its form is in `kernel`, and one request is a run.
 `bucket.joint` has them executed.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
+in `runs.pxd`.
 """
 
 from __future__ import annotations
@@ -9,8 +13,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from logweir.errors import DecodeError, LimitExceeded, RequestError
@@ -19,9 +22,13 @@ from logweir.replication.bucket.batch import REFUSED
 from logweir.replication.bucket.item import pack_item, unpack_item
 from logweir.replication.bucket.joint import Part
 from logweir.replication.bucket.requests import RUN_MAX, Asker, Numbers, Said
-from logweir.replication.bucket.store import Bucket
 from logweir.replication.logs import get_logger
-from logweir.replication.memcached.serve.commands import Executor, simple_answer
+from logweir.replication.memcached.serve.commands import (
+    READS,
+    STATE_CHANGES,
+    Executor,
+    simple_answer,
+)
 from logweir.replication.memcached.wire import kernel
 from logweir.replication.memcached.wire.codec import (
     HEADER_BYTES,
@@ -40,6 +47,7 @@ _log = get_logger("logweir.replication.memcached")
 
 _SAID_BYTES: Final = 96  # of an answer, without keys and values
 _SAID_ROOM: Final = 512  # so much there has to be for one
+_PACKET_BYTES: Final = 512  # of one that waits, in memory, about, beside its value
 _KEY_BYTES: Final = 250  # limits.TAP_KEY_BYTES
 _ZERO: Final = array("Q", (0,))
 
@@ -47,28 +55,41 @@ _ZERO: Final = array("Q", (0,))
 interpret_calls(kernel)
 
 
-@dataclass(slots=True)
 class RequestRun:
     """Requests in `data` from `start` to `stop`, their places. `count`: how many; `changes`: how
     many of them may change something; `borders`: the places after those of each client, if they
-    are of several. See `replication.bucket.joint.Joined`."""
+    are of several. See `replication.bucket.requests.Joined`."""
 
-    data: bytes
-    start: int
-    stop: int
-    count: int
-    changes: int
-    borders: Sequence[int] = ()
+    def __init__(
+        self,
+        data: bytes,
+        start: int,
+        stop: int,
+        count: int,
+        changes: int,
+        borders: Sequence[int] = (),
+    ) -> None:
+        self.data = data
+        self.start = start
+        self.stop = stop
+        self.count = count
+        self.changes = changes
+        self.borders = borders
 
-    @classmethod
-    def joined(cls, runs: Sequence[RequestRun]) -> RequestRun:
+    @staticmethod
+    def joined(runs: Sequence[RequestRun]) -> RequestRun:
         """Several runs as one."""
         if len(runs) == 1:
             return runs[0]
-        data = [run.data[run.start : run.stop] for run in runs]
-        borders = list(accumulate(map(len, data)))
-        count, changes = sum([run.count for run in runs]), sum([run.changes for run in runs])
-        return cls(b"".join(data), 0, borders[-1], count, changes, borders)
+        data, borders = [], []
+        at = count = changes = 0
+        for run in runs:
+            data.append(run.data[run.start : run.stop])
+            at += run.stop - run.start
+            borders.append(at)
+            count += run.count
+            changes += run.changes
+        return RequestRun(b"".join(data), 0, at, count, changes, borders)
 
     def number(self, at: int) -> int:
         return bisect_right(self.borders, at)
@@ -137,7 +158,7 @@ def _plain_item(results: array[int], number: int, made: bytes) -> bytes:
     answer holds; the result then says that it stands behind `made`. One that no packet can tell
     fails."""
     row = number * kernel.RESULTS
-    old, old_end, new, new_end = results[row + 4 : row + 8]
+    old, old_end, new, new_end = [results[row + place] for place in range(4, 8)]
     try:
         item = unpack_item(made[new:new_end] if new_end else made[old:old_end])
         check_item(item)
@@ -152,19 +173,72 @@ def _plain_item(results: array[int], number: int, made: bytes) -> bytes:
 
 
 class Teller(Asker, Protocol):
-    """What is asked of a conversation here."""
+    """What is asked of a conversation here. `waits`: nothing more is run for it."""
+
+    waits: bool
 
     def stats(self, group: bytes) -> list[tuple[bytes, bytes]] | None:
         """See `Viewer`."""
 
 
-class Asked(Part):
-    """What one client of a bucket asks for in a job."""
-
-    __slots__ = ("bucket",)
+class Commands(Part):
+    """Requests of one client, to be run in order in a bucket. `slot`: names the place of their
+    answers; `count`: so many; `size_bytes`: about; `changes`: whether one of them may change
+    something; `takes_over`: whether one of them wants the right to take vbuckets over besides, and
+    `may_take_over`: whether the client has it; `bucket`: where they are run; `answers`: of these
+    requests, those that are durable."""
 
     asker: Teller
-    bucket: Bucket
+
+    def __init__(self, slot: int, requests: Sequence[Packet | RequestRun]) -> None:
+        super().__init__(requests)
+        self.slot = slot
+        self.requests = requests
+        self.bucket: Any = None
+        self.answers = b""
+        self.may_take_over = True
+        self.takes_over = False
+        size = count = changes = 0
+        for each in requests:
+            if isinstance(each, RequestRun):
+                size += each.size_bytes
+                count += each.count
+                changes += each.changes
+            else:
+                size += len(each.value) + _PACKET_BYTES
+                count += 1
+                changes += each.opcode not in READS
+                if each.opcode in STATE_CHANGES:
+                    self.takes_over = True
+        self.size_bytes = size
+        self.count = count
+        self.changes = changes > 0
+
+    @property
+    def is_behind(self) -> bool:
+        return self.asker.waits
+
+    def leave(self, request: Packet | RequestRun) -> None:
+        self.left.append(request)
+        self.asker.waits = True
+
+    def advance(self) -> None:
+        """What was run is durable."""
+        fresh = self.fresh
+        whole = len(fresh) == 1 and not self.answers
+        self.answers = fresh[0] if whole else b"".join([self.answers, *fresh])
+        self.fresh, self.rest, self.left = [], self.left, []
+
+    def tally(self, counts: array[int]) -> None:
+        """Count the requests, and the answers to them that there are."""
+        for each in self.requests:
+            if isinstance(each, RequestRun):
+                kernel.tally(each.data, each.start, each.stop, counts)
+            else:
+                row = each.opcode * kernel.TALLY_WIDTH
+                counts[row + kernel.TALLY_REQUESTS] += 1
+                counts[row + kernel.TALLY_CAS] += each.cas != 0
+        kernel.tally(self.answers, 0, len(self.answers), counts)
 
     @staticmethod
     def run_count(request: Packet | RequestRun) -> int:

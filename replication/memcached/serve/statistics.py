@@ -28,15 +28,14 @@ from __future__ import annotations
 import os
 import resource
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from logweir.limits import TAP_VALUE_BYTES
 from logweir.replication.bucket.store import Bucket, ViewItems
 from logweir.replication.link import UNIX_PEER, Link
-from logweir.replication.memcached.serve.runs import RequestRun
 from logweir.replication.memcached.wire import kernel
-from logweir.replication.memcached.wire.codec import SERVER_VERSION, Opcode, Packet, Status
+from logweir.replication.memcached.wire.codec import SERVER_VERSION, Opcode, Status
 from logweir.replication.service.shared import Options
 from logweir.store.log import Log
 
@@ -77,7 +76,8 @@ class Statistics:
         self._connections_made = 0
         self._logins = 0
         self._failed_logins = 0
-        self._counts = _nothing()
+        self.counts = _nothing()
+        """See `kernel.tally`."""
 
     def opened(self, link: Link) -> None:
         """A client has come."""
@@ -94,22 +94,14 @@ class Statistics:
         self._logins += 1
         self._failed_logins += failed
 
-    def answered(self, requests: Iterable[Packet | RequestRun], answers: bytes) -> None:
-        """These requests got these answers, quiet ones perhaps none."""
-        counts = self._counts
-        for request in requests:
-            if isinstance(request, RequestRun):
-                kernel.tally(request.data, request.start, request.stop, counts)
-            else:
-                row = request.opcode * kernel.TALLY_WIDTH
-                counts[row + kernel.TALLY_REQUESTS] += 1
-                counts[row + kernel.TALLY_CAS] += request.cas != 0
-        kernel.tally(answers, 0, len(answers), counts)
+    def tally_answers(self, answers: bytes) -> None:
+        """These are some of the answers to requests that are not answered yet."""
+        kernel.tally(answers, 0, len(answers), self.counts)
 
     def tally(self, data: bytes, stop: int, answers: bytes) -> None:
         """The requests in `data` up to `stop` got these answers."""
-        kernel.tally(data, 0, stop, self._counts)
-        kernel.tally(answers, 0, len(answers), self._counts)
+        kernel.tally(data, 0, stop, self.counts)
+        kernel.tally(answers, 0, len(answers), self.counts)
 
     def tell(
         self, group: bytes, bucket: Bucket, streams: Sequence[Mapping[str, Any]], link: Link
@@ -128,7 +120,7 @@ class Statistics:
                 told = [(name, text) for name, text in self._general() if name in _OF_SLABS]
                 return [*((b"1:" + name, text) for name, text in told), (b"active_slabs", b"1")]
             case b"reset":
-                self._counts = _nothing()
+                self.counts = _nothing()
                 self._connections_made = self._logins = self._failed_logins = 0
                 return []
             case b"items":
@@ -226,7 +218,7 @@ class Statistics:
         return found
 
     def _of(self, opcode: Opcode, column: int) -> int:
-        return self._counts[opcode * kernel.TALLY_WIDTH + column]
+        return self.counts[opcode * kernel.TALLY_WIDTH + column]
 
     def _asked(self, opcodes: Sequence[Opcode]) -> int:
         return sum(self._of(opcode, kernel.TALLY_REQUESTS) for opcode in opcodes)
