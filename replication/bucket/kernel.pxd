@@ -44,6 +44,9 @@ cdef Py_ssize_t item_end(Source data, Py_ssize_t at, Py_ssize_t end, u64* fields
 
 cdef bint read_item(Source data, Py_ssize_t at, Py_ssize_t end, u64* fields) noexcept
 
+@cython.locals(fields="unsigned long long[19]", data=bytes, raw=Source)
+cpdef list dated(list tuples)
+
 @cython.locals(size=Py_ssize_t)
 cdef Py_ssize_t put_bin(
     Source data, Py_ssize_t start, Py_ssize_t stop, Target out, Py_ssize_t at) noexcept

@@ -172,6 +172,18 @@ def read_item(data: bytes, at: int, end: int, fields: list[int]) -> bool:
     return item_end(data, at, end, fields) == end
 
 
+def dated(tuples: list[bytes]) -> list[bytes]:
+    """Those tuples of items that have an expiry, and those that are not as `pack_item` writes
+    them."""
+    fields = [0] * 19
+    found = []
+    for data in tuples:
+        raw = data
+        if not read_item(raw, 0, len(data), fields) or fields[_EXPIRY]:
+            found.append(data)
+    return found
+
+
 def put_bin(data: bytes, start: int, stop: int, out: bytearray, at: int) -> int:
     """Write bytes as a bin in its shortest form. Returns where it ends. Unchecked."""
     size = stop - start

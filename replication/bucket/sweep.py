@@ -18,6 +18,7 @@ from typing import Final
 
 from logweir.errors import LogweirError
 from logweir.limits import BACKFILL_CHUNK_BYTES, TAP_SWEEP_ITEMS, TAP_SWEEP_SECONDS
+from logweir.replication.bucket import kernel
 from logweir.replication.bucket.change import LOOK
 from logweir.replication.bucket.item import Item, unpack_item
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
@@ -119,8 +120,9 @@ class Sweeper:
             items = ViewItems(bucket, view)
             tuples, is_whole = items.by_key(after, TAP_SWEEP_ITEMS, BACKFILL_CHUNK_BYTES)
         expired: list[tuple[bytes, int]] = []
-        for item in map(unpack_item, tuples):
-            after = item.key
+        if tuples:
+            after = unpack_item(tuples[-1]).key
+        for item in map(unpack_item, kernel.dated(tuples)):
             if item.is_expired(now):
                 expired.append((item.key, item.vbucket))
             elif item.expiry:

@@ -173,9 +173,11 @@ class ServerSession(BaseSession[Event]):
         """Take what is not the run that came first, and what comes after it."""
         packets, text = self._packets, self._text
         events: list[Event] = []
-        pieces, problem = packets.feed(data, take_run) if data else ((), None)
-        problem = problem or text_problem
-        self._take_pieces(pieces, run, events, now)
+        problem = text_problem
+        if data:
+            pieces, found = packets.feed(data, take_run)
+            problem = found or problem
+            self._take_pieces(pieces, run, events, now)
         self._end_run(run, events)
         self.kept_bytes = packets.kept.size_bytes
         self._is_whole = is_whole = not len(packets)

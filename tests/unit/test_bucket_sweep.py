@@ -12,7 +12,8 @@ from support.loops import run, until
 
 import logweir
 from logweir.limits import TAP_SWEEP_SECONDS
-from logweir.replication.bucket.item import Item
+from logweir.replication.bucket import kernel
+from logweir.replication.bucket.item import Item, pack_item
 from logweir.replication.bucket.store import Bucket, Buckets
 from logweir.replication.bucket.sweep import Sweeper
 from logweir.replication.protocols import parse_listen_url, parse_url
@@ -87,6 +88,16 @@ def test_a_walk_comes_when_the_next_item_expires(tmp_path: Path) -> None:
                 await server.stop()
 
     run(test)
+
+
+def test_a_walk_reads_what_may_expire() -> None:
+    """Items with an expiry, and tuples that are not as they are written here, which may have one
+    too: of these a number is longer than it need be."""
+    never = pack_item(Item(b"never", 0, b"v"))
+    some = pack_item(Item(b"some", 7, b"v", 1, int(NOW), cas=2, marks=1))
+    odd = never.replace(b"never\x00", b"never\xcc\x00")
+    assert odd != never
+    assert kernel.dated([never, some, never, odd, b""]) == [some, odd, b""]
 
 
 @pytest.mark.parametrize("scheme", ["greenstack", "tap"])
