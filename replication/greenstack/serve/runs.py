@@ -1,7 +1,11 @@
+# cython: annotation_typing=False
 """Runs of requests, handled as bytes instead of objects.
 
 `take_run` finds the run that comes first; its form is in `kernel`. `bucket.joint` has them
 executed.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
+in `runs.pxd`.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from logweir.limits import TAP_VALUE_BYTES
@@ -46,24 +50,43 @@ _LANE: Final = FlexKey.LANE.value  # plain: it is asked for each request
 interpret_calls(kernel)
 
 
-@dataclass(slots=True)
 class RequestRun:
     """GETs or MUTATIONs in `data` from `start` to `stop`. `begun`: how many of them are answered,
     `count`: how many are not; `loud`: how many are not quiet; `key_bytes`, `value_bytes`: of all;
     `flex`: the lane, if any."""
 
-    data: bytes
-    start: int
-    stop: int
-    opcode: int
-    loud: int
-    key_bytes: int
-    value_bytes: int
-    flex: Mapping[int, bytes]
-    table: array[int]
-    count: int
-    begun: int = 0
-    flags: int = 0
+    def __init__(
+        self,
+        data: bytes,
+        start: int,
+        stop: int,
+        opcode: int,
+        loud: int,
+        key_bytes: int,
+        value_bytes: int,
+        flex: Mapping[int, bytes],
+        table: array[int],
+        count: int,
+        begun: int = 0,
+    ) -> None:
+        self.data = data
+        self.start = start
+        self.stop = stop
+        self.opcode = opcode
+        self.loud = loud
+        self.key_bytes = key_bytes
+        self.value_bytes = value_bytes
+        self.flex = flex
+        self.table = table
+        self.count = count
+        self.begun = begun
+        self.flags = 0
+
+    def behind(self, begun: int) -> RequestRun:
+        """The same, of which so many are answered."""
+        given = self.data, self.start, self.stop, self.opcode, self.loud
+        about = self.key_bytes, self.value_bytes, self.flex, self.table
+        return RequestRun(*given, *about, self.count - begun + self.begun, begun)
 
     @property
     def lane(self) -> bytes | None:
@@ -145,8 +168,6 @@ class Joined:
     """Runs of several who ask as one, see `replication.bucket.joint.Joined`: places are numbers of
     the requests of all. `uuid`: first 8 bytes of the instance's."""
 
-    __slots__ = ("_asked", "_ends", "_runs", "_uuid", "count", "given_bytes", "start", "stop")
-
     def __init__(self, runs: Sequence[RequestRun], asked: Sequence[Asked], uuid: int) -> None:
         self._asked = asked
         self._uuid = uuid
@@ -161,7 +182,7 @@ class Joined:
             size += run.key_bytes + run.value_bytes
         self.start = 0
         self.stop = self.count = at
-        self.given_bytes: int = size + kernel.ITEM_BYTES * at
+        self.given_bytes = size + kernel.ITEM_BYTES * at
 
     def number(self, at: int) -> int:
         return bisect_right(self._ends, at)
@@ -174,8 +195,7 @@ class Joined:
     def rest(self, at: int) -> RequestRun:
         """What is not answered of the run of the request at `at`, which is the first of it."""
         run, shift = self._runs[self.number(at)]
-        begun = at - shift
-        return replace(run, begun=begun, count=run.count - begun + run.begun)
+        return run.behind(at - shift)
 
     def name(self, at: int) -> tuple[bytes, int]:
         run, shift = self._runs[self.number(at)]
@@ -239,8 +259,9 @@ def _answer_odd(
 ) -> bytearray:
     """`out`, with room for as much, after the answer to a GET of an item that is not as `pack_item`
     writes it."""
-    at, used, number = numbers[:3]
-    start, end = results[number * kernel.RESULTS + 4 :][:2]
+    at, used, number = numbers[0], numbers[1], numbers[2]
+    place = number * kernel.RESULTS + 4
+    start, end = results[place], results[place + 1]
     try:
         answer = Status.SUCCESS, told(0, made[start:end])
     except Failed as one:

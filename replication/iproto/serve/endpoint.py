@@ -321,10 +321,11 @@ class Conversation:
     def _take_runs(self, run: Run) -> None:
         """Requests, one after the other: those of no transaction of a stream are checked once for
         each space, executed and answered together."""
-        if run.named_at not in (-1, self.instance.schema_version()):
+        if run.named_at >= 0 and run.named_at != self.instance.schema_version():
             self._read_again(run)
             return
-        for part, streams in self._streams.take_run(run):
+        parts = ((run, ()),) if run.streams is None else self._streams.take_run(run)
+        for part, streams in parts:
             allowed = self.check_run(part)
             is_alone = not self._batch.events and not self._unfinished
             if not allowed.count or (allowed.is_read_only and is_alone):

@@ -1,7 +1,11 @@
+# cython: annotation_typing=False
 """Requests of iproto clients as statements on a group of the store, and their answers' bodies.
 
 Each is a transaction of its own: one that fails is undone alone. Who checks what stands in
 `endpoint`.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
+in `statements.pxd`.
 """
 
 from __future__ import annotations
@@ -48,13 +52,12 @@ class Outcome:
     are: the run, the number of a piece's first request, it, and what came of it.
     """
 
-    free: Sequence[bytes | bytearray] = ()
-    pieces: Sequence[tuple[Run, int, Run, Answers]] = ()
-    size_bytes = count = refused = 0
-    left: Sequence[Request | Run] = ()
-
     def __init__(self) -> None:
+        self.free: Sequence[bytes | bytearray] = ()
+        self.pieces: Sequence[tuple[Run, int, Run, Answers]] = ()
+        self.left: Sequence[Request | Run] = ()
         self.bound: list[bytes | bytearray] = []
+        self.size_bytes = self.count = self.refused = 0
 
     def add(self, answers: bytes | bytearray, count: int, refused: int) -> None:
         """`bound` answers to so many requests."""

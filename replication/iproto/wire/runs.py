@@ -1,14 +1,17 @@
+# cython: annotation_typing=False
 """Runs of pipelined requests, handled as columns of statements instead of objects.
 
 `take_run` finds the run that comes first (its form is in `kernel`); `Run.answers` makes the bytes
 of all answers of what came of it.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
+in `runs.pxd`.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from logweir.errors import RequestError
@@ -37,7 +40,6 @@ MAY_GROW: Final = frozenset((RowType.SELECT, RowType.UPDATE, RowType.DELETE))
 """Types whose answers may take much more than the requests."""
 
 
-@dataclass(slots=True)
 class Run:
     """One run. `data`: bytes in which the spans of `columns` are (see
     `store.engine.statementkernel`); `space_ids`: of its spaces; `uses`: of each space,
@@ -47,16 +49,29 @@ class Run:
     were made into ids, -1: there were none.
     """
 
-    data: bytes
-    columns: array[int]
-    syncs: array[int]
-    space_ids: Sequence[int]
-    uses: Sequence[int]
-    stop: int
-    size_bytes: int
-    at: int = 0
-    streams: array[int] | None = None
-    named_at: int = -1
+    def __init__(
+        self,
+        data: bytes,
+        columns: array[int],
+        syncs: array[int],
+        space_ids: Sequence[int],
+        uses: Sequence[int],
+        stop: int,
+        size_bytes: int,
+        at: int = 0,
+        streams: array[int] | None = None,
+        named_at: int = -1,
+    ) -> None:
+        self.data = data
+        self.columns = columns
+        self.syncs = syncs
+        self.space_ids = space_ids
+        self.uses = uses
+        self.stop = stop
+        self.size_bytes = size_bytes
+        self.at = at
+        self.streams = streams
+        self.named_at = named_at
 
     @property
     def count(self) -> int:
@@ -104,7 +119,7 @@ class Run:
         columns, syncs, streams = array("Q"), array("Q"), array("Q")
         frames, size = [], 0
         for number in numbers:
-            start, end = ends[number : number + 2]
+            start, end = ends[number], ends[number + 1]
             row = self.columns[number * kernel.WIDTH : (number + 1) * kernel.WIDTH]
             for place in range(4, 8):  # its spans
                 if row[place]:
@@ -124,7 +139,8 @@ class Run:
     ) -> Run:
         size = self.size_bytes * len(syncs) // max(self.count, 1)
         streams = streams if streams is not None and any(streams) else None
-        return replace(self, columns=columns, syncs=syncs, streams=streams, at=at, size_bytes=size)
+        ids, uses, named_at = self.space_ids, self.uses, self.named_at
+        return Run(self.data, columns, syncs, ids, uses, self.stop, size, at, streams, named_at)
 
     def by_stream(self, held: Collection[int]) -> tuple[dict[int, Run], Run | None, Run | None]:
         """The requests of each of some streams, at least one; and of the others those before the
@@ -149,8 +165,10 @@ class Run:
         SELECT that is long, which is a request by itself then."""
         if done:
             return [self.behind(done)]
-        _, place, index, iterator, start, end, after, after_end = self.columns[:8]
-        limit, offset, has_position = self.columns[LAST + 2 : LAST + 5]
+        _, place, index, iterator, start, end, after, after_end = [
+            self.columns[at] for at in range(8)
+        ]
+        limit, offset, has_position = [self.columns[LAST + at] for at in range(2, 5)]
         if self.count > _PART:  # it may halt at each: what is behind is not copied each time
             rest = [self.between(1, _PART), self.behind(_PART)]
         else:
@@ -173,7 +191,8 @@ class Run:
 
     def _use(self, number: int) -> tuple[int, int]:
         """The space of a request, and for what it is used."""
-        kind, place = self.columns[number * kernel.WIDTH : number * kernel.WIDTH + 2]
+        row = number * kernel.WIDTH
+        kind, place = self.columns[row], self.columns[row + 1]
         is_read = kind == RowType.SELECT
         return self.space_ids[place], kernel.USED_TO_READ if is_read else kernel.USED_TO_WRITE
 
@@ -185,7 +204,9 @@ class Run:
         )
         numbers = range(self.count)
         kept = [n for n in numbers if self._use(n) not in uses and n not in but]
-        return replace(self._chosen(kept, self._ends()), uses=left)
+        part = self._chosen(kept, self._ends())
+        part.uses = left
+        return part
 
     def errors(
         self, uses: Mapping[tuple[int, int], RequestError], schema_version: int
