@@ -26,8 +26,7 @@ from logweir.replication.iproto.client_session import Rows, Subscribed
 from logweir.replication.iproto.follow.join import join
 from logweir.replication.iproto.follow.upstream import connect
 from logweir.replication.iproto.serve import endpoint
-from logweir.replication.iproto.wire import codec
-from logweir.replication.iproto.wire.runs import Run
+from logweir.replication.iproto.wire import codec, kernel
 from logweir.replication.protocols import parse_url
 from logweir.replication.runner import SourceState
 from logweir.replication.service import users
@@ -470,14 +469,14 @@ def test_fault_of_the_program_in_a_change_ends_one_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is told in the log with its traceback; others are served, and nothing was changed."""
-    real = Run.answers
+    real = kernel.answers
 
-    def faulty(run: Run, done: Any, version: int, which: int) -> bytes:
-        if pack([13]) in run.data:
+    def faulty(columns: Any, syncs: Any, results: Any, made: bytes, *more: Any) -> int:
+        if pack([13]) in made:
             raise ZeroDivisionError
-        return real(run, done, version, which)
+        return real(columns, syncs, results, made, *more)
 
-    monkeypatch.setattr(Run, "answers", faulty)
+    monkeypatch.setattr(kernel, "answers", faulty)
     with Serving(tmp_path, guest="all") as serving, RawClient(serving.port) as client:
         serving.log.create_space("t")
         client.send(codec.frame(pack({0: 2, 1: 1}) + pack({0x10: 512, 0x21: [13]})))
