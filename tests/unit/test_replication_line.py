@@ -52,7 +52,8 @@ class Watched(Line):
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[logweir.Log]:
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[logweir.Log]:
+    monkeypatch.setattr(line, "_QUICK_SECONDS", LONG)  # however slow the disk is just now
     with logweir.open(tmp_path / "s") as made:
         made.create_space("t", [("id", "unsigned")])
         yield made
