@@ -43,10 +43,11 @@ cdef class BusyPoll:
     cdef object _look, _call_soon
     cdef double _until, _left
     cdef int _trust, _untried
-    cdef bint _is_looking, _has_heard
+    cdef bint _is_looking, _has_heard, _is_owed
 
     cpdef heard(self)
 
+    @cython.locals(is_owed=bint)
     cpdef answered(self)
 
     @cython.locals(now=double)

@@ -215,17 +215,22 @@ class BusyPoll:
         self._untried = 0
         self._is_looking = False
         self._has_heard = False
+        self._is_owed = False
         self._left = 0.0
 
     def heard(self) -> None:
         """Something has come."""
+        self._is_owed = True
         if self._is_looking and not self._has_heard:
             self._has_heard = True
             if self._trust < _TRUST_MOST:
                 self._trust += 1
 
     def answered(self) -> None:
-        """Something was sent, and what comes next may be its answer."""
+        """Something was sent, and what comes next may be its answer. Where nothing has come since
+        the last time it is not looked for longer: else a stream that nobody answers would never
+        let the loop sleep."""
+        is_owed, self._is_owed = self._is_owed, False
         if not self._is_looking:
             if self._trust == 0:
                 self._untried += 1
@@ -234,6 +239,8 @@ class BusyPoll:
             self._untried = 0
             self._is_looking = True
             self._call_soon(self._go_on)
+        elif not is_owed:
+            return
         self._has_heard = False
         self._until = time.monotonic() + self.seconds
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -93,6 +94,38 @@ def test_it_is_trusted_again_when_something_came() -> None:
     calls.run()
     busy.answered()
     assert len(calls.calls) == 1  # at once
+
+
+def test_a_stream_that_nobody_answers_lets_the_loop_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be looked for ever, as more is sent before each look has ended."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    calls, busy = polling(1.0)
+    slept = 0
+    for _ in range(320):
+        busy.answered()
+        calls.turn()
+        now[0] += 0.4
+        slept += not calls.calls
+    assert slept > 300 - 20 * 4
+
+
+def test_it_is_looked_longer_with_each_answer_to_what_has_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    calls, busy = polling(1.0)
+    for _ in range(320):
+        busy.heard()
+        busy.answered()
+        calls.turn()
+        now[0] += 0.4
+        assert len(calls.calls) == 1
+    for _ in range(4):
+        calls.turn()
+        now[0] += 0.4
+    assert not calls.calls
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
