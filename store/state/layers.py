@@ -125,8 +125,8 @@ class Layers:
         behind it; `is_unseen`: no view of the stack is open, nor can a read find it (`State.shown`)
         unless it has begun (`State.reading`)."""
         with self._lock:
-            self.position = position
             if not layer.tables:
+                self.position = position
                 return
             layer.since = time.monotonic()
             kept = len(self._under_way)
@@ -134,6 +134,8 @@ class Layers:
                 room = max(2 * LAYER_BYTES - self.size_bytes, layer.size_bytes)
                 part = layer.size_bytes / room
                 self._next_at = layer.since + part * (self._taken_at - layer.since)
+            # The position goes with what stands before it, in one: whatever stops this in between,
+            # the base never takes a position without the changes that the log has there.
             before = self.stack
             if (
                 is_unseen
@@ -142,11 +144,12 @@ class Layers:
                 and not self._state.reading.locked()
             ):
                 # Meanwhile it stands over that one, which may be stopped when it says half of it.
-                self.stack = (layer, *before)
+                self.stack, self.position = (layer, *before), position
                 more_bytes = before[0].take(layer)
                 self.stack, self.size_bytes = before, self.size_bytes + more_bytes
             else:
-                self.stack, self.size_bytes = grown(before, layer, self.size_bytes, kept)
+                stack, size = grown(before, layer, self.size_bytes, kept)
+                self.stack, self.size_bytes, self.position = stack, size, position
             if not before or self.size_bytes >= LAYER_BYTES:
                 self._changed.notify_all()
 

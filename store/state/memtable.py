@@ -77,14 +77,15 @@ class PlainMemtable:
         return before
 
     def _add(self, key: bytes, value: bytes) -> None:
-        is_last = not self._keys or self._keys[-1] < key
-        self._keys.append(key)
+        # An interrupt, or no memory, leaves what a reader can walk through: this map may be seen.
+        self._is_sorted = self._is_sorted and (not self._keys or self._keys[-1] < key)
         try:
+            self._keys.append(key)
             self._values[key] = value
-        except MemoryError:
-            self._keys.pop()
+        except BaseException:
+            if len(self._keys) > len(self._values):
+                self._keys.pop()
             raise
-        self._is_sorted = self._is_sorted and is_last
         self.size_bytes += _ENTRY_BYTES + len(key)
 
     def restore(self, key: bytes, before: bytes | None) -> None:

@@ -181,6 +181,32 @@ def test_what_is_stopped_while_it_is_taken_in_is_there_whole(
         assert isinstance(log.failure, logweir.LogweirError)
 
 
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_what_is_stopped_before_it_stands_over_the_state_comes_from_the_log(
+    stop: type[BaseException], is_seen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The state that is closed does not say that it holds it."""
+    monkeypatch.setattr(layers, "LAYER_SECONDS", 10**9)
+
+    def stopped(*given: object) -> None:
+        raise stop
+
+    log = opened(tmp_path / "s")
+    log.insert("t", (1, 1, "i"))
+    monkeypatch.setattr(layers, "grown", stopped)
+    held = log.read_view() if is_seen else contextlib.nullcontext()
+    if not is_seen:  # the newest layer would take it in
+        log._committer.layers.apply()
+    with held, pytest.raises((stop, logweir.LogweirError)):
+        log.insert("t", (2, 2, "i"))
+    assert log.failure is not None
+    log.close()
+    monkeypatch.undo()
+    with opened(tmp_path / "s") as log:
+        assert log.select("t") == log.select("t", index="n") == [(1, 1, "i"), (2, 2, "i")]
+
+
 def test_truncated_space_is_empty_over_what_the_state_holds(tmp_path: Path) -> None:
     """And what is put into it later is all there is, before and after the state takes it."""
     with opened(tmp_path / "s") as log:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -22,6 +23,7 @@ from hypothesis.stateful import (
 
 from logweir.store.state import memtable
 from logweir.store.state.memtable import COMPILED, Memtable, PlainMemtable
+from logweir.testing.interrupting import Interrupter
 
 BOTH: dict[str, tuple[Any, Any, Any]] = {
     "plain": (
@@ -302,6 +304,25 @@ def test_merging_keeps_both(table: Any) -> None:
     assert list(own.ascending()) == [(b"copied", large), (b"gone", b""), (b"large", large)]
 
 
+def test_a_plain_one_can_be_read_whatever_stops_a_merge() -> None:
+    """It may stand below what it was to take in, which is read on."""
+    at = 0
+    while True:
+        at += 1
+        own, newer = PlainMemtable(), PlainMemtable()
+        put_all(own, [(b"b", b"1"), (b"d", b"1")])
+        put_all(newer, [(b"c", b"2"), (b"b", b"2"), (b"a", b"2")])
+        stopping = Interrupter(at, Path(memtable.__file__).parent)
+        if not stopping.run(lambda own=own, newer=newer: own.merge(newer)):
+            break
+        seen = memtable.plain_merged_ascending([newer, own], b"", ())
+        assert list(seen) == [(b"a", b"2"), (b"b", b"2"), (b"c", b"2"), (b"d", b"1")]
+        keys = [key for key, _ in own.ascending()]
+        assert keys == sorted(keys)
+        assert len(keys) == len(own)
+    assert at > 10
+
+
 @each
 def test_a_large_value_is_not_copied(table: Any) -> None:
     """Objects of 4 KiB or more are held, and let go with the last memtable that holds them."""
@@ -320,6 +341,7 @@ def test_a_large_value_is_not_copied(table: Any) -> None:
 
 FREED = """
 import resource, sys
+from pathlib import Path
 from random import Random
 resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20))
 from logweir.store.state import memtable
