@@ -96,6 +96,7 @@ def test_refusals_say_what_is_wrong_and_leave_nothing(tmp_path: Path) -> None:
 
 
 OURS = uuid.UUID("dddddddd-0000-4000-8000-000000000001")
+OTHER = uuid.UUID("cccccccc-0000-4000-8000-000000000001")
 
 
 def first_stages() -> bytes:
@@ -165,34 +166,35 @@ def test_rows_of_a_long_transaction_are_looked_at_twice_at_most(
 
 
 class SlowMaster(FakeMaster):
-    """Says nothing between the stages of a join and its last row, until others have asked it three
-    times whether it lives; if it `answers` them."""
+    """Says nothing between the stages of a join and its last row, until others have asked it four
+    times whether it lives; `answers`: who answers them, None: nobody."""
 
-    answers = True
+    answers: uuid.UUID | None = MASTER
 
     def _talk(self, peer: socket.socket) -> None:
-        if self.connections > 1 and not self.answers:
+        instance = MASTER if self.connections == 1 else self.answers
+        if instance is None:
             return
-        peer.sendall(codec.encode_greeting(MASTER, NOISE))
+        peer.sendall(codec.encode_greeting(instance, NOISE))
         peer.recv(1000)
         ballot = codec.Ballot(False, VClock(), VClock(), False)
         peer.sendall(codec.encode_answer(0, 80, ballot.body()))
         if self.connections == 1:
             peer.recv(1000)
             peer.sendall(first_stages())
-        elif self.connections == 4:
+        elif self.connections == 5:
             self._peers[0].sendall(row(8, 1) + codec.encode_vclock_answer(VClock({5: 8})))
 
 
-@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("answers", [MASTER, OTHER, None])
 def test_a_master_that_is_silent_in_the_last_stage_is_asked_whether_it_lives(
-    tmp_path: Path, answers: bool
+    tmp_path: Path, answers: uuid.UUID | None
 ) -> None:
-    """The join goes on while it answers another connection, and only then."""
+    """The join goes on while it answers another connection itself, and only then."""
     with SlowMaster(b"", replicaset=None) as master:
         master.answers = answers
         url = parse_url(f"{master.url}?stall=3")
-        if answers:
+        if answers == MASTER:
             joined = asyncio.run(join(url, tmp_path / "copy", instance=OURS))
             assert (joined.vclock, joined.rows) == (VClock({5: 8}), 3)
         else:

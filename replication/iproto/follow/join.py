@@ -165,7 +165,7 @@ async def join(
             else:
                 upstream.session.join(copy.instance)
             upstream.link.flush()
-            async with upstream.asked_after():
+            async with upstream.asked_after(greeting.instance):
                 end = await _receive(upstream, copy)
         if not anonymous and copy.replica_id == 0:
             raise SourceStopped(f"{url} gave us no place in its _cluster", hint="see its log")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -96,25 +97,27 @@ class Upstream(Inbox[Event]):
         return columns
 
     @asynccontextmanager
-    async def asked_after(self) -> AsyncIterator[None]:
+    async def asked_after(self, instance: uuid.UUID) -> AsyncIterator[None]:
         """While the master says nothing, ask it over another connection whether it lives. It may
         look through a long log for what undoes rows, before it sends them as the last ones of a
-        join, and the protocol has no heartbeat there."""
-        asking = asyncio.ensure_future(self._ask_after())
+        join, and the protocol has no heartbeat there. `instance`: the master's; that another one
+        answers at its address tells nothing of it."""
+        asking = asyncio.ensure_future(self._ask_after(instance))
         try:
             yield
         finally:
             asking.cancel()
             await asyncio.wait((asking,))
 
-    async def _ask_after(self) -> None:
+    async def _ask_after(self, instance: uuid.UUID) -> None:
         pause, link = self._stall_seconds / 3, self.link
         while True:
             await asyncio.sleep(pause)
             if link.time() >= link.last_received + pause:
                 with contextlib.suppress(LogweirError, OSError):
-                    async with connect(self.url):
-                        self.session.lives(link.time())
+                    async with connect(self.url) as (_, greeting, _):
+                        if greeting.instance == instance:
+                            self.session.lives(link.time())
 
     def check_whole(self) -> None:
         """Raise `RemoteProtocolError` if the end of a transaction has not come."""
