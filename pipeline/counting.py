@@ -174,7 +174,7 @@ class _Tally:
     def __init__(self) -> None:
         self._known = np.zeros((0, 2), np.uint64)
         self._sums = np.zeros((0, 4), np.uint64)
-        self._ends: Numbers = np.zeros((0, 2))
+        self._ends: Any = np.zeros((0, 2))
         self._registers = bytearray()
 
     def add(self, group: Group, chosen: bytes) -> None:
@@ -183,12 +183,12 @@ class _Tally:
         done = 0
         while done < len(group):
             done = kernel.tally(
-                *(columns.data, chosen, columns.type, RowType.UPDATE, columns.space_id),
-                *(columns.lsn, columns.timestamp),
-                *(columns.key_span, columns.tuple_span, columns.ops_span, done),
-                *(self._known.reshape(-1).data, self._sums.reshape(-1).data),
-                *(self._ends.reshape(-1).data, self._registers),
-            )
+                columns.data, chosen, columns.type, RowType.UPDATE, columns.space_id,
+                columns.lsn, columns.timestamp,
+                columns.key_span, columns.tuple_span, columns.ops_span, done,
+                self._known.reshape(-1).data, self._sums.reshape(-1).data,
+                self._ends.reshape(-1).data, self._registers,
+            )  # fmt: skip
             assert done >= 0, "the columns of a group are not of one length"
             if done < len(group):
                 self._grow()
@@ -223,7 +223,8 @@ class _Tally:
             if sums[0]:
                 space = None if known[0] == ABSENT else known[0]
                 has_key = bool(registers.any())
-                one = _Count(*sums[:2], registers if has_key else None, *sums[2:], *ends)
+                rows, size, *lsns = sums
+                one = _Count(rows, size, registers if has_key else None, *lsns, *ends)
                 yield (kind, space, known[1]), one
 
 

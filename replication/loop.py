@@ -77,8 +77,7 @@ def busy_poll(seconds: float) -> BusyPoll | None:
 def _waits_on(loop: Any) -> int:
     """The descriptor that can be read when a loop has something to do; below 0 for none."""
     try:
-        if isinstance(loop, asyncio.SelectorEventLoop):
-            return int(loop._selector.fileno())
-        return int(loop._get_backend_id())  # uvloop
+        is_uvloop = not isinstance(loop, asyncio.SelectorEventLoop)
+        return int(loop._get_backend_id() if is_uvloop else loop._selector.fileno())
     except (AttributeError, TypeError, ValueError):
         return -1

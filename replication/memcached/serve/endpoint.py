@@ -56,6 +56,7 @@ from logweir.replication.memcached.serve.options import ListenOptions
 from logweir.replication.memcached.serve.reads import Reads
 from logweir.replication.memcached.serve.runs import (
     Commands,
+    Teller,
     execute_one,
     packets_of,
     refusals,
@@ -157,7 +158,7 @@ class TapService(Service):
         """Run commands in a group, in the thread that commits."""
         now = self.now()
         items = GroupItems(runs[0].bucket, group, now)
-        executors: dict[Conversation, Executor] = {}
+        executors: dict[Teller, Executor] = {}
 
         def ordinary(run: Commands, request: Packet) -> bytes:
             executor = executors.get(run.asker)

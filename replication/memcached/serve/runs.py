@@ -43,6 +43,10 @@ from logweir.store.commit.group import Group
 from logweir.store.engine.reader import PlainRequests
 from logweir.store.schema.bulk import interpret_calls
 
+if TYPE_CHECKING:
+    from logweir.replication.bucket.store import GroupItems
+    from logweir.store.schema.access import Privilege
+
 _log = get_logger("logweir.replication.memcached")
 
 _SAID_BYTES: Final = 96  # of an answer, without keys and values
@@ -173,12 +177,20 @@ def _plain_item(results: array[int], number: int, made: bytes) -> bytes:
 
 
 class Teller(Asker, Protocol):
-    """What is asked of a conversation here. `waits`: nothing more is run for it."""
+    """What is asked of a conversation here. `waits`: nothing more is run for it; `auto_nack`: see
+    `Executor`."""
 
     waits: bool
+    auto_nack: bool
 
     def stats(self, group: bytes) -> list[tuple[bytes, bytes]] | None:
         """See `Viewer`."""
+
+    def may(self, *wanted: Privilege) -> bool:
+        """Whether the client has these privileges on its bucket."""
+
+    def executor(self, items: GroupItems, now: float, group: Group) -> Executor:
+        """Of the requests that are no part of a run, in a group."""
 
 
 class Commands(Part):
