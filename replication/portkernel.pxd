@@ -43,14 +43,15 @@ cdef class BusyPoll:
     cdef object _look, _call_soon
     cdef double _until, _left
     cdef int _trust, _untried
-    cdef bint _is_looking, _has_heard, _is_owed
+    cdef Py_ssize_t _heard
+    cdef bint _is_looking, _is_owed
 
     cpdef heard(self)
 
     @cython.locals(is_owed=bint)
     cpdef answered(self)
 
-    @cython.locals(now=double)
+    @cython.locals(now=double, heard=Py_ssize_t)
     cpdef _go_on(self)
 
 cdef class Port:

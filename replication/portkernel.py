@@ -31,6 +31,7 @@ _LEAST_BYTES = 256
 _SCRATCH_BYTES = 256 * 1024
 _JOINED_BYTES = 64 * 1024  # less than this is joined: one buffer costs less than many
 _TRUST_MOST = 4  # of busy polling: so many waits in vain end it, and
+_BUSY_TIMES = 4  # what comes so often at a time keeps the loop awake by itself
 _TRIED_EVERY = 16  # then it is tried once in so many answers
 
 
@@ -197,7 +198,8 @@ class BusyPoll:
     50 us. A client that sends its next request when it has the answer to the last one lets the
     server sleep each time. So the loop, when it has answered, looks for `seconds` whether more has
     come. Where that was in vain it is left off, but for a try now and then: a server whose clients
-    take their time sleeps as before. `look(seconds)`: looks for at most so long, without the
+    take their time sleeps as before, and one to whom many talk at a time finds more of them when it
+    comes back. `look(seconds)`: looks for at most so long, without the
     interpreter's lock, and returns when something is there; `call_soon`: of the loop.
     """
 
@@ -214,16 +216,16 @@ class BusyPoll:
         self._trust = 1
         self._untried = 0
         self._is_looking = False
-        self._has_heard = False
+        self._heard = 0  # since it was looked last
         self._is_owed = False
         self._left = 0.0
 
     def heard(self) -> None:
         """Something has come."""
         self._is_owed = True
-        if self._is_looking and not self._has_heard:
-            self._has_heard = True
-            if self._trust < _TRUST_MOST:
+        if self._is_looking:
+            self._heard += 1
+            if self._heard == 1 and self._trust < _TRUST_MOST:
                 self._trust += 1
 
     def answered(self) -> None:
@@ -241,13 +243,15 @@ class BusyPoll:
             self._call_soon(self._go_on)
         elif not is_owed:
             return
-        self._has_heard = False
         self._until = time.monotonic() + self.seconds
 
     def _go_on(self) -> None:
         now = time.monotonic()
-        if self._has_heard:  # that is handled first
-            self._has_heard = False
+        heard, self._heard = self._heard, 0
+        if heard > _BUSY_TIMES:
+            self._is_looking = False
+            return
+        if heard:  # that is handled first
             self._until = now + self.seconds
         elif now >= self._until:
             self._is_looking = False

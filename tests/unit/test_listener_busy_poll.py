@@ -91,9 +91,24 @@ def test_it_is_trusted_again_when_something_came() -> None:
     for _ in range(2):  # one more than what ends in vain
         busy.heard()
         busy.answered()
+        calls.turn()
     calls.run()
     busy.answered()
     assert len(calls.calls) == 1  # at once
+
+
+def test_where_many_talk_at_a_time_it_is_not_looked() -> None:
+    """The loop has enough to do, and finds more of them when it has slept."""
+    calls, busy = polling(LONG_SECONDS)
+    busy.answered()
+    calls.turn()
+    for _ in range(5):
+        busy.heard()
+    busy.answered()
+    calls.turn()
+    assert not calls.calls
+    busy.answered()  # and it begins again with the next answer
+    assert len(calls.calls) == 1
 
 
 def test_a_stream_that_nobody_answers_lets_the_loop_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
