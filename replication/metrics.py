@@ -61,7 +61,7 @@ class _Often(Collector):
         yield requests
         bounds = [*map(floatToGoString, _SECONDS), "+Inf"]
         commits = HistogramMetricFamily(
-            "logweir_commit_seconds", "from asking for changes to their being durable"
+            "logweir_commit_seconds", "from putting changes in line to their being durable"
         )
         counts = list(zip(bounds, accumulate(self.counted.commits), strict=True))
         commits.add_metric((), counts, self.counted.commit_seconds)

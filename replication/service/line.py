@@ -68,7 +68,7 @@ class Line:
         self._slow = 0  # how slow the last groups were
         self._asked = 0  # changes that came since the last group
         self._asked_last = 0  # and before it
-        self._took = 0.0  # the last one that was made here
+        self._took = 0.0  # the last one
         self._gather_until = 0.0
         self._looks_left = 0
 
@@ -99,7 +99,7 @@ class Line:
         quick_bytes: int = QUICK_BYTES,
     ) -> None:
         """Put a change of about `size` bytes of log in line, in one job with those that have the
-        same key and came in this turn of the loop. `apply`, `done`: of the first of them, make and
+        same key and wait for the same group. `apply`, `done`: of the first of them, make and
         answer all; in order, as those of `submit`. `quick_bytes`: see
         `Job`."""
         known = self._joint.get(key)

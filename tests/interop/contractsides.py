@@ -120,6 +120,10 @@ class Side(ABC):
         """The followers that are gone do not come back."""
         del server
 
+    def settle(self, server: Serving) -> None:
+        """Wait until the server knows that its followers have what they have."""
+        del server
+
     def put_other(self, server: Serving) -> None:
         """Fill another upstream, which could be taken for the one that put 40 numbers."""
         self.put(server, range(5, 15), 30)
@@ -276,6 +280,12 @@ class Tap(_OfBuckets):
         with KvClient(server.port) as client:
             for stream in server.server.status()["streams"]:
                 client.ask(Packet(Opcode.DEREGISTER_TAP_CLIENT, stream["name"].encode()))
+
+    def settle(self, server: Serving) -> None:
+        """See `Side`: what was not acknowledged comes again from its beginning."""
+        server.wait(
+            lambda: not any(one["unacknowledged"] for one in server.server.status()["streams"])
+        )
 
     def disturb(self, valve: Valve, server: Serving) -> None:
         """See `Side`: a checkpoint, after the first items of each connection."""

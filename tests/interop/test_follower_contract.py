@@ -304,6 +304,7 @@ def test_what_cannot_be_stored_is_told_and_named(tmp_path: Path, side: Side) -> 
         side.put(up, range(10))
         with side.follower(tmp_path / "copy", valve) as copy:
             copy.until(lambda: side.content(up.log))
+            side.settle(up)
         named = side.spoil(tmp_path / "copy")
         with logweir.open(tmp_path / "copy") as log:
             before = side.content(log)

@@ -196,7 +196,7 @@ def test_every_option_of_serve_can_stand_in_the_file(tmp_path: Path) -> None:
         'durability="none"\ntls_certificate="c"\ntls_key="k"\nmetrics="h:1"\nweb="h:2"\ntls_client_ca="a"\n'
         "replication_timeout=0.5\nretain_max_bytes=5\nwrite_ahead=0\nmemory=134217728\nconnections=9\n"
         'tuple_bytes=2097152\nlog-level="debug"\nlog-format="json"\nlog-file="l"\nready-lag=1\n'
-        'archive="a"\narchive-every=2\narchive-keep-for=9\narchive-keep-snapshots=3\nwait=5\n'
+        'archive="a"\narchive-every=2\narchive-keep-for=9\narchive-keep-snapshots=3\nwait=5\nbusy-poll=50\n'
     )
     options = read_config(file, load_command("serve"))
     given = {one.name for one in load_command("serve").params}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from array import array
 from types import ModuleType
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -100,63 +98,16 @@ def test_updates_have_their_operations_as_tuple(listed: list[tuple[int, int, int
         assert not run.split_updates(types, 4, tuples, ops, left, array("Q", [7, *right]))
 
 
-def hashed(key: bytes) -> int:
-    """What `tally` makes of a key, in other words."""
-    ones = 2**64 - 1
-    found = len(key) * 0x9E3779B97F4A7C15
-    for at in range(0, max(len(key), 1), 8):
-        found = (found ^ int.from_bytes(key[at : at + 8], "little")) & ones
-        for shift, odd in ((30, 0xBF58476D1CE4E5B9), (27, 0x9E3779B97F4A7C15)):
-            found = (found ^ found >> shift) * odd & ones
-        found ^= found >> 31
-    return found
-
-
-counted_rows = st.tuples(
-    *(st.sampled_from([b"xlog", b"snap", b""]), st.integers(0, 2), st.integers(0, 1)),
-    *(st.integers(0, 63), st.integers(0, 2**40), st.integers(0, 2**63)),
-    *(st.floats(), st.binary(max_size=20)),
-)
-
-
-@given(st.lists(counted_rows, max_size=20))
-def test_rows_are_counted_by_their_groups(rows: list[Any]) -> None:
-    """Sums and ends of each group, NaN behind all times, and the registers that keys raise."""
-    columns = zip(*rows, strict=True) if rows else [()] * 8
-    kinds, spaces, types, has, sizes, lsns, times, keys = columns
-    offsets, kind_offsets = (
-        array("i", itertools.accumulate(map(len, texts), initial=0)) for texts in (keys, kinds)
-    )
-    of = [(kind, space, number, seen & 56) for kind, space, number, seen, *_ in rows]
-    groups = list(dict.fromkeys(of))
-    for run in (kernel, interpreted):
-        room = len(groups)
-        known, sums = array("Q", [0] * 4 * room), array("Q", [0] * 5 * room)
-        ends, registers = array("d", [0] * 2 * room), bytearray(room << 12)
-        found = run.tally(
-            *(bytes(has), b"".join(kinds), kind_offsets, array("Q", spaces), array("Q", types)),
-            *(array("Q", sizes), array("Q", lsns), array("d", times), b"".join(keys), offsets),
-            *(known, sums, ends, registers),
+@RUNS
+def test_no_number_is_behind_all_times(run: ModuleType) -> None:
+    """Where rows are counted: the least time is one, if there is any, and the largest is not."""
+    for times in ([math.nan, 1.5], [1.5, math.nan]):
+        ends, two = array("d", [0.0, 0.0]), array("Q", [0, 0])
+        counted = run.tally(
+            *(b"", b"", array("Q", [5, 5]), 4, array("Q", [7, 7]), array("Q", [1, 2])),
+            *(array("d", times), two, two, two, 0),
+            *(array("Q", [0, 0]), array("Q", [0] * 4), ends, bytearray(1 << 12)),
         )
-        assert found == room
-        for group, told in enumerate(groups):
-            kind, *others = known[4 * group : 4 * group + 4].tolist()
-            assert (kind.to_bytes(8, "little").rstrip(b"\0"), *others) == told
-            mine = [row for row, its in zip(rows, of, strict=True) if its == told]
-            numbers = [row[5] for row in mine if row[3] & 2]
-            assert sums[5 * group : 5 * group + 2].tolist() == [len(mine), sum(r[4] for r in mine)]
-            assert sums[5 * group + 3] == min(numbers, default=0)
-            assert sums[5 * group + 4] == max(numbers, default=0)
-            every = [row[6] for row in mine if row[3] & 4]
-            whole = [one for one in every if one == one]
-            least, last = ends[2 * group], ends[2 * group + 1]
-            if every:
-                assert (least == min(whole)) if whole else math.isnan(least)
-                assert (last == max(whole)) if len(every) == len(whole) else math.isnan(last)
-            wanted = bytearray(1 << 12)
-            for row in mine:
-                value = hashed(row[7])
-                rank = 53 - (value & 2**52 - 1).bit_length()
-                if row[3] & 1:
-                    wanted[value >> 52] = max(rank, wanted[value >> 52])
-            assert registers[group << 12 : (group + 1) << 12] == wanted
+        assert counted == 2
+        assert ends[0] == 1.5
+        assert math.isnan(ends[1])
