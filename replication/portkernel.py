@@ -31,8 +31,8 @@ _LEAST_BYTES = 256
 _SCRATCH_BYTES = 256 * 1024
 _JOINED_BYTES = 64 * 1024  # less than this is joined: one buffer costs less than many
 _TRUST_MOST = 4  # of busy polling: so many waits in vain end it, and
-_BUSY_TIMES = 4  # what comes so often at a time keeps the loop awake by itself
 _TRIED_EVERY = 16  # then it is tried once in so many answers
+_BUSY_TIMES = 4  # what comes more often than that at a time keeps the loop awake by itself
 
 
 class Outbox:
@@ -199,8 +199,8 @@ class BusyPoll:
     server sleep each time. So the loop, when it has answered, looks for `seconds` whether more has
     come. Where that was in vain it is left off, but for a try now and then: a server whose clients
     take their time sleeps as before, and one to whom many talk at a time finds more of them when it
-    comes back. `look(seconds)`: looks for at most so long, without the
-    interpreter's lock, and returns when something is there; `call_soon`: of the loop.
+    comes back. `look(seconds)`: looks for at most so long, without the interpreter's lock, and
+    returns when something is there; `call_soon`: of the loop.
     """
 
     def __init__(
