@@ -18,6 +18,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final
 
@@ -149,9 +150,18 @@ def check(root: Path) -> list[str]:
 
 def _check_generated(root: Path) -> Iterator[str]:
     for name, make in GENERATED.items():
-        page = root / "docs" / name
-        if not page.is_file() or page.read_text("utf-8") != make():
-            yield f"docs/{name} is out of date: run `python -m logweir.tools.docs`"
+        page, made = root / "docs" / name, make()
+        text = page.read_text("utf-8") if page.is_file() else ""
+        if text != made:
+            pairs = zip_longest(text.splitlines(), made.splitlines())
+            number, old, new = next(
+                ((number, *pair) for number, pair in enumerate(pairs, 1) if pair[0] != pair[1]),
+                (1, None, None),
+            )
+            yield (
+                f"docs/{name} is out of date: run `python -m logweir.tools.docs` "
+                f"(line {number} is {old!r}, and would be {new!r})"
+            )
 
 
 def _check_names(page: Path, wanted: set[str], pattern: re.Pattern[str]) -> Iterator[str]:

@@ -28,7 +28,7 @@ def test_requests_and_commits_are_told_as_the_library_does(
     registry = CollectorRegistry()
     labels = ("scheme", "outcome")
     requests = Counter("logweir_request", "requests answered", labels, registry=registry)
-    text = "from asking for changes to their being durable"
+    text = "from putting changes in line to their being durable"
     commits = Histogram("logweir_commit_seconds", text, buckets=_SECONDS, registry=registry)
     for scheme, done, failed in answered:
         metrics.answered(scheme, done, failed)
