@@ -2,6 +2,7 @@ package logweir.spark;
 
 import java.math.BigDecimal;
 import java.math.BigInteger;
+import java.util.Arrays;
 import org.apache.spark.sql.types.BinaryType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.Decimal;
@@ -30,6 +31,18 @@ final class Cells extends ColumnVector {
         super(type);
         isSpanned = type instanceof StringType || type instanceof BinaryType
                 || type instanceof DecimalType decimal && decimal.precision() == DecimalType.MAX_PRECISION();
+    }
+
+    /** Have so many rows without a value. */
+    void clear(int count) {
+        if (isSpanned) {
+            Arrays.fill(numbers, 0, count, 0);
+            return;
+        }
+        if (marks == null || marks.length < count) {
+            marks = new byte[numbers.length];
+        }
+        Arrays.fill(marks, 0, count, NONE);
     }
 
     @Override
@@ -118,7 +131,7 @@ final class Cells extends ColumnVector {
         if (span == 0) {
             return null;
         }
-        return java.util.Arrays.copyOfRange(data, (int) span, (int) (span >>> 32));
+        return Arrays.copyOfRange(data, (int) span, (int) (span >>> 32));
     }
 
     @Override

@@ -4,7 +4,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
-import java.util.Set;
+import java.util.stream.IntStream;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
@@ -13,11 +13,19 @@ import org.apache.spark.sql.types.StructType;
  * by `pipeline/columns.py` and `pipeline/arrow.py`, and for fields of a space by `pipeline/jobs/typed.py`.
  */
 final class Columns {
-    private static final Set<String> PLAIN = Set.of(
-            "file", "block_offset", "row_in_block", "type", "replica_id", "lsn", "tsn", "ts", "flags",
-            "space_id", "index_base", "key", "tuple", "ops", "kind", "file_seq", "group_id", "index_id",
-            "time", "type_name", "size", "header", "body", "key_json", "tuple_json", "ops_json",
-            "crc_ok", "damage");
+    /** What of a row each column is made of. */
+    private static final Map<String, int[]> PLAIN = Map.ofEntries(
+            plain("file"), plain("kind"), plain("file_seq"), plain("crc_ok"), plain("damage"),
+            plain("block_offset", Rows.BLOCK), plain("row_in_block", Rows.NUMBER),
+            plain("type", Rows.TYPE), plain("type_name", Rows.TYPE),
+            plain("replica_id", Rows.REPLICA_ID), plain("lsn", Rows.LSN), plain("tsn", Rows.TSN),
+            plain("ts", Rows.TIMESTAMP), plain("time", Rows.TIMESTAMP), plain("flags", Rows.FLAGS),
+            plain("space_id", Rows.SPACE_ID), plain("index_base", Rows.INDEX_BASE),
+            plain("group_id", Rows.GROUP_ID), plain("index_id", Rows.INDEX_ID),
+            plain("key", Rows.KEY), plain("tuple", Rows.TUPLE), plain("ops", Rows.OPS),
+            plain("key_json", Rows.KEY), plain("tuple_json", Rows.TUPLE), plain("ops_json", Rows.OPS),
+            plain("size", Rows.KEY, Rows.TUPLE, Rows.OPS),
+            plain("header", Rows.START, Rows.BODY), plain("body", Rows.BODY, Rows.END));
     private static final Map<Long, String> TYPES = Map.of(
             1L, "SELECT", 2L, "INSERT", 3L, "REPLACE", 4L, "UPDATE", 5L, "DELETE", 9L, "UPSERT",
             12L, "NOP", 40L, "CONFIRM", 41L, "ROLLBACK", 30L, "RAFT");
@@ -29,7 +37,8 @@ final class Columns {
     private final Texts[] texts;
     private final Fields fields;
     private final long[][] own;
-    private final Map<Long, Long> names = new HashMap<>();
+    private final long[] names = new long[128]; // spans of those of small types
+    private final Map<Long, Long> others = new HashMap<>();
     private final Texts known = new Texts();
     private byte[] fileName;
     private boolean isLog;
@@ -50,11 +59,23 @@ final class Columns {
         fields = told.isTyped() ? new Fields(makers, cells, texts, told) : null;
     }
 
+    private static Map.Entry<String, int[]> plain(String maker, int... from) {
+        return Map.entry(maker, from);
+    }
+
+    /** What of each row has to be kept: where its block stands, and what columns are made of. */
+    int[] kept() {
+        IntStream found = Arrays.stream(makers).map(one -> PLAIN.getOrDefault(one, new int[0]))
+                .flatMapToInt(Arrays::stream);
+        IntStream always = fields == null ? IntStream.of(Rows.BLOCK) : IntStream.of(Rows.BLOCK, Rows.KEY, Rows.TUPLE);
+        return IntStream.concat(always, found).distinct().toArray();
+    }
+
     /** Whether all of these columns can be made here. */
     static boolean areKnown(StructType wanted, Told told) {
         for (String name : wanted.fieldNames()) {
             String maker = told.maker(name);
-            if (!PLAIN.contains(maker) && !Fields.isKnown(maker)) {
+            if (!PLAIN.containsKey(maker) && !Fields.isKnown(maker)) {
                 return false;
             }
         }
@@ -72,7 +93,7 @@ final class Columns {
         int count = rows.count;
         Handed first = null;
         for (int i = 0; i < makers.length; i++) {
-            if (PLAIN.contains(makers[i])) {
+            if (PLAIN.containsKey(makers[i])) {
                 try {
                     make(i, rows, count);
                 } catch (Handed one) {
@@ -188,7 +209,12 @@ final class Columns {
             }
             case "type_name" -> {
                 for (int i = 0; i < count; i++) {
-                    out[i] = names.computeIfAbsent(from[Rows.TYPE][i], this::named);
+                    long type = from[Rows.TYPE][i];
+                    if (type < 0 || type >= names.length) {
+                        out[i] = others.computeIfAbsent(type, this::named);
+                    } else {
+                        out[i] = names[(int) type] == 0 ? names[(int) type] = named(type) : names[(int) type];
+                    }
                 }
                 to.data = known.out;
             }

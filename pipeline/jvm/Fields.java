@@ -86,9 +86,7 @@ final class Fields {
     private static void start(Cells to, Texts text, long[] numbers, int count) {
         text.at = 0;
         to.numbers = numbers;
-        Arrays.fill(numbers, 0, count, 0);
-        to.marks = new byte[count];
-        Arrays.fill(to.marks, Cells.NONE);
+        to.clear(count);
     }
 
     private void take(byte[] data, long span, boolean isKey, int row, long[] misfits) throws Handed {

@@ -7,8 +7,9 @@ import java.nio.ByteOrder;
 /** MsgPack in a buffer: what `wal/kernel.py` takes, with the same checks and the same limits. */
 final class Pack {
     static final int DEPTH = 512; // limits.MSGPACK_DEPTH
-    private static final VarHandle LONGS =
-            MethodHandles.byteArrayViewVarHandle(long[].class, ByteOrder.BIG_ENDIAN);
+    private static final VarHandle LONGS = big(long[].class);
+    private static final VarHandle INTS = big(int[].class);
+    private static final VarHandle SHORTS = big(short[].class);
     private static final long HIGH_BITS = 0x8080808080808080L;
     /** Bytes of a value by its first byte; 0 where a length or items follow, and for c1. */
     private static final byte[] SIZES = new byte[256];
@@ -29,16 +30,18 @@ final class Pack {
 
     private Pack() {}
 
+    private static VarHandle big(Class<?> numbers) {
+        return MethodHandles.byteArrayViewVarHandle(numbers, ByteOrder.BIG_ENDIAN);
+    }
+
     /** The big-endian number of 1, 2, 4 or 8 bytes. */
     static long load(byte[] data, int at, int width) {
-        if (width == 8) {
-            return (long) LONGS.get(data, at);
-        }
-        long value = 0;
-        for (int i = 0; i < width; i++) {
-            value = value << 8 | data[at + i] & 0xFF;
-        }
-        return value;
+        return switch (width) {
+            case 1 -> data[at] & 0xFF;
+            case 2 -> (short) SHORTS.get(data, at) & 0xFFFF;
+            case 4 -> (int) INTS.get(data, at) & 0xFFFFFFFFL;
+            default -> (long) LONGS.get(data, at);
+        };
     }
 
     /** Where the unsigned integer ends; -1 if it is none or cut short. */
@@ -93,28 +96,45 @@ final class Pack {
     /** Where the value ends; -1 if it is cut short, invalid or nested too deep. `owed`: room for
      * `DEPTH` numbers; `depth`: so many are open around it. */
     static int skip(byte[] data, int at, int end, long[] owed, int depth) {
-        if (at < end) {
+        if (at < end) { // small, so that the compiler puts it where it is called
             int size = SIZES[data[at] & 0xFF];
             if (size != 0) {
                 return size <= end - at ? at + size : -1;
             }
         }
+        return skipMany(data, at, end, owed, depth);
+    }
+
+    private static int skipMany(byte[] data, int at, int end, long[] owed, int depth) {
         int bottom = depth;
         long left = 1;
         while (true) {
+            while (left > 0 && at < end) {
+                int size = SIZES[data[at] & 0xFF];
+                if (size == 0) {
+                    break;
+                }
+                at += size;
+                left--;
+            }
+            while (left == 0) {
+                if (depth == bottom) {
+                    return at <= end ? at : -1;
+                }
+                depth--;
+                left = owed[depth];
+            }
             if (at >= end) {
                 return -1;
             }
             int first = data[at] & 0xFF;
             int size = SIZES[first];
+            if (size != 0) {
+                continue;
+            }
             left--;
             long items = 0;
-            if (size != 0) {
-                if (size > end - at) {
-                    return -1;
-                }
-                at += size;
-            } else if (first < 0xA0) {
+            if (first < 0xA0) {
                 at++;
                 items = first < 0x90 ? (first & 0x0F) << 1 : first & 0x0F;
             } else if (first >= 0xDC) { // array 16, 32; map 16, 32
@@ -150,13 +170,6 @@ final class Pack {
                 owed[depth] = left;
                 depth++;
                 left = items;
-            }
-            while (left == 0) {
-                if (depth == bottom) {
-                    return at;
-                }
-                depth--;
-                left = owed[depth];
             }
         }
     }

@@ -73,7 +73,7 @@ final class Reader implements PartitionReader<ColumnarBatch> {
                 isHanded = true;
                 return false;
             }
-            rows = new Rows(told.chosen(one.isLog()));
+            rows = new Rows(told.chosen(one.isLog()), columns.kept());
             columns.of(one);
         }
         rows.clear();

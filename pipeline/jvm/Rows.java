@@ -30,13 +30,20 @@ final class Rows {
     byte[] data = new byte[1 << 16];
     int size;
     int count;
-    final long[][] columns = new long[COLUMNS][1024];
+    /** Of those that are kept; the others are null. */
+    final long[][] columns = new long[COLUMNS][];
+    private final int[] kept;
     private final long[] fields = new long[COLUMNS];
     private final long[] owed = new long[Pack.DEPTH];
     private final Chosen chosen;
 
-    Rows(Chosen chosen) {
+    /** `kept`: the columns that somebody reads. */
+    Rows(Chosen chosen, int[] kept) {
         this.chosen = chosen;
+        this.kept = kept;
+        for (int one : kept) {
+            columns[one] = new long[1024];
+        }
     }
 
     void clear() {
@@ -92,9 +99,9 @@ final class Rows {
     }
 
     private void add() {
-        if (count == columns[0].length) {
-            for (int i = 0; i < COLUMNS; i++) {
-                columns[i] = Arrays.copyOf(columns[i], 2 * count);
+        if (count == columns[BLOCK].length) {
+            for (int one : kept) {
+                columns[one] = Arrays.copyOf(columns[one], 2 * count);
             }
         }
         if (fields[TYPE] == UPDATE) { // what stands as its tuple is its operations
@@ -103,8 +110,8 @@ final class Rows {
             }
             fields[TUPLE] = 0;
         }
-        for (int i = 0; i < COLUMNS; i++) {
-            columns[i][count] = fields[i];
+        for (int one : kept) {
+            columns[one][count] = fields[one];
         }
         count++;
     }
@@ -117,7 +124,8 @@ final class Rows {
         }
         long left = Pack.count(data, at, stop);
         at = stop;
-        Arrays.fill(fields, TYPE, FLAGS + 1, 0);
+        fields[TYPE] = fields[REPLICA_ID] = fields[GROUP_ID] = fields[LSN] = 0;
+        fields[TIMESTAMP] = fields[TSN] = fields[FLAGS] = 0;
         int seen = 0;
         boolean odd = false;
         for (; left > 0; left--) {
