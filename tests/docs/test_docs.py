@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 from support import examples
+from typer.testing import CliRunner
 
 from logweir.tools import docs
+from logweir.tools.cli.main import COMMANDS, app, load_command
+from logweir.tools.manpage import man_page
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -30,6 +33,15 @@ def test_documentation_is_complete() -> None:
 def test_examples_of_the_page_run(page: Path, tmp_path: Path) -> None:
     """Programs and sessions shown on a page do what the page says."""
     assert examples.run_page(page, tmp_path) == []
+
+
+def test_pages_do_not_depend_on_what_the_process_did() -> None:
+    """A command that was run for one of its topics is described as before."""
+    page = man_page()
+    for name in COMMANDS:
+        for topic in load_command(name).topics:
+            assert CliRunner().invoke(app, [name, topic, "--help"]).exit_code == 0
+    assert man_page() == page
 
 
 def append(name: str, text: str) -> Callable[[Path], None]:

@@ -7,12 +7,15 @@ import re
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_origin
+from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
 from typer.core import TyperCommand
 from typer.models import TyperPath
 
 from logweir.errors import ConfigError
+
+_TOPIC: Final = "logweir.topic"
+"""Where a context keeps the first word: a command outlives what it is run for."""
 
 
 class Topic(NamedTuple):
@@ -46,12 +49,11 @@ class HelpfulCommand(TyperCommand):
     does and takes depends on it: `logweir COMMAND WORD --help` tells of that alone."""
 
     topics: Mapping[str, Topic] = {}
-    _topic = ""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Note the first word, which help is shown before it is read. Raises `ConfigError` for an
         address in the place of a file or folder: it would be made here under that name."""
-        self._topic = next((one for one in args if one in self.topics), "")
+        ctx.meta[_TOPIC] = next((one for one in args if one in self.topics), "")
         left = super().parse_args(ctx, args)
         for one in self.params:
             given = ctx.params.get(one.name or "") if isinstance(one.type, TyperPath) else None
@@ -85,10 +87,11 @@ class HelpfulCommand(TyperCommand):
                 one.metavar = one.metavar or value_name(one.opts[0], declared.annotation)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """`[OPTIONS] DIR [NAME]...`: what may be left out in brackets."""
-        pieces = [self._topic] if self._topic else []
+        """`[OPTIONS] DIR [NAME]...`: optional ones in brackets. No context: of all."""
+        topic = ctx.meta[_TOPIC] if ctx else ""
+        pieces = [topic] if topic else []
         pieces.append("[OPTIONS]")
-        for one in self.params[bool(self._topic) :]:
+        for one in self.params[bool(topic) :]:
             if one.param_type_name == "argument":
                 name = one.metavar or (one.name or "").upper()
                 more = "..." if one.nargs != 1 and not name.endswith("...") else ""
@@ -97,10 +100,10 @@ class HelpfulCommand(TyperCommand):
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """What the command does, or the topic, and an example of that."""
-        if not self._topic:
+        if not ctx.meta[_TOPIC]:
             super().format_help_text(ctx, formatter)
             return
-        topic = self.topics[self._topic]
+        topic = self.topics[ctx.meta[_TOPIC]]
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text(topic.text)
@@ -111,9 +114,9 @@ class HelpfulCommand(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The tables of arguments and options."""
         left_out: set[str | None] = set()
-        if self._topic:
+        if topic := ctx.meta[_TOPIC]:
             left_out = {one.name for one in self.params}
-            left_out -= {one.name for one in self.params_of(self._topic)[1:]}
+            left_out -= {one.name for one in self.params_of(topic)[1:]}
         for title, kind in (("Arguments", "argument"), ("Options", "option")):
             rows = [
                 record
