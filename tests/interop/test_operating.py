@@ -252,3 +252,20 @@ def test_who_is_refused_by_a_server_is_told_where(tmp_path: Path) -> None:
             assert where in err
             assert hint in err.partition(" hint: ")[2]
         assert serving.log.schema.get("t") is not None
+
+
+def test_who_lacks_a_right_is_told_which_one(tmp_path: Path) -> None:
+    """By what copies a server, by the list of spaces that is empty, and of a topic that is not."""
+    with operated(tmp_path / "s") as (serving, url):
+        serving.log.create_space("t")
+        users.add_user(serving.log, "bob", password="b")
+        bob = f"tarantool://bob:b@{url.rpartition('@')[2]}"
+        code, _, err = told("backup", bob, "--to", tmp_path / "copy")
+        assert code == 4
+        assert "needs the role `replication`" in err
+        code, out, err = told("space", "list", bob)
+        assert (code, len(out.splitlines())) == (0, 1)
+        assert "there is no space that bob may know" in err
+        code, _, err = told("topic", "delete", url, "nope")
+        assert code == 1
+        assert "`logweir topic list " in err

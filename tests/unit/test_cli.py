@@ -462,3 +462,19 @@ def test_a_second_sigterm_does_not_stop_what_the_first_one_ends() -> None:
         program.terminate()
         told, errors_told = program.communicate("\n", timeout=60)
     assert (told, errors_told, program.returncode) == ("ended\n", "", 143)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["space", "create", "s", "t", "id:unsigned", "n:string"], "--field id:unsigned"),
+        (["serve", "s", "--allow-guest"], "none|read|replicate|write|all"),
+    ],
+)
+def test_words_too_many_and_values_left_out_are_told_with_what_to_do(
+    words: list[str], told: str
+) -> None:
+    """Wrong usage says what the right one is."""
+    done = CliRunner().invoke(main.app, words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert told in done.stderr

@@ -9,10 +9,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, get_args, get_origin
 
+from typer import BadParameter
 from typer.core import TyperCommand
 from typer.models import TyperPath
 
 from logweir.errors import ConfigError
+
+UsageError: Final[Any] = BadParameter.__mro__[1]
+"""Of the library that Typer brings with it, or needs."""
 
 _TOPIC: Final = "logweir.topic"
 """Where a context keeps the first word: a command outlives what it is run for."""
@@ -49,12 +53,23 @@ class HelpfulCommand(TyperCommand):
     does and takes depends on it: `logweir COMMAND WORD --help` tells of that alone."""
 
     topics: Mapping[str, Topic] = {}
+    more_hint = ""  # what to do with words that are too many
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Note the first word, which help is shown before it is read. Raises `ConfigError` for an
         address in the place of a file or folder: it would be made here under that name."""
         ctx.meta[_TOPIC] = next((one for one in args if one in self.topics), "")
-        left = super().parse_args(ctx, args)
+        ctx.allow_extra_args = bool(self.more_hint)
+        try:
+            left = super().parse_args(ctx, args)
+        except UsageError as error:
+            option = getattr(error, "option_name", "")
+            for one in self.params:
+                if option in one.opts and one.metavar:  # its value is missing
+                    error.message += f" It is {one.metavar}."
+            raise
+        if left and not ctx.resilient_parsing and self.more_hint:
+            raise ConfigError(" ".join(left), "is more than it takes", hint=self.more_hint)
         for one in self.params:
             given = ctx.params.get(one.name or "") if isinstance(one.type, TyperPath) else None
             for path in given if isinstance(given, list | tuple) else [given]:

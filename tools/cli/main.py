@@ -233,6 +233,7 @@ def load_command(name: str) -> HelpfulCommand:
     command.name_values(signature)
     if function == "command":
         command.topics = getattr(module, "TOPICS", {})
+        command.more_hint = getattr(module, "MORE_HINT", "")
     if "config" in signature.parameters:
         for one in command.params:
             if getattr(one, "allow_from_autoenv", True):  # not typer's own way: errors name it so

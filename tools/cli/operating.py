@@ -83,6 +83,8 @@ def _ask(url: Url, name: str, arguments: tuple[Value, ...]) -> Any:
             ErrorCode.NO_SUCH_PROC: "is that a logweir, and of this version?",
             ErrorCode.NO_SUCH_USER: f"`logweir user list {url}` shows all",
             ErrorCode.PASSWORD_MISMATCH: LOGIN_HINT,
+            ErrorCode.NO_SUCH_SPACE: f"`logweir {'topic' if 'topic' in name else 'space'} list "
+            f"{url}` shows those that there are",
         }
         hint = hints.get(error.code)
         if hint is None:

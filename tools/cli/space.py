@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # a folder is looked at without a network
 
 Action = Literal["list", "create", "drop"]
 
+MORE_HINT = "each field has its option: --field id:unsigned --field name:string"
+
 
 def command(
     out: Output,
@@ -60,7 +62,11 @@ def command(
         if action != "list":
             hint = "stop the server and give its folder, or do it as a client of a Tarantool does"
             raise ConfigError("WHERE", f"a server is not asked to {action} spaces", hint=hint)
-        _list(out, [(space, None) for space in _of_server(url)])
+        found = _of_server(url)
+        _list(out, [(space, None) for space in found])
+        if not found:
+            may = f"there is no space that {url.user or 'guest'} may know"
+            out.message(f"{may}: `logweir user grant` gives rights, other users may see more")
         return 0
     with logweir.open(Path(where), create=False) as log:
         if action == "list":

@@ -140,7 +140,10 @@ class Upstream(Inbox[Event]):
         error = event.error
         text = f"the master refused {event.state}: {error.message} (error {int(error.code)})"
         if error.code in _PASSING:
-            return Unreachable(str(self.url), text, hint="check user, grants and state there")
+            hint = "check user, grants and state there"
+            if error.code == ErrorCode.ACCESS_DENIED:
+                hint = "its user needs the role `replication` there (`logweir user grant`)"
+            return Unreachable(str(self.url), text, hint=hint)
         return SourceStopped(f"{self.url}: {text}", hint="mend what it names, then start again")
 
 
