@@ -74,7 +74,7 @@ class Layers:
         self._byte_seconds = 0.0  # that the base needed for each byte, last time
         self._taken_at = 0.0  # when it will have those that are under way, if it needs as long
         self._next_at = 0.0  # no sooner the next change, as long as there are such
-        self._serving = False
+        self._thread: threading.Thread | None = None
         self._closing = False
         self._failure: Exception | None = None
 
@@ -90,8 +90,8 @@ class Layers:
     def admit(self) -> None:
         """Before a change: wait until the layers have room for it. Raises why they have none."""
         with self._lock:
-            if not self._serving and self._failure is None:
-                start_thread("logweir-apply", self._serve)  # an interrupt harms nothing here
+            if self._thread is None and self._failure is None:
+                start_thread("logweir-apply", self._serve, self._keep_thread)
             if isinstance(self._failure, _PASSING):  # which may have passed
                 self._failure = None
                 self._changed.notify_all()
@@ -105,7 +105,7 @@ class Layers:
     def admits(self) -> bool:
         """Whether `admit` would have nothing to wait for, to begin or to raise."""
         return (
-            self._serving
+            self._thread is not None
             and self._failure is None
             and self.size_bytes <= 2 * LAYER_BYTES
             and not (self._under_way and self._next_at > time.monotonic())
@@ -245,24 +245,23 @@ class Layers:
         with self._lock:
             self._closing = True
             self._changed.notify_all()
-            while self._serving:
-                self._changed.wait()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
         if apply:
             with contextlib.suppress(LogweirError):  # the log has failed: it is known already
                 self.apply()
 
+    def _keep_thread(self, thread: threading.Thread | None) -> None:
+        self._thread = thread
+
     def _serve(self) -> None:
-        """The thread; where an interrupted start has left one already, nothing."""
-        with self._lock:
-            if self._serving:
-                return
-            self._serving = True
         try:
             while self._is_due():
                 self._serve_once()
         finally:
             with self._lock:
-                self._serving = False
+                self._thread = None
                 self._changed.notify_all()
 
     def _is_due(self) -> bool:
