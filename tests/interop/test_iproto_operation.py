@@ -250,13 +250,30 @@ def test_rejoin_copies_anew_under_the_same_uuid(tmp_path: Path) -> None:
         code, _, err = told("follow", url, copy, "--once")
         assert code == 1
         assert "--rejoin" in err
-        code, out, err = told("follow", "--rejoin", url, copy, "--once", "--json")
+        code, _, err = told("follow", "--rejoin", url, copy, "--once")
+        assert code == 1
+        assert "without lsn 1 to 1 of replica 2" in err
+        assert "--drop-rows" in err
+        with logweir.open(copy) as log:  # nothing is renamed, and a copy in use is left alone
+            assert log.select("t") == [(7, "only here")]
+            code, _, err = told("follow", "--rejoin", "--drop-rows", url, copy, "--once")
+            assert code != 0
+            assert "in use" in err
+        assert not list(tmp_path.glob("copy.*"))
+        code, out, err = told("follow", "--rejoin", "--drop-rows", url, copy, "--once", "--json")
         assert (code, json.loads(out)["state"]) == (0, "following"), err
+        assert "without lsn 1 to 1 of replica 2" in err
         with logweir.open(copy) as log:
             assert (log.instance, log.replica_id) == (instance, number)
             assert [row[0] for row in log.select("t")] == [1, 2, 3, 4, 5, 6, 60]
         with logweir.open(tmp_path / "copy.before-rejoin-1") as log:
             assert log.select("t") == [(7, "only here")]
+        # Now the master has all that the copy has, and is asked before anything is renamed.
+        code, _, err = told("follow", "--rejoin", url, copy, "--once")
+        assert code == 0, err
+        assert (tmp_path / "copy.before-rejoin-2").exists()
+    assert told("follow", "--rejoin", url, copy, "--once")[0] == 4
+    assert copy.exists()
 
 
 @pytest.mark.tarantool

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import uuid
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -19,13 +18,12 @@ from logweir.limits import TUPLE_BYTES
 from logweir.replication import loop
 from logweir.tools.cli.common import TupleBytes, WaitOption
 from logweir.tools.cli.configfile import ConfigOption
-from logweir.tools.cli.joining import join_if_new
+from logweir.tools.cli.joining import join_if_new, put_aside
 from logweir.tools.cli.logoptions import LogFile, LogFormat, LogLevel, logs_to_a_file, start_log
 from logweir.tools.cli.notify import notify
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
 from logweir.tools.cli.reload import reload_on_hangup
-from logweir.wal.filesystem import OS
 
 if TYPE_CHECKING:  # all protocols and the store, which `--help` and a wrong address do without
     from logweir.replication.server import Server, ServerOptions
@@ -53,7 +51,16 @@ def command(
         typer.Option(
             "--rejoin",
             allow_from_autoenv=False,
-            help="Put the old copy aside and copy everything anew.",
+            help="Put the old copy aside and copy everything anew; refused if it has rows that "
+            "the upstream has not.",
+        ),
+    ] = False,
+    drop_rows: Annotated[
+        bool,
+        typer.Option(
+            "--drop-rows",
+            allow_from_autoenv=False,
+            help="With --rejoin: go on without rows that the upstream has not.",
         ),
     ] = False,
     once: Annotated[
@@ -87,8 +94,12 @@ def command(
 
     if rejoin and source.scheme != "tarantool":
         raise ConfigError("--rejoin", f"is for Tarantool; {source.scheme} goes on by itself")
+    if drop_rows and not rejoin:
+        raise ConfigError("--drop-rows", "is for --rejoin")
     options = ServerOptions(follow=[source], once=once)  # read before a store is made
-    instance = _put_aside(out, directory) if rejoin else None
+    instance = None
+    if rejoin:
+        instance = put_aside(out, source, directory, wait=wait, drops_rows=drop_rows)
     join_if_new(out, [source], directory, wait=wait, instance=instance)
     return follow_into(out, options, directory, tuple_bytes=tuple_bytes, context=context)
 
@@ -117,22 +128,6 @@ def follow_into(
     create = options.follow[0].scheme != "tarantool"
     with logweir.open(directory, create=create, tuple_bytes=tuple_bytes) as log:
         return loop.run(_follow(out, context, log, options))
-
-
-def _put_aside(out: Output, directory: Path) -> uuid.UUID | None:
-    """Rename the old copy. Returns its UUID, so that it keeps its place in `_cluster`."""
-    from logweir.wal.directory import scan_directory
-
-    if not directory.exists():
-        return None
-    instance = scan_directory(directory).instance
-    number = 1
-    while (aside := directory.with_name(f"{directory.name}.before-rejoin-{number}")).exists():
-        number += 1
-    OS.rename(directory, aside)
-    OS.sync_directory(directory.absolute().parent)
-    out.message(f"the old copy is now {aside}")
-    return instance
 
 
 async def _follow(

@@ -1,20 +1,24 @@
-"""Copying a Tarantool master into a folder that is none yet, before it is opened."""
+"""Copying a Tarantool master into a folder that is none yet, before it is opened, or anew."""
 
 from __future__ import annotations
 
 import itertools
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
-from logweir.errors import ConfigError, Unreachable
+from logweir.errors import ConfigError, SourceStopped, Unreachable
 from logweir.replication import loop
 from logweir.replication.urls import Url
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
+from logweir.wal.filesystem import OS, unopened
+from logweir.wal.vclock import VClock
+
+_T = TypeVar("_T")
 
 _AGAIN_SECONDS: Final = 0.5
 """From one round of tries to the next."""
@@ -40,11 +44,71 @@ def join_if_new(
     # Imported here: most commands that could copy need no protocol for it.
     from logweir.replication.iproto.follow.join import join
 
+    url, joined = _of_first(out, masters, wait, lambda url: join(url, directory, instance=instance))
+    out.message(f"copied {joined.rows} rows of {url} up to {joined.vclock}")
+    for warning in joined.warnings:
+        out.warning(warning)
+
+
+def put_aside(
+    out: Output, source: Url, directory: Path, *, wait: float, drops_rows: bool
+) -> uuid.UUID | None:
+    """Rename the old copy of a master, which is asked first whether it has all rows of that.
+    Returns the UUID of the copy, so that it keeps its place in `_cluster`.
+
+    Raises `SourceStopped` if the copy has rows that the master has not, unless it `drops_rows`;
+    `DirectoryLocked` if it is in use; what connecting raises. Nothing is renamed then.
+    """
+    from logweir.recovery import examine
+    from logweir.wal.directory import scan_directory
+
+    if not directory.exists():
+        return None
+    with unopened(directory):
+        _, there = _of_first(out, [source], wait, _position)
+        if lost := _lacking(examine(directory).vclock, there):
+            if not drops_rows:
+                raise SourceStopped(
+                    f"{source} has not all rows of {directory}: a new copy would be without {lost}",
+                    hint="serve the folder and let the upstream follow it, until it has them; with "
+                    "--drop-rows the copy is made without them, and the old folder put aside",
+                )
+            out.warning(f"the new copy is without {lost}")
+        instance = scan_directory(directory).instance
+        number = 1
+        while (aside := directory.with_name(f"{directory.name}.before-rejoin-{number}")).exists():
+            number += 1
+        OS.rename(directory, aside)
+    OS.sync_directory(directory.absolute().parent)
+    out.message(f"the old copy is now {aside}")
+    return instance
+
+
+async def _position(url: Url) -> VClock:
+    from logweir.replication.iproto.follow.upstream import connect
+
+    async with connect(url) as (_, _, ballot):
+        return ballot.vclock
+
+
+def _lacking(ours: VClock, theirs: VClock) -> str:
+    """Which rows they have not, "" for none. Local ones (replica id 0) are nobody else's."""
+    return ", ".join(
+        f"lsn {theirs.lsn(number) + 1} to {lsn} of replica {number}"
+        for number, lsn in sorted(ours.without_local().items())
+        if lsn > theirs.lsn(number)
+    )
+
+
+def _of_first(
+    out: Output, masters: Sequence[Url], wait: float, ask: Callable[[Url], Coroutine[Any, Any, _T]]
+) -> tuple[Url, _T]:
+    """What `ask` gives of the first of the masters that can be reached; see `join_if_new`."""
     given_up = time.monotonic() + wait
     told: set[str] = set()
     for number, url in enumerate(itertools.cycle(masters), 1):
         try:
-            joined = loop.run(join(url, directory, instance=instance))
+            return url, loop.run(ask(url))
         except Unreachable as error:
             is_round = number % len(masters) == 0
             left = given_up - time.monotonic()
@@ -55,11 +119,7 @@ def join_if_new(
                 out.warning(f"{error.message}{f'; waiting {left:.0f} s for it' if wait else ''}")
             if is_round:
                 time.sleep(min(_AGAIN_SECONDS, left))
-        else:
-            out.message(f"copied {joined.rows} rows of {url} up to {joined.vclock}")
-            for warning in joined.warnings:
-                out.warning(warning)
-            return
+    raise AssertionError("no master was given")
 
 
 def copyable(text: str) -> Url:
