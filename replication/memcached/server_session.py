@@ -155,11 +155,12 @@ class ServerSession(BaseSession[Event]):
         if self._is_whole and self._takes_runs():
             if not self._slots:
                 at = self.read(data)
-            first = take_run(data, at)
+            first = take_run(data, at) if at < len(data) else None
             if first is not None:
                 run.append(first)
                 at = first.stop
-            if text is None and at == len(data):  # as mostly: there is nothing else
+            is_whole = text is None or not (text or text_problem or self._unit_deadline)
+            if is_whole and at == len(data):  # as mostly: there is nothing else
                 return (self._commands(run),) if run else ()
         return self._take_rest(data[at:], run, text_problem, now)
 
