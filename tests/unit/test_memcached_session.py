@@ -68,6 +68,17 @@ def test_version_and_verbosity_are_parts_of_runs() -> None:
         assert not event.changes
 
 
+@pytest.mark.parametrize("reads_all", [False, True])
+def test_a_line_that_came_in_two_portions_keeps_nothing(reads_all: bool) -> None:
+    """Whoever answers it: neither bytes nor a deadline of it are left."""
+    session = ServerSession(Settings(bytes), 0.0)
+    session.read = lambda data: len(data) if reads_all else 0
+    assert session.receive_data(b"get k", 5.0) == []
+    assert (session.kept_bytes, session.next_deadline()) == (5, 5.0 + FRAME_SECONDS)
+    assert len(session.receive_data(b"ey\r\n", 6.0)) == (not reads_all)
+    assert (session.kept_bytes, session.next_deadline()) == (0, None)
+
+
 def test_version_is_told_to_who_may_do_nothing_else() -> None:
     """As NOOP is answered: neither is about the bucket."""
     asked = [Packet(Opcode.VERSION), Packet(Opcode.NOOP), Packet(Opcode.GET, b"k")]
