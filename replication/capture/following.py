@@ -46,6 +46,9 @@ _POLL_SECONDS: Final = 0.05
 _PIECE: Final = 256  # transactions of a folder that a thread reads at a time
 _PIECES: Final = 4  # of a server that wait for the program
 
+Where = str | os.PathLike[str] | Url
+"""A folder, or the address of a server."""
+
 
 def follow(
     where: str | os.PathLike[str],
@@ -74,7 +77,7 @@ def follow(
 
 
 def following(
-    where: str | os.PathLike[str],
+    where: Where,
     after: Mapping[int, int] | None = None,
     *,
     once: bool = False,
@@ -83,10 +86,10 @@ def following(
 ) -> Generator[RowColumns, None, None]:
     """As `follow`, as columns of whole transactions. `begun`: called once, before the first; what
     it raises is raised here, and what a folder gives is settled (see `logweir.wal.settled`)."""
-    url, start = asked(where, after)
-    if url is not None:
-        return _of_server(url, start, once, stop, begun)
-    return _of_folder(Path(where), start, once, stop, begun)
+    source, start = asked(where, after)
+    if isinstance(source, Url):
+        return _of_server(source, start, once, stop, begun)
+    return _of_folder(source, start, once, stop, begun)
 
 
 async def follow_async(
@@ -96,14 +99,14 @@ async def follow_async(
     once: bool = False,
 ) -> AsyncGenerator[Transaction, None]:
     """As `logweir.follow`, for asyncio; leave it by `contextlib.aclosing`, or by `break`."""
-    url, start = asked(where, after)
-    if url is not None:
-        async with aclosing(server_changes(url, start, once=once)) as pieces:
+    source, start = asked(where, after)
+    if isinstance(source, Url):
+        async with aclosing(server_changes(source, start, once=once)) as pieces:
             async for columns in pieces:
                 for transaction in _transactions(columns):
                     yield transaction
         return
-    follower = await asyncio.to_thread(_follower, Path(where), start)
+    follower = await asyncio.to_thread(_follower, source, start)
     try:
         while True:
             ready = (one for block in follower.poll() for one in block.transactions())
@@ -117,15 +120,16 @@ async def follow_async(
         follower.close()
 
 
-def asked(
-    where: str | os.PathLike[str], after: Mapping[int, int] | None
-) -> tuple[Url | None, VClock | None]:
-    """The server, None for a folder, and the position. Raises `ConfigError`, and `RequestError` for
-    what is no position."""
+def asked(where: Where, after: Mapping[int, int] | None) -> tuple[Url | Path, VClock | None]:
+    """The server or the folder, and the position. Raises `ConfigError`, and `RequestError` for what
+    is no position."""
     start = None if after is None else position_of(after)
-    if not isinstance(where, str) or "://" not in where:
-        return None, start
-    url = parse_url(where, origin="where")
+    if isinstance(where, Url):
+        url = where
+    elif isinstance(where, str) and "://" in where:
+        url = parse_url(where, origin="where")
+    else:
+        return Path(where), start
     if url.scheme != "tarantool":
         raise ConfigError(
             "where",

@@ -11,11 +11,9 @@ primary index, as `store.schema.keys` makes it. A copy that was stopped is begun
 from __future__ import annotations
 
 import asyncio
-import os
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 from logweir.errors import ErrorCode, RemoteProtocolError, RequestError, WrongHistory
@@ -23,7 +21,6 @@ from logweir.replication.capture.stream import Capture, Captured, Change
 from logweir.replication.capture.token import Token
 from logweir.replication.iproto.client_session import Refused, Rows, StreamBegun, StreamEnded
 from logweir.replication.iproto.follow.upstream import connect
-from logweir.replication.protocols import parse_url
 from logweir.replication.urls import Url
 from logweir.store import Log, Transaction
 from logweir.store.engine.update import apply_update, apply_upsert
@@ -62,14 +59,14 @@ class Images:
             log.create_space(IMAGE_SPACE, _FORMAT, primary=["name", "space", "key"])
 
     # --- the copy ---------------------------------------------------------------------------------
-    def fill(self, where: str | os.PathLike[str], capture: Capture) -> Token:
+    def fill(self, capture: Capture) -> Token:
         """Copy what the chosen spaces hold. Returns the place of it, to be kept. Raises what
         reading raises."""
         with self._log.transaction() as tx:
             self._clear(tx)
-        if isinstance(where, str) and "://" in where:
-            return asyncio.run(self._fill_from(parse_url(where, origin="where"), capture))
-        folder = Path(where)
+        folder = capture.source
+        if isinstance(folder, Url):
+            return asyncio.run(self._fill_from(folder, capture))
         with leased(folder):
             newest = scan_directory(folder).newest_snap()
             if newest is None:
@@ -77,7 +74,7 @@ class Images:
             for block in read_snapshot(newest.path):
                 self._take(block.columns, capture)
             replicaset = folder_definitions(folder).replicaset
-        return self._token(str(where), replicaset, newest.vclock, capture)
+        return self._token(replicaset, newest.vclock, capture)
 
     async def _fill_from(self, url: Url, capture: Capture) -> Token:
         start, replicaset = VClock(), None
@@ -93,13 +90,11 @@ class Images:
                 columns = RowColumns.scan(event.data)
                 replicaset = replicaset or _replicaset(columns)
                 self._take(columns, capture)
-        return self._token(str(url), replicaset, start, capture)
+        return self._token(replicaset, start, capture)
 
-    def _token(
-        self, where: str, replicaset: uuid.UUID | None, vclock: VClock, capture: Capture
-    ) -> Token:
+    def _token(self, replicaset: uuid.UUID | None, vclock: VClock, capture: Capture) -> Token:
         if replicaset is None:
-            raise WrongHistory(where, "unknown", None)
+            raise WrongHistory(str(capture.source), "unknown", None)
         return Token(replicaset, vclock, capture.chosen)
 
     def _take(self, columns: RowColumns, capture: Capture) -> None:

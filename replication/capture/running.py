@@ -8,7 +8,6 @@ and the next start begins with that transaction.
 from __future__ import annotations
 
 import importlib
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from logweir.errors import CallbackFailed, ConfigError, Unreachable
+from logweir.replication.capture.following import Where
 from logweir.replication.capture.images import Images
 from logweir.replication.capture.stream import Capture, Captured, Spaces
 from logweir.replication.stream import positions
@@ -39,7 +39,7 @@ class Kept:
         """The place, None before the first. Raises `WalError`."""
         raise NotImplementedError
 
-    def begin(self, where: str | os.PathLike[str], spaces: Spaces, key: Value) -> Capture:
+    def begin(self, where: Where, spaces: Spaces, key: Value) -> Capture:
         """What goes on at the place. The arguments are those of `capture`, which says what is
         raised."""
         return Capture(where, self.token(), spaces, key)
@@ -74,10 +74,10 @@ class StoreKept(Kept):
             raise ConfigError("images", text, hint="go on so, or begin under another name")
         return str(found["token"])
 
-    def begin(self, where: str | os.PathLike[str], spaces: Spaces, key: Value) -> Capture:
+    def begin(self, where: Where, spaces: Spaces, key: Value) -> Capture:
         """See `Kept`. With images it copies them first, and begins after that copy."""
         if self._images is not None and self.token() is None:
-            token = self._images.fill(where, Capture(where, None, spaces, key))
+            token = self._images.fill(Capture(where, None, spaces, key))
             failpoint("capture.after_fill")
             with self._log.transaction() as tx:
                 self._put(tx, str(token))
@@ -128,7 +128,7 @@ class TokenFile(Kept):
 
 
 def run(
-    where: str | os.PathLike[str],
+    where: Where,
     kept: Kept,
     function: Function,
     *,

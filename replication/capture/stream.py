@@ -13,12 +13,12 @@ from array import array
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 from logweir.errors import ConfigError, PositionUnavailable, WrongHistory
-from logweir.replication.capture.following import asked, following
+from logweir.replication.capture.following import Where, asked, following
 from logweir.replication.capture.token import Token, chosen
 from logweir.replication.iproto.client.spaces import server_definitions
+from logweir.replication.urls import Url
 from logweir.store.choosing import Change, Changes, Chooser
 from logweir.store.recover.defined import folder_definitions
 from logweir.store.schema.schema import Definitions, Schema
@@ -66,18 +66,18 @@ def capture(
 
 
 class Capture:
-    """What is known of a log while it is read. `chosen`: the checksum of what is asked for; the
-    arguments are those of `capture`, which says what is raised."""
+    """What is known of a log while it is read. `source`: the server or folder; `chosen`: the
+    checksum of what is asked for; the arguments are those of `capture`, which says what is
+    raised."""
 
     def __init__(
         self,
-        where: str | os.PathLike[str],
+        where: Where,
         after: str | Mapping[int, int] | None,
         spaces: Spaces,
         key: Value,
     ) -> None:
         spaces = (spaces,) if isinstance(spaces, int | str) else spaces
-        self._where = where
         self.chosen = chosen(spaces, key)
         self._token = Token.parse(after) if isinstance(after, str) else None
         if self._token is not None and self._token.chosen != self.chosen:
@@ -88,7 +88,7 @@ class Capture:
                 hint="ask for the same; or give the vclock instead of the token, knowingly",
             )
         vclock = self._token.vclock if self._token is not None else after
-        self._url, self._after = asked(where, None if isinstance(vclock, str) else vclock)
+        self.source, self._after = asked(where, None if isinstance(vclock, str) else vclock)
         found = self._definitions()
         self._known = found.vclock  # the definitions are of there, or of later
         self.chooser = Chooser(spaces, key, found.schema, self._learn)
@@ -97,7 +97,7 @@ class Capture:
 
     def run(self, once: bool, stop: threading.Event | None) -> Generator[Captured, None, None]:
         """See `capture`."""
-        pieces = following(self._where, self._after, once=once, stop=stop, begun=self._begun)
+        pieces = following(self.source, self._after, once=once, stop=stop, begun=self._begun)
         with closing(pieces):
             for columns in pieces:
                 for one in self.chooser.taken(columns, self._lsns):
@@ -112,7 +112,7 @@ class Capture:
         token = self._token
         if replicaset is None or (token is not None and token.replicaset != replicaset):
             expected = "unknown" if token is None else token.replicaset
-            raise WrongHistory(str(self._where), expected, replicaset)
+            raise WrongHistory(str(self.source), expected, replicaset)
         self._replicaset = replicaset
         self._lsns = array("Q", start.lsns())
         if not end.covers(start.without_local()):
@@ -133,6 +133,6 @@ class Capture:
         return found.schema
 
     def _definitions(self) -> Definitions:
-        if self._url is not None:
-            return asyncio.run(server_definitions(self._url))
-        return folder_definitions(Path(self._where))
+        if isinstance(self.source, Url):
+            return asyncio.run(server_definitions(self.source))
+        return folder_definitions(self.source)

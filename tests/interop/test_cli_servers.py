@@ -10,6 +10,7 @@ import pty
 import subprocess
 import sys
 import termios
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from interop.test_iproto_cli import CODE, told
+from logweir.replication.capture.token import Token
 from logweir.replication.service import users
 from logweir.store.schema.access import Privilege
 
@@ -184,6 +186,26 @@ def test_a_password_need_not_be_an_argument(
         assert "Password of u at 127.0.0.1: " in shown
         assert "secret" not in shown
         assert serving.log.select("t") == [(1,), (2,), (3,)]
+
+
+def test_a_capture_has_its_password_and_does_not_tell_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the environment, as for other commands; a refusal shows the address without it."""
+    monkeypatch.setenv("LOGWEIR_PASSWORD", "secret")
+    with Serving(tmp_path / "ours") as serving:
+        users.add_user(serving.log, "u", password="secret")
+        users.grant(serving.log, "u", Privilege.EXECUTE, users.Target("role", "replication"))
+        serving.log.create_space("t")
+        serving.log.insert("t", (1,))
+        token, where = tmp_path / "token", f"127.0.0.1:{serving.port}"
+        words = ["--exec", "builtins:repr", "--space", "t", "--token", token, "--once"]
+        code, out, err = told("capture", f"tarantool://u@{where}", *words)
+        assert (code, "1 transactions" in out + err) == (0, True), err
+        place = Token.parse(token.read_text().strip())
+        token.write_text(str(Token(uuid.uuid4(), place.vclock, place.chosen)))
+        code, _, err = told("capture", f"tarantool://u:secret@{where}", *words)
+        assert (code, f"tarantool://u@{where}" in err, "secret" in err) == (1, True, False)
 
 
 def at_terminal(typed: str, *words: str, stdin: str) -> tuple[int, str]:

@@ -13,6 +13,7 @@ from logweir.tools.cli.common import store_at
 from logweir.tools.cli.configfile import ConfigOption
 from logweir.tools.cli.logoptions import LogFile, LogFormat, LogLevel, start_log
 from logweir.tools.cli.output import Output
+from logweir.tools.cli.peers import peer_url
 from logweir.tools.cli.reload import Signalled, serving, until_stopped
 from logweir.wal.logs import get_logger
 from logweir.wal.mp import Value
@@ -90,10 +91,12 @@ def command(
     def waiting(error: Unreachable) -> None:
         _log.warning("capture.waiting", reason=error.message)
 
+    source = peer_url(where) if "://" in where else Path(where)
+
     def work(kept: Kept, signalled: Signalled) -> int:
         with serving(out, context, signalled):
             return run(
-                *(where, kept, called),
+                *(source, kept, called),
                 spaces=spaces,
                 key=wanted,
                 once=once,
@@ -106,8 +109,8 @@ def command(
             given = work(TokenFile(token), signalled)
         else:
             assert store is not None
-            if "://" not in where:
-                _check_folder(Path(where), store)
+            if isinstance(source, Path):
+                _check_folder(source, store)
             with logweir.open(store) as log:
                 given = work(StoreKept(log, name, images=images), signalled)
     if out.as_json:
