@@ -1,6 +1,7 @@
 """Compiled statements, selections and changes of items under AddressSanitizer and UBSan.
 
-`LOGWEIR_SANITIZED`: how many random statements, default 1,500.
+`LOGWEIR_SANITIZED`: how many random statements, default 1,500, and a 30th of that stores that
+selections are compared on. To make these up costs most here, so they are fewer than without.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
     """The folder of the extensions, and the environment that they run in."""
     assert [source.stem.removesuffix("kernel") for source in SOURCES] == [*NAMES]
     folder = tmp_path_factory.mktemp("sanitized")
-    return folder, {**built(folder, KERNELS), "LOGWEIR_STATEMENTS": STATEMENTS}
+    more = {"LOGWEIR_STATEMENTS": STATEMENTS, "LOGWEIR_READ_STORES": str(int(STATEMENTS) // 30)}
+    return folder, {**built(folder, KERNELS), **more}
 
 
 FILES = (
@@ -57,8 +59,9 @@ def test_statements_stay_in_their_memory(sanitized: tuple[Path, dict[str, str]])
     these files do, in one process, which takes as long to begin as some of them."""
     folder, environment = sanitized
     files = [f"tests/{file}" for file in FILES]
+    some = "not (takes_layers[1] or takes_layers[2])"  # one of three seeds of the same
     run = subprocess.run(
-        [sys.executable, "-P", "-c", FIND + CHECK + PYTEST, str(folder), *files],
+        [sys.executable, "-P", "-c", FIND + CHECK + PYTEST, str(folder), *files, "-k", some],
         env=environment,
         cwd=ROOT,
         capture_output=True,

@@ -4,6 +4,7 @@ state takes layers."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ from logweir.store.state.state import State
 from logweir.store.state.statetxn import Txn
 from logweir.wal.mp import pack, unpack
 
+EXAMPLES = int(os.environ.get("LOGWEIR_READ_STORES", "150"))
 ID = 600
 LONG = "b" * 509
 NAMES = ["", "a", "ab", "b", LONG[:-2], LONG, LONG + "b", LONG + "c", 2 * LONG, 2 * LONG + "x", "c"]
@@ -152,7 +154,7 @@ def told(work: Any) -> Any:
         return int(error.code), str(error)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_reads_are_those_of_the_reference_engine(data: st.DataObject, state: State) -> None:
     """By all indexes and iterators, whole and partial keys, offsets and limits, in pieces of any

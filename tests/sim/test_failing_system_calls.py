@@ -1,22 +1,45 @@
 """The 1st, 2nd, … system call about a store's folder fails, or writes by half, those of LMDB too:
 typed errors only.
 
-In a process of its own, with `support/failing.c` in front of the C library.
+In processes of their own, with `support/failing.c` in front of the C library.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 import pytest
+from support.nursery import Nursery
 
+MEMORY = Path("/dev/shm")
 SOURCE = Path(__file__).resolve().parents[1] / "support" / "failing.c"
+
+PREPARE = r"""
+import ctypes, errno, json, os, shutil, sys, tempfile, traceback
+from pathlib import Path
+import logweir
+from logweir.recovery import RepairResult, examine, repair, restore
+from logweir.recovery.trim import trim
+from logweir.replication.topic.spaces import create_topic
+from logweir.testing.measuring import readable_rows
+from logweir.testing.operations import CHANGES, are_whole
+from logweir.wal.filesystem import OS
+
+with tempfile.TemporaryDirectory() as folder, logweir.open(folder) as log:
+    log.create_space("kv", [("id", "unsigned")])
+    log.snapshot()
+"""
+"""What is there before it, once for all that fail."""
 
 PROGRAM = r"""
 import ctypes, errno, json, os, shutil, sys, traceback
@@ -193,9 +216,36 @@ print(json.dumps([calls, wrong]))
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """Processes in which calls fail. `library`: `failing.c`, compiled, in front of all others."""
+
+    library: Path
+    nursery: Nursery
+
+    def run(
+        self, what: str, durability: str, errors: str
+    ) -> tuple[dict[str, int], list[list[object]]]:
+        """How often which call failed, and what came of it that should not. In memory: there a sync
+        that does not fail need not wait for a disk."""
+        words = [what, durability, errors, self.library]
+        with (
+            tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder,
+            contextlib.chdir(folder),
+            self.nursery.start(PROGRAM, words, stdin=DEVNULL, stdout=PIPE, stderr=PIPE) as program,
+        ):
+            told, complained = program.communicate(timeout=600)
+            assert program.wait() == 0, complained[-3000:]
+        calls, wrong = json.loads(told)
+        return {
+            name.removesuffix("v2").removesuffix("64").removesuffix("at"): n
+            for name, n in calls.items()
+        }, wrong
+
+
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """`failing.c`, compiled."""
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Failing]:
+    """See `Failing`."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or sys.platform != "linux":
         pytest.skip("no C compiler on this machine, or no Linux")
@@ -203,27 +253,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     include = sysconfig.get_path("include")
     command = [compiler, "-shared", "-fPIC", "-O1", f"-I{include}", "-o", str(made), str(SOURCE)]
     subprocess.run([*command, "-ldl"], check=True)
-    return made
-
-
-def failing(
-    library: Path, folder: Path, what: str, durability: str, errors: str
-) -> tuple[dict[str, int], list[list[object]]]:
-    """How often which call failed, and what came of it that should not."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, what, durability, errors, str(library)],
-        cwd=folder,
-        env={**os.environ, "LD_PRELOAD": str(library)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    calls, wrong = json.loads(done.stdout)
-    return {
-        name.removesuffix("v2").removesuffix("64").removesuffix("at"): n
-        for name, n in calls.items()
-    }, wrong
+    with Nursery(PREPARE, {"LD_PRELOAD": str(made)}) as nursery:
+        yield Failing(made, nursery)
 
 
 EXPECTED = {
@@ -247,13 +278,13 @@ EXPECTED = {
 @pytest.mark.parametrize("errors", ["EIO", "ENOSPC,EMFILE", "EACCES,EINTR", "SHORT"])
 @pytest.mark.parametrize("what", [*EXPECTED, "collect"])
 def test_only_typed_errors_come_of_failing_system_calls(
-    what: str, errors: str, library: Path, tmp_path: Path
+    what: str, errors: str, failing: Failing
 ) -> None:
     """Whichever fails, once or from then on: an error of the tree, nothing lost, folder free.
     With EIO every call fails once; from then on, and with other errors, one of the first seven
     and every twentieth behind it, each time others, and all of them with `LOGWEIR_CALLS=all`; with
     SHORT every write is cut short, no error but to LMDB."""
-    calls, wrong = failing(library, tmp_path, what, "fsync", errors)
+    calls, wrong = failing.run(what, "fsync", errors)
     assert wrong == []
     if errors == "EIO":
         assert set(calls) >= EXPECTED.get(what, set())
@@ -262,10 +293,8 @@ def test_only_typed_errors_come_of_failing_system_calls(
 @pytest.mark.slow
 @pytest.mark.parametrize("durability", ["write", "none"])
 @pytest.mark.parametrize("what", ["close", "snapshot"])
-def test_the_same_of_the_weaker_durabilities(
-    what: str, durability: str, library: Path, tmp_path: Path
-) -> None:
+def test_the_same_of_the_weaker_durabilities(what: str, durability: str, failing: Failing) -> None:
     """There a close has more to write."""
-    calls, wrong = failing(library, tmp_path, what, durability, "EIO")
+    calls, wrong = failing.run(what, durability, "EIO")
     assert wrong == []
     assert set(calls) >= EXPECTED[what] - {"fdatasync", "pwritev"}

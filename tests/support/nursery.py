@@ -111,17 +111,23 @@ class Program:
 
 class Nursery:
     """Runs `prepare`, a program, in a process of its own, which is there while this is entered, and
-    then programs in copies of that."""
+    then programs in copies of that. `environment`: what it has beside that of this process."""
 
-    def __init__(self, prepare: str) -> None:
+    def __init__(self, prepare: str, environment: Mapping[str, str] | None = None) -> None:
         self._prepare = prepare
+        self._environment = {} if environment is None else environment
         self._socket: socket.socket | None = None
 
     def __enter__(self) -> Self:
         self._socket, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             words = [sys.executable, "-P", __file__, str(its.fileno()), self._prepare]
-            self._process = subprocess.Popen(words, pass_fds=[its.fileno()], stdin=DEVNULL)
+            self._process = subprocess.Popen(
+                words,
+                pass_fds=[its.fileno()],
+                stdin=DEVNULL,
+                env={**os.environ, **self._environment},
+            )
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -72,7 +72,7 @@ def environment() -> dict[str, str]:
         **os.environ,
         "LD_PRELOAD": ":".join(_library(name) for name in ("libasan.so", "libubsan.so")),
         "PYTHONMALLOC": "malloc",  # so that every bytes object is a block that is watched
-        "ASAN_OPTIONS": "detect_leaks=0",
+        "ASAN_OPTIONS": "detect_leaks=0:malloc_context_size=2",
     }
 
 
