@@ -266,7 +266,7 @@ class Listener:
         handed = await self.handed.take(url)
         try:
             if url.socket and handed is None:
-                file = SocketFile(url.socket, mode_of(url))
+                file = await asyncio.to_thread(SocketFile, url.socket, mode_of(url))
             server = await self._serve(door, file.socket if file else handed)
         except OSError as error:
             if file is not None:

@@ -196,7 +196,9 @@ class Server:
         self.recent.begin()
         try:
             for url in self.options.listen:
-                for where, service in self.protocol(url.scheme).services(url):
+                protocol = self.protocol(url.scheme)
+                await asyncio.to_thread(protocol.prepare, url)
+                for where, service in protocol.services(url):
                     await self._listen(where, service)
             await self._listen_to_browsers()
             self.listener.handed.all_taken()

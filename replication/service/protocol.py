@@ -68,6 +68,10 @@ class WireProtocol(ABC):
         self.shared = shared
         self.around = around
 
+    def prepare(self, url: Url) -> None:  # noqa: B027 - most need nothing
+        """Make in the store what a listener's address needs there, before `services`: in a thread,
+        since it waits for the disk, and for who else changes something. Raises `ConfigError`."""
+
     @abstractmethod
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
         """What serves a listener's address, and those that come with it. Raises `ConfigError`."""

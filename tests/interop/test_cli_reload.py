@@ -11,10 +11,12 @@ import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
 from support.certificates import Authority
+from support.nursery import LOGWEIR
 from support.waiting import until
 
 import logweir
@@ -189,3 +191,33 @@ def test_signals_while_a_store_is_opened_or_closed_end_capture_in_order(
         [sys.executable, "-c", *map(str, program)], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, f"logweir: {count} transactions\n")
+
+
+@pytest.mark.kill
+def test_a_server_answers_while_it_reads_its_files_anew(tmp_path: Path) -> None:
+    """From a disk that gives nothing: here a pipe that nobody has written into yet."""
+    file = tmp_path / "x.toml"
+    settings = (
+        'listen = ["memcached://127.0.0.1:0"]\n'
+        f'log-format = "json"\nlog-file = "{tmp_path / "log"}"\n'
+    )
+    file.write_text(settings)
+    words = ["serve", tmp_path / "store", "--config", file, "--json"]
+    with LOGWEIR.begin(*words, stdout=PIPE) as process, ExitStack() as stack:
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        port = int(json.loads(process.stdout.readline())["listen"][0].rpartition(":")[2])
+        file.unlink()
+        os.mkfifo(file)
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+            process.send_signal(signal.SIGHUP)
+            with file.open("w") as pipe:  # opened once it reads
+                client.sendall(b"version\r\n")
+                assert client.recv(100).startswith(b"VERSION")
+                assert not events_of(tmp_path / "log", "config.reloaded")
+                pipe.write(settings + 'log-level = "debug"\n')
+        until(lambda: events_of(tmp_path / "log", "config.reloaded"))
+        (reloaded,) = events_of(tmp_path / "log", "config.reloaded")
+        assert reloaded["log_level"] == "debug"
+        process.terminate()
+        assert process.wait(30) == 0

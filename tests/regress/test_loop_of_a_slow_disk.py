@@ -19,12 +19,13 @@ from interop.serving import Serving
 from logweir.replication.bucket import feed
 from logweir.replication.greenstack.client import Client as GreenstackClient
 from logweir.replication.protocols import parse_listen_url, parse_url
+from logweir.replication.server import Server, ServerOptions
 from logweir.replication.synapse.serve.protocol import SynapseProtocol
 from logweir.replication.tank.client import Client as TankClient
 from logweir.replication.topic.spaces import CONSUMER_SPACE
 from logweir.wal.mp import pack
 
-REPLACE = 3
+SELECT, REPLACE = 1, 3
 _LOOP_SECONDS = 10.0
 """Behind them a loop stands still."""
 
@@ -259,3 +260,28 @@ def test_a_source_waits_alone_for_its_bucket(program: Program, scheme: str) -> N
         upstream.accept()[0].close()
         assert program.log.schema.get("b") is not None
         running.cancel()
+
+
+@pytest.mark.parametrize("address", ["memcached://:0/other", "greenstack://:0"])
+@pytest.mark.parametrize("program", ["tarantool://:0"], indirect=True)
+def test_a_listener_that_is_added_waits_alone(program: Program, address: str) -> None:
+    """Spaces are made for it; the loop serves others meanwhile, and those of the new one behind."""
+    made: list[Server] = []
+
+    async def add() -> int | None:
+        made.append(Server(program.log, ServerOptions(listen=[parse_listen_url(address)])))
+        (url,) = await made[0].start()
+        return url.port
+
+    client = RawClient(program.serving.port)
+    number = program.log.schema.space("t").id
+    with program.held(program.transact):
+        adding = asyncio.run_coroutine_threadsafe(add(), program.serving._loop)
+        program.look()
+        client.send(client.frame(SELECT, pack({0x10: number, 0x11: 0, 0x12: 10, 0x20: [0]})))
+        assert not client.receive().is_error
+        assert not adding.done()
+    port = adding.result(WAIT_SECONDS)
+    client.socket.close()
+    socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS).close()
+    asyncio.run_coroutine_threadsafe(made[0].stop(), program.serving._loop).result(WAIT_SECONDS)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import typer
 
@@ -38,9 +39,23 @@ def reload_on_hangup(
 ) -> None:
     """Have SIGHUP reload what the command of `context` was given, in the running event loop.
     `prepare`: reads what else there is, and returns what takes it up; raises `LogweirError`."""
-    reload = _reloading(out, context, prepare)
+    read = _reading(out, context, prepare)
+    loop, one_by_one = asyncio.get_running_loop(), asyncio.Lock()
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def reload() -> None:
+        async with one_by_one:  # the disk may be slow, and the loop serves meanwhile
+            (await asyncio.to_thread(read))()
+        notify("READY=1")
+
+    def begin() -> None:
+        reloading()
+        task = loop.create_task(reload())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
     with suppress(NotImplementedError, AttributeError):  # Windows has neither
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload)
+        loop.add_signal_handler(signal.SIGHUP, begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +81,13 @@ def until_stopped() -> Iterator[Signalled]:
 def serving(out: Output, context: typer.Context, signalled: Signalled) -> Iterator[None]:
     """Tell the manager that it goes on now, and at the end that it does not; meanwhile SIGHUP
     reloads as `reload_on_hangup` says."""
-    reload = _reloading(out, context, _nothing)
+    read = _reading(out, context, _nothing)
 
     def work() -> None:
         while signalled.hangups.get():
-            reload()
+            reloading()
+            read()()
+            notify("READY=1")
 
     thread = threading.Thread(target=work, name="logweir-reload", daemon=True)
     notify("READY=1")
@@ -99,29 +116,27 @@ def _handled(handlers: Mapping[str, Callable[[], object]]) -> Iterator[None]:
             signal.signal(number, old)
 
 
-def _reloading(
+def _reading(
     out: Output, context: typer.Context, prepare: Callable[[], Callable[[], None]]
-) -> Callable[[], None]:
-    """What reloads: see `reload_on_hangup`."""
+) -> Callable[[], Callable[[], None]]:
+    """What reads all files anew, and returns what takes that up: see `reload_on_hangup`."""
     level = context.params["log_level"]
 
-    def reload() -> None:
-        reloading()
-        take_up_all()
-        notify("READY=1")
-
-    def take_up_all() -> None:
-        nonlocal level
+    def read() -> Callable[[], None]:
         try:
             values = evaluate(context.command, context.params["config"]).params
             take_up = prepare()
             reopen_log()
         except LogweirError as error:
             _log.error("config.refused", reason=str(error))
-            return
+            return lambda: None
         except OSError as error:
             _log.error("config.refused", reason=str(explain(error, str(error.filename or ""))))
-            return
+            return lambda: None
+        return partial(take_up_all, values, take_up)
+
+    def take_up_all(values: Mapping[str, Any], take_up: Callable[[], None]) -> None:
+        nonlocal level
         take_up()
         given = {
             name
@@ -138,4 +153,4 @@ def _reloading(
         ]
         _log.info("config.reloaded", log_level=level, needs_restart=later)
 
-    return reload
+    return read

@@ -28,7 +28,6 @@ from logweir.limits import (
     OUTPUT_LOW_BYTES,
 )
 from logweir.replication.bucket.feed import Changes
-from logweir.replication.bucket.item import DEFAULT_BUCKET
 from logweir.replication.bucket.joint import finish_all
 from logweir.replication.bucket.reads import ItemReads
 from logweir.replication.bucket.store import Bucket, Buckets
@@ -96,7 +95,6 @@ class GreenstackService(Service):
     ) -> None:
         self.shared = shared
         self.buckets = Buckets(shared.log, shared.options.clock)
-        self.buckets.make(DEFAULT_BUCKET)
         self.changes = Changes()
         self.definitions = Definitions(shared, self.buckets, self.changes, encoding)
         self.credentials = StoreCredentials(shared)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from logweir.limits import TAP_SWEEP_SECONDS
+from logweir.replication.bucket.item import DEFAULT_BUCKET
+from logweir.replication.bucket.store import Buckets
 from logweir.replication.greenstack.follow.source import GreenstackSource, read_options
 from logweir.replication.greenstack.push.streaming import LABEL, OURS
 from logweir.replication.greenstack.serve.endpoint import GreenstackService
@@ -37,6 +39,10 @@ class GreenstackProtocol(WireProtocol):
     def check_upstream(cls, url: Url, *, once: bool) -> None:
         del once
         read_options(url)
+
+    def prepare(self, url: Url) -> None:
+        """See `WireProtocol`: the bucket that clients begin with."""
+        Buckets(self.shared.log, self.shared.options.clock).make(DEFAULT_BUCKET)
 
     def services(self, url: Url) -> Sequence[tuple[Url, Service]]:
         made = GreenstackService(self.shared, self.around, *_read_options(url))

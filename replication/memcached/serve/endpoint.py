@@ -35,7 +35,7 @@ from typing import Any, Final
 from logweir.errors import RemoteProtocolError
 from logweir.limits import TAP_PIPELINE_BYTES
 from logweir.replication.bucket.feed import BucketFeed, Changes, Feed
-from logweir.replication.bucket.item import DEFAULT_BUCKET, VbucketState
+from logweir.replication.bucket.item import VbucketState
 from logweir.replication.bucket.joint import change_all, finish_all
 from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewItems
 from logweir.replication.bucket.sweep import Sweeper
@@ -76,7 +76,6 @@ from logweir.replication.outgoing.spacefeed import SpaceFeeds
 from logweir.replication.service.credentials import StoreCredentials
 from logweir.replication.service.sasl import Authenticated, LoginFailed
 from logweir.replication.service.shared import Shared
-from logweir.replication.service.verifiers import make_space
 from logweir.replication.topic.views import SPACE_PREFIX
 from logweir.store.commit.group import Group
 from logweir.store.schema.access import GUEST_ID, Privilege
@@ -87,23 +86,19 @@ _READS: Final = frozenset([bytes((opcode,)) for opcode in READS])
 
 
 class TapService(Service):
-    """Buckets of one store, served. `bucket`: the one that clients begin with, made if need be;
-    ``space:NAME``: that space is streamed instead. `names`: those that another listener of the
-    store uses, too."""
+    """Buckets of one store, served. `bucket`: the one that clients begin with, which is there;
+    ``space:NAME``: that space is streamed instead. `names`: those of all listeners of the store."""
 
     def __init__(
-        self, shared: Shared, bucket: str, options: ListenOptions, names: NamedStreams | None
+        self, shared: Shared, bucket: str, options: ListenOptions, names: NamedStreams
     ) -> None:
         self.shared = shared
         self.buckets = Buckets(shared.log, shared.options.clock)
         self.space = bucket.removeprefix(SPACE_PREFIX) if bucket.startswith(SPACE_PREFIX) else ""
-        self.bucket = None if self.space else self.buckets.make(bucket or DEFAULT_BUCKET)
+        self.bucket = None if self.space else self.buckets.find(bucket)
         self.options = options.stream
         self.changes = Changes()
-        if names is None:  # an empty one is false
-            names = NamedStreams(shared.log, shared.retention, shared.options.clock)
         self.names = names
-        make_space(shared.log)
         self.credentials = StoreCredentials(shared)
         self.settings = Settings(os.urandom, self.credentials, self.now)
         self.must_login = options.must_login
