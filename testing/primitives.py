@@ -1,4 +1,4 @@
-"""Locks, conditions, events, queues and threads of a `Scheduler`.
+"""Locks, conditions, events, semaphores, queues and threads of a `Scheduler`.
 
 They do what those of `threading` and `queue` do, but each time a thread could be stopped, or has to
 wait, the scheduler decides which one goes on. Once the schedule is ending nothing waits any more: a
@@ -191,6 +191,36 @@ class _Event:
         return self._flag or self._scheduler.wait("event", self.is_set, timeout)
 
 
+class _Semaphore:
+    """As `threading.Semaphore`."""
+
+    def __init__(self, scheduler: Scheduler, value: int = 1) -> None:
+        self._scheduler = scheduler
+        self._value = value
+
+    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
+        """As `threading.Semaphore.acquire`."""
+        self._scheduler.check()
+        self._scheduler.pause("acquire")
+        limit = timeout if blocking else 0.0
+        if not self._value and not self._scheduler.wait("semaphore", lambda: self._value, limit):
+            return False
+        self._value -= 1
+        return True
+
+    def release(self, n: int = 1) -> None:
+        """As `threading.Semaphore.release`."""
+        self._value += n
+        if not self._scheduler.is_over:
+            self._scheduler.pause("release")
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
 class _SimpleQueue:
     """As `queue.SimpleQueue`."""
 
@@ -284,6 +314,7 @@ def modules_of(scheduler: Scheduler) -> dict[str, Any]:
             RLock=of(_RLock),
             Condition=of(_Condition),
             Event=of(_Event),
+            Semaphore=of(_Semaphore),
             Thread=of(_Thread),
             current_thread=current_thread,
         ),

@@ -107,8 +107,10 @@ class _Errors(logging.Handler):
 
 
 class Stores:
-    """See the module. `folder`: an empty one, for LMDB; `seed`: decides all; `dropped`: the numbers
-    of operations that are left out."""
+    """See the module. `node_type`: what each node is; `folder`: an empty one, for LMDB; `seed`:
+    decides all; `dropped`: the numbers of operations that are left out."""
+
+    node_type: type[Node] = Node
 
     def __init__(
         self, folder: Path, seed: int, *, kind: str = FSYNC, dropped: frozenset[int] = frozenset()
@@ -137,7 +139,7 @@ class Stores:
         self.errors: list[str] = []
         self.evicts = dice.choice((0, 0, 3000))
         count = dice.choice((2, 3, 3, 4))
-        self.nodes = [Node(self, number, folder) for number in range(count)]
+        self.nodes = [self.node_type(self, number, folder) for number in range(count)]
         source = self.nodes[0]
         source.machine.begin(begun())
         source.has_store = True

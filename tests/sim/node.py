@@ -21,6 +21,7 @@ from logweir.replication.iproto.follow.join import join
 from logweir.replication.protocols import parse_url
 from logweir.replication.runner import Runner, SourceState
 from logweir.replication.server import Server, ServerOptions
+from logweir.replication.urls import Url
 from logweir.testing.loop import ScheduledLoop
 from logweir.testing.network import Host
 from logweir.wal.vclock import VClock
@@ -222,25 +223,12 @@ class Node:
             write_ahead=dice.choice((0, 2000)),
             durability=self.durability,
         )
-        if self._had_power_cut and self.durability == "write":
-            self._lose(log)
-        self._had_power_cut = False
-        assert log.vclock.covers(self.shown), f"{self.name} is at {log.vclock}, was at {self.shown}"
-        self.shown = log.vclock
-        if self.noted is None:
-            self.noted = VClock() if not self.number else log.vclock
-        log.retain("observer", self.noted)
-        self.replica_id = log.replica_id
-        world.owners[self.replica_id] = self.number
-        log.on_commit(self._committed)
-        self.log = log
-        if self.writes_at_all and not world.nodes[0].shown.lsn(self.replica_id):
-            log.retain("source", self.noted)
-        follow = [parse_url(f"tarantool://127.0.0.1:{3300 + one}") for one in self._followed()]
+        self._take_up(log)
+        follow = [self._address(3300 + one) for one in self._followed()]
         server = Server(
             log,
             ServerOptions(
-                listen=[parse_url(f"tarantool://127.0.0.1:{self.port}")],
+                listen=[self._address(self.port)],
                 follow=follow,
                 guest="all",
                 retain_max_bytes=world.evicts if not self.number else 0,
@@ -265,6 +253,28 @@ class Node:
                 await asyncio.to_thread(thread.join)
             log.close()
             self._is_ending = self._is_giving_up = False
+
+    def _address(self, port: int) -> Url:
+        """Where a node is followed."""
+        return parse_url(f"tarantool://127.0.0.1:{port}")
+
+    def _take_up(self, log: logweir.Log) -> None:
+        """It is open: go on where the last life has ended."""
+        world = self.world
+        if self._had_power_cut and self.durability == "write":
+            self._lose(log)
+        self._had_power_cut = False
+        assert log.vclock.covers(self.shown), f"{self.name} is at {log.vclock}, was at {self.shown}"
+        self.shown = log.vclock
+        if self.noted is None:
+            self.noted = VClock() if not self.number else log.vclock
+        log.retain("observer", self.noted)
+        self.replica_id = log.replica_id
+        world.owners[self.replica_id] = self.number
+        log.on_commit(self._committed)
+        self.log = log
+        if self.writes_at_all and not world.nodes[0].shown.lsn(self.replica_id):
+            log.retain("source", self.noted)
 
     async def _pass_on(self, log: logweir.Log, writers: Sequence[Any]) -> None:
         """Before it copies the source anew, wait until that has all our own rows: they would be

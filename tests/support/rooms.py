@@ -160,7 +160,10 @@ ROOMS: dict[str, tuple[str, ...]] = {
         "kernel_rooms",
         "read_kernels",
     ),
-    "tank": ("tank_*", "follower_contract", "fuzz_tank", "kernel_rooms", "listener_rights"),
+    "tank": (
+        *("tank_*", "follower_contract", "fuzz_tank", "kernel_rooms", "listener_rights"),
+        "topic_stores",
+    ),
     "memcached": (
         "memcached_*",
         "follower_contract",
