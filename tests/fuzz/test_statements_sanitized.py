@@ -1,7 +1,7 @@
 """Compiled statements, selections and changes of items under AddressSanitizer and UBSan.
 
-`LOGWEIR_SANITIZED`: how many random statements, default 1,500, and a 30th of that stores that
-selections are compared on. To make these up costs most here, so they are fewer than without.
+`LOGWEIR_SANITIZED`: how many random statements, default 1,500, and a 30th of that stores
+and items that hypothesis makes up, which costs most here, so they are fewer than without.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
     """The folder of the extensions, and the environment that they run in."""
     assert [source.stem.removesuffix("kernel") for source in SOURCES] == [*NAMES]
     folder = tmp_path_factory.mktemp("sanitized")
-    more = {"LOGWEIR_STATEMENTS": STATEMENTS, "LOGWEIR_READ_STORES": str(int(STATEMENTS) // 30)}
+    more = {"LOGWEIR_STATEMENTS": STATEMENTS, "LOGWEIR_EXAMPLES": str(int(STATEMENTS) // 30)}
     return folder, {**built(folder, KERNELS), **more}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,6 +30,7 @@ from logweir.wal.xrow import RowType
 
 NOW = 1_795_000_000
 CAS = NOW * 1_000_000
+EXAMPLES = int(os.environ.get("LOGWEIR_EXAMPLES", "150"))
 TOP = 2**64 - 1
 
 VALUES = st.sampled_from(
@@ -149,7 +151,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Side, Side
         yield one, other
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=EXAMPLES)
 @given(
     st.lists(STORED, max_size=3),
     st.lists(st.tuples(KINDS, STEPS, ITEMS), min_size=1, max_size=6),

@@ -34,7 +34,7 @@ from logweir.store.state.state import State
 from logweir.store.state.statetxn import Txn
 from logweir.wal.mp import pack, unpack
 
-EXAMPLES = int(os.environ.get("LOGWEIR_READ_STORES", "150"))
+EXAMPLES = int(os.environ.get("LOGWEIR_EXAMPLES", "150"))
 ID = 600
 LONG = "b" * 509
 NAMES = ["", "a", "ab", "b", LONG[:-2], LONG, LONG + "b", LONG + "c", 2 * LONG, 2 * LONG + "x", "c"]

@@ -59,7 +59,7 @@ sys.meta_path.insert(0, Sanitized)
 """
 PYTEST = """
 import pytest
-sys.exit(pytest.main(["-x", "-p", "no:cacheprovider", *sys.argv[2:]]))
+sys.exit(pytest.main(["-x", "--timeout", "450", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
 
 
