@@ -203,7 +203,9 @@ class _Semaphore:
         self._scheduler.check()
         self._scheduler.pause("acquire")
         limit = timeout if blocking else 0.0
-        if not self._value and not self._scheduler.wait("semaphore", lambda: self._value, limit):
+        if not self._value and not self._scheduler.wait(
+            "semaphore", lambda: self._value > 0, limit
+        ):
             return False
         self._value -= 1
         return True
