@@ -207,7 +207,7 @@ class Server:
                 self.runners.append(runner)
                 self._tasks.append(asyncio.create_task(runner.run()))
             self._tasks.append(asyncio.create_task(self.shared.retention.run()))
-        except LogweirError:
+        except (LogweirError, asyncio.CancelledError):
             await self.stop()
             raise
         return self.urls

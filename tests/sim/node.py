@@ -235,7 +235,12 @@ class Node:
             ),
         )
         self.server = server
-        await server.start()
+        try:
+            await server.start()
+        except asyncio.CancelledError:  # it is to end
+            self.log = self.server = None
+            log.close()
+            raise
         threads = [self._thread(self._observe, log), self._thread(self._keep, log)]
         if self.writes:
             threads.append(self._thread(self._write, log))
