@@ -8,6 +8,7 @@ and the next start begins with that transaction.
 from __future__ import annotations
 
 import importlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -19,6 +20,7 @@ from logweir.replication.capture.following import Where
 from logweir.replication.capture.images import Images
 from logweir.replication.capture.stream import Capture, Captured, Spaces
 from logweir.replication.stream import positions
+from logweir.replication.urls import Url
 from logweir.store import Log, Transaction
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, FileSystem, explain
@@ -128,7 +130,7 @@ class TokenFile(Kept):
 
 
 def run(
-    where: Where,
+    where: str | os.PathLike[str] | Url,
     kept: Kept,
     function: Function,
     *,
