@@ -47,7 +47,7 @@ from logweir.recovery.logscan import LogScan, scan_log, scan_snapshot
 from logweir.recovery.report import Hole
 from logweir.wal.closing import Closable
 from logweir.wal.damage import FileEnd
-from logweir.wal.directory import DirectoryIndex, LogFile, no_store, scan_directory
+from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.failpoint import failpoint
 from logweir.wal.filesystem import OS, FileSystem, ReadFile, explain
 from logweir.wal.lease import Lease
@@ -181,7 +181,7 @@ class Archiver(Closable):
     def _index(self) -> DirectoryIndex:
         index = scan_directory(self.directory, self._filesystem)
         if index.instance is None:
-            raise no_store(self.directory)
+            raise index.unusable()
         self._instance = index.instance
         for damage in index.damage:
             self._damaged(Path(damage.file).name, damage.to_error())

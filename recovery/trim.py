@@ -15,7 +15,7 @@ from pathlib import Path
 from logweir.errors import WriteFailed
 from logweir.recovery.chain import is_bad_tail
 from logweir.wal.damage import TAIL_KINDS, Damage
-from logweir.wal.directory import LogFile, no_store, scan_directory
+from logweir.wal.directory import LogFile, scan_directory
 from logweir.wal.filesystem import OS, FileSystem, explaining
 from logweir.wal.lease import LOCK_NAME
 from logweir.wal.reader import WalReader
@@ -44,7 +44,7 @@ def trim(
     directory = Path(directory)
     index = scan_directory(directory, filesystem)
     if not index.files:
-        raise no_store(directory)
+        raise index.unusable()
     with explaining(directory), filesystem.lock(directory / LOCK_NAME) as held:
         index = scan_directory(directory, held)
         passed = {str(log.path) for log in index.files}

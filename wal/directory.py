@@ -86,6 +86,11 @@ class DirectoryIndex:
         """The newest usable snapshot."""
         return self.snaps[-1] if self.snaps else None
 
+    def unusable(self) -> WalError:
+        """Why there is nothing to begin with: of files that are there the first that cannot be
+        used, else that there is none (`no_store`)."""
+        return self.damage[0].to_error() if self.damage else no_store(self.path)
+
     def xlogs_after(self, vclock: VClock) -> list[LogFile]:
         """The logs that a reader at `vclock` must read: from the last one that is not after it.
 

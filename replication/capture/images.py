@@ -28,7 +28,7 @@ from logweir.store.recover.defined import folder_definitions
 from logweir.store.schema.definition import IndexDef, SpaceDef, SystemSpace
 from logweir.store.schema.keys import exact_key, tuple_key
 from logweir.wal.columns import RowColumns
-from logweir.wal.directory import no_store, scan_directory
+from logweir.wal.directory import scan_directory
 from logweir.wal.lease import leased
 from logweir.wal.mp import Value, pack, unpack
 from logweir.wal.snapshot import read_snapshot
@@ -68,9 +68,10 @@ class Images:
         if isinstance(folder, Url):
             return asyncio.run(self._fill_from(folder, capture))
         with leased(folder):
-            newest = scan_directory(folder).newest_snap()
+            index = scan_directory(folder)
+            newest = index.newest_snap()
             if newest is None:
-                raise no_store(folder)
+                raise index.unusable()
             for block in read_snapshot(newest.path):
                 self._take(block.columns, capture)
             replicaset = folder_definitions(folder).replicaset

@@ -22,7 +22,7 @@ from logweir.store.state.stackkernel import LayeredTxn
 from logweir.store.state.state import State
 from logweir.store.state.statetxn import Txn
 from logweir.wal.columns import RowColumns
-from logweir.wal.directory import no_store, scan_directory
+from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.follow import Follower
 from logweir.wal.lease import leased
@@ -91,9 +91,10 @@ def folder_definitions(path: Path, filesystem: FileSystem = OS) -> Definitions:
     """Those of a folder as of now, which may be in use; what its writer has not synced yet is told,
     too. Raises `WalError` if there is no store, and what reading raises."""
     with leased(path):
-        newest = scan_directory(path, filesystem).newest_snap()
+        index = scan_directory(path, filesystem)
+        newest = index.newest_snap()
         if newest is None:
-            raise no_store(path)
+            raise index.unusable()
         defined = Defined()
         defined.begin(newest.path, filesystem)
         with Follower(path, newest.vclock, filesystem=filesystem) as follower:

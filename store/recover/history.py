@@ -45,7 +45,7 @@ from logweir.store.schema.definition import (
 from logweir.store.schema.keys import exact_key
 from logweir.store.schema.refused import refused, unsupported
 from logweir.wal.columns import RowColumns
-from logweir.wal.directory import DirectoryIndex, LogFile, no_store, scan_directory
+from logweir.wal.directory import DirectoryIndex, LogFile, scan_directory
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.follow import Follower
 from logweir.wal.lease import leased
@@ -131,12 +131,13 @@ def folder_history(
     """`history` of a folder, which may be in use: what its writer has not synced yet is told, too,
     but of what is written meanwhile only what stands in the newest file that there was.
 
-    `space`: an id, or the name that it had last. Raises `WalError` if there is no store."""
+    `space`: an id, or the name that it had last. Raises `WalError` if there is no store, and why
+    what there is cannot be used."""
     with leased(path):
         index = scan_directory(path, filesystem)
         newest = index.newest_snap()
         if newest is None:
-            raise no_store(path)
+            raise index.unusable()
         space_id = space if isinstance(space, int) else _named(space, newest, path, filesystem)
 
         waits = may_wait(path, filesystem)

@@ -228,6 +228,8 @@ def test_spaces_of_a_server_are_listed(tmp_path: Path) -> None:
         assert [one["name"] for one in listed["fields"]] == ["id", "name"]
         assert "tuples" not in listed
         assert "-  id:unsigned name:string" in well("space", "list", url)
+        (one,) = json.loads(well("space", "list", url, all_of_them[0]["name"], "--json"))
+        assert one == all_of_them[0]
         code, _, err = told("space", "create", url, "u")
         assert (code, "stop the server and give its folder" in err) == (2, True)
         guest = f"tarantool://{url.rpartition('@')[2]}"

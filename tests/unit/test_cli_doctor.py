@@ -59,9 +59,23 @@ def test_all_is_well(tmp_path: Path) -> None:
         checks = {"python", "kernels", "extras", "clock", "folder", "disk", "room", "sync"}
         assert checks | {"settings", "listen"} <= told.keys()
         assert told["folder"][0]["state"] == "ok"
+        assert [one["state"] for one in told.get("files", ())] == ["ok"] * folder.exists()
         assert told["settings"][0]["found"].endswith("serve.toml")
     assert sorted(os.listdir(tmp_path / "store")) == before
     assert not (tmp_path / "not").exists()
+
+
+def test_files_that_cannot_be_read_are_a_problem(tmp_path: Path) -> None:
+    """The first by name, how many they are, and what tells more."""
+    for number in range(3):
+        (tmp_path / f"{number:020d}.xlog").write_bytes(b"no log")
+    result, told = look(tmp_path, "--config", settings(tmp_path))
+    assert result.exit_code == 1
+    (files,) = told["files"]
+    assert files["state"] == "problem"
+    assert f"{tmp_path / ('0' * 20)}.xlog at byte 6: no empty line" in files["found"]
+    assert "3 of them cannot be used" in files["found"]
+    assert files["hint"] == f"`logweir verify {tmp_path}` tells what is lost"
 
 
 def test_for_people_a_line_each(tmp_path: Path) -> None:

@@ -66,6 +66,26 @@ def test_a_folder_that_holds_no_store(text: str, tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == [folder]
 
 
+LOOK_AT_NONE = ("retain", "play", "select DIR s --as-of")
+"""Commands that say something else of a folder whose files cannot be read: of who keeps logs, of a
+server, and that there is no such position."""
+
+
+@pytest.mark.parametrize("text", [one for one in COMMANDS if not one.startswith(LOOK_AT_NONE)])
+def test_a_folder_of_which_no_file_can_be_read(text: str, tmp_path: Path) -> None:
+    """Damage, with exit code 3 and the name of a file; not that there is nothing."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("00000000000000000000.snap", "00000000000000000005.xlog"):
+        (folder / name).write_bytes(b"x" * 3000)
+    words = text.replace("DIR", str(folder)).replace("NEW", str(tmp_path / "new")).split()
+    result = CliRunner().invoke(main.app, [word.replace("'", '"') for word in words])
+    assert result.exit_code == 3, result.output
+    assert ".snap" in result.output or ".xlog" in result.output or text.startswith("repair")
+    assert "there is no snapshot and no log" not in result.output
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_module_that_is_none_leaves_no_store(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

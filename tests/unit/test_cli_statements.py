@@ -276,6 +276,8 @@ def test_a_space_is_made_listed_and_dropped(store: Path) -> None:
     assert rows(run("insert", store, "visits", '{"id": 1, "at": "noon"}')) == [[1, "noon"]]
     (listed,) = rows(run("space", "list", store, "--json"))
     (visits,) = [one for one in listed if one["name"] == "visits"]
+    assert rows(run("space", "list", store, "visits", "--json")) == [[visits]]
+    assert run("space", "list", store, "nix").exit_code == 1
     assert visits["tuples"] == 1
     assert [one["name"] for one in visits["fields"]] == ["id", "at", "note"]
     assert [(one["name"], one["unique"], one["fields"]) for one in visits["indexes"]] == [

@@ -97,7 +97,7 @@ class _Chosen:
 
 def command(
     out: Output,
-    suite: Annotated[Suite, typer.Argument(help="What to measure.")],
+    suite: Annotated[Suite, typer.Argument(metavar="SUITE", help="What to measure.")],
     rounds: Annotated[
         int, typer.Option(help="How often each case runs, in turn with the others.", min=1)
     ] = 7,

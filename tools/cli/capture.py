@@ -15,6 +15,7 @@ from logweir.tools.cli.logoptions import LogFile, LogFormat, LogLevel, start_log
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
 from logweir.tools.cli.reload import Signalled, serving, until_stopped
+from logweir.wal.directory import scan_directory
 from logweir.wal.logs import get_logger
 from logweir.wal.mp import Value
 from logweir.wal.render import from_json, load_json
@@ -124,7 +125,9 @@ def _check_folder(where: Path, store: Path) -> None:
     """Before a store is made to keep the place in it."""
     if where.resolve() == store.resolve():
         raise ConfigError("--store", "is the folder that is read: its own changes would come")
-    store_at(where)
+    index = scan_directory(store_at(where))
+    if index.newest_snap() is None:
+        raise index.unusable()
 
 
 def _key(text: str) -> Value:

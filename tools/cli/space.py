@@ -11,6 +11,7 @@ import typer
 import logweir
 from logweir.errors import ConfigError, RequestError
 from logweir.store.schema.definition import SpaceDef
+from logweir.store.schema.schema import Schema
 from logweir.tools.cli.operating import StoreArgument, server_at
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.refusals import field_name, field_text, with_hint
@@ -27,7 +28,9 @@ def command(
     out: Output,
     action: Annotated[Action, typer.Argument(metavar="ACTION", help="What to do.")],
     where: StoreArgument,
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="The space.")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="The space; list: this one alone.")
+    ] = "",
     fields: Annotated[
         list[str] | None,
         typer.Option(
@@ -62,15 +65,17 @@ def command(
         if action != "list":
             hint = "stop the server and give its folder, or do it as a client of a Tarantool does"
             raise ConfigError("WHERE", f"a server is not asked to {action} spaces", hint=hint)
-        found = _of_server(url)
-        _list(out, [(space, None) for space in found])
+        schema = _of_server(url)
+        found = [space for space in schema if not space.is_system]
+        _list(out, [(space, None) for space in _chosen(schema, found, name)])
         if not found:
             may = f"there is no space that {url.user or 'guest'} may know"
             out.message(f"{may}: `logweir user grant` gives rights, other users may see more")
         return 0
     with logweir.open(Path(where), create=False) as log:
         if action == "list":
-            _list(out, [(space, log.count(space.id)) for space in log.spaces()])
+            chosen = _chosen(log.schema, log.spaces(), name)
+            _list(out, [(space, log.count(space.id)) for space in chosen])
         elif action == "create":
             indexes = {
                 **dict(_index(one, "--unique", is_unique=True) for one in unique or ()),
@@ -103,15 +108,19 @@ def _index(text: str, option: str, *, is_unique: bool) -> tuple[str, dict[str, A
     return name, {"parts": fields.split(","), "unique": is_unique}
 
 
-def _of_server(url: Url) -> list[SpaceDef]:
+def _chosen(schema: Schema, spaces: Sequence[SpaceDef], name: str) -> Sequence[SpaceDef]:
+    """All of them; the one of that name, if there is a name. Raises `RequestError` 36."""
+    return [schema.space(name)] if name else spaces
+
+
+def _of_server(url: Url) -> Schema:
     from logweir.replication import loop
     from logweir.replication.iproto.client.spaces import server_definitions
 
     try:
-        found = loop.run(server_definitions(url)).schema
+        return loop.run(server_definitions(url)).schema
     except RequestError as error:
         raise with_hint(error, str(url), None) from error
-    return [space for space in found if not space.is_system]
 
 
 def _list(out: Output, spaces: Sequence[tuple[SpaceDef, int | None]]) -> None:

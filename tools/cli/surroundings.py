@@ -23,8 +23,10 @@ from typing import Final, Literal, NamedTuple
 
 import logweir
 from logweir.compiled import FINDER, KERNELS
+from logweir.errors import WalError
 from logweir.limits import MEMORY_BYTES, STATE_MAP_START_BYTES, WAL_MAX_SIZE_BYTES
 from logweir.tools.cli.output import human_bytes
+from logweir.wal.directory import scan_directory
 from logweir.wal.filesystem import OS, explain
 from logweir.wal.lease import LOCK_NAME
 from logweir.wal.newfile import create_file
@@ -214,6 +216,7 @@ def folder_findings(folder: Path) -> Iterator[Finding]:
     yield _sync(place)
     if place == folder:
         yield _use(folder)
+        yield _files(folder)
         yield from _back_clock(folder)
 
 
@@ -310,6 +313,18 @@ def _use(folder: Path) -> Finding:
     finally:
         os.close(fd)
     return Finding("use", "ok", "no process has it open")
+
+
+def _files(folder: Path) -> Finding:
+    """Whether the headers of its logs and snapshots can be read."""
+    try:
+        index = scan_directory(folder)
+    except WalError as error:
+        return Finding("files", "problem", str(error))
+    if index.damage:
+        text = f"{index.damage[0]} {len(index.damage)} of them cannot be used"
+        return Finding("files", "problem", text, f"`logweir verify {folder}` tells what is lost")
+    return Finding("files", "ok", f"{len(index.snaps)} snapshots, {len(index.xlogs)} logs")
 
 
 def _back_clock(folder: Path) -> Iterator[Finding]:
