@@ -195,11 +195,15 @@ class _Semaphore:
     """As `threading.Semaphore`."""
 
     def __init__(self, scheduler: Scheduler, value: int = 1) -> None:
+        if value < 0:
+            raise ValueError("semaphore initial value must be >= 0")
         self._scheduler = scheduler
         self._value = value
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
         """As `threading.Semaphore.acquire`."""
+        if not blocking and timeout is not None:
+            raise ValueError("can't specify timeout for non-blocking acquire")
         self._scheduler.check()
         self._scheduler.pause("acquire")
         limit = timeout if blocking else 0.0
@@ -212,6 +216,8 @@ class _Semaphore:
 
     def release(self, n: int = 1) -> None:
         """As `threading.Semaphore.release`."""
+        if n < 1:
+            raise ValueError("n must be one or more")
         self._value += n
         if not self._scheduler.is_over:
             self._scheduler.pause("release")

@@ -168,3 +168,58 @@ def test_a_change_that_two_threads_make_in_two_steps_is_lost() -> None:
         scheduled(call, seed)
         values.add(number[0])
     assert values == {1, 2}
+
+
+def test_a_semaphore_lets_as_many_in_as_it_has() -> None:
+    """In every order, and all of them in the end."""
+    most = set()
+    for seed in range(40):
+        inside: list[int] = []
+        came: list[int] = []
+
+        def call(inside: list[int] = inside, came: list[int] = came) -> None:
+            room = threading.Semaphore(2)
+            pause = threading.Event().set
+
+            def enter(number: int) -> None:
+                with room:
+                    inside.append(number)
+                    pause()
+                    came.append(len(inside))
+                    inside.remove(number)
+
+            threads = [threading.Thread(target=enter, args=(one,)) for one in range(5)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        scheduled(call, seed)
+        assert len(came) == 5
+        most.add(max(came))
+    assert most == {1, 2}
+
+
+def test_a_semaphore_refuses_what_that_of_threading_refuses() -> None:
+    """And says who got in, at once or in time."""
+    seen: list[object] = []
+
+    def use(seconds: float) -> list[object]:
+        def refusal(call: Callable[[], object]) -> str:
+            with pytest.raises(ValueError, match=r"must be|specify") as raised:
+                call()
+            return str(raised.value)
+
+        none = threading.Semaphore(0)
+        found: list[object] = [
+            refusal(lambda: threading.Semaphore(-1)),
+            refusal(lambda: none.release(0)),
+            refusal(lambda: none.acquire(False, 1.0)),
+            none.acquire(False),
+            none.acquire(timeout=seconds),
+        ]
+        none.release(2)
+        return [*found, none.acquire(), none.acquire(False), none.acquire(False)]
+
+    assert scheduled(lambda: seen.extend(use(3600)), 1).seconds >= 3600
+    assert seen == use(0.0)
