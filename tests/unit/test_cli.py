@@ -468,6 +468,7 @@ def test_a_second_sigterm_does_not_stop_what_the_first_one_ends() -> None:
     ("words", "told"),
     [
         (["space", "create", "s", "t", "id:unsigned", "n:string"], "--field id:unsigned"),
+        (["space", "drop", "s", "t", "u"], "it takes one NAME"),
         (["serve", "s", "--allow-guest"], "none|read|replicate|write|all"),
     ],
 )

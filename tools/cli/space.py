@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a folder is looked at without a network
 
 Action = Literal["list", "create", "drop"]
 
-MORE_HINT = "each field has its option: --field id:unsigned --field name:string"
+MORE_HINT = "it takes one NAME; `create` has an option for each field: --field id:unsigned"
 
 
 def command(
