@@ -43,6 +43,8 @@ def test_no_bundle_is_missing_or_another(kind: str) -> None:
     never gets less; in the end, and soon, all stores have the same tuples."""
     worlds = [checked(kind, seed) for seed in chosen(0, 1, SEEDS * THIRDS[kind] // 3)]
     assert ONE is not None or sum(len(one.put) for one in worlds) > len(worlds)
+    resumed = sum(one.resumed for one in worlds)
+    assert ONE is not None or resumed >= len(worlds) // 3, "hardly a follower goes on anywhere"
     steps = sum(len(one.history) for one in worlds)
     gc.collect()
     print(f"{steps} steps, {sum(len(one.done) for one in worlds)} disturbances")

@@ -63,6 +63,8 @@ class TopicNode(Node):
         self.shown = log.vclock
         if not self.number:  # what it did not have yet when it was killed it never had
             self.world.written = found_in(log)
+        elif any(self.seen.values()):
+            self.world.resumed += 1
         log.on_commit(self._committed)
         self.log = log
 
@@ -114,13 +116,14 @@ class TopicNode(Node):
 
 class TopicStores(Stores):
     """See the module. `written`: what the source has, or is about to have, in each partition;
-    `put`: what was acknowledged."""
+    `put`: what was acknowledged; `resumed`: so many lives of followers began behind something."""
 
     node_type = TopicNode
 
     def __init__(self, *given: Any, **options: Any) -> None:
         self.written: dict[Part, list[Bundle]] = {}
         self.put: list[tuple[str, Bundle]] = []
+        self.resumed = 0
         super().__init__(*given, **options)
         for node in self.nodes[1:]:
             node.writes, node.writes_at_all = 0, False
@@ -128,6 +131,15 @@ class TopicStores(Stores):
 
     def is_told(self) -> bool:
         return True
+
+    def _disturb(self) -> None:
+        """Mostly once a follower has something: who has nothing loses nothing."""
+        if self.dice.random() < 0.8:
+            self.scheduler.wait("something", self._has_any, 50.0)
+        super()._disturb()
+
+    def _has_any(self) -> bool:
+        return any(isinstance(one, TopicNode) and one.seen for one in self.nodes[1:])
 
     def _are_alike(self) -> bool:
         return all(
