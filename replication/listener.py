@@ -120,6 +120,20 @@ def bind_hint(error: OSError) -> str:
     return "give an address of this machine: 127.0.0.1, 0.0.0.0 for all, or a name that means one"
 
 
+async def _made_file(url: Url) -> SocketFile:
+    """The file of an address, made in a thread: one that nobody wants any more goes again."""
+    loop = asyncio.get_running_loop()
+    making = loop.run_in_executor(None, SocketFile, url.socket, mode_of(url))
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        await asyncio.wait((making,))
+        if making.exception() is None:
+            making.result().remove()
+            making.result().socket.close()
+        raise
+
+
 class Users(Protocol):
     """What a listener asks of the users of a store."""
 
@@ -262,15 +276,22 @@ class Listener:
         logins = self._logins if takes_logins else None
         tls = None if url.socket else tls
         door = _Door(url, service, AddressList.of(url), tls, reserve, logins)
-        file = None
+        file, server = None, None
         handed = await self.handed.take(url)
         try:
             if url.socket and handed is None:
-                file = await asyncio.to_thread(SocketFile, url.socket, mode_of(url))
+                file = await _made_file(url)
             server = await self._serve(door, file.socket if file else handed)
-        except OSError as error:
+            if not isinstance(server, SecureServer):
+                await server.start_serving()
+        except BaseException as error:  # among them that it is cancelled
+            if server is not None:
+                server.close()
             if file is not None:
                 file.remove()
+                file.socket.close()
+            if not isinstance(error, OSError):
+                raise
             raise ConfigError(
                 url.scheme if url.scheme in PAGES else "listen",
                 f"{url} cannot be bound: {error.strerror or error}",
@@ -294,7 +315,8 @@ class Listener:
     async def _serve(
         self, door: _Door, bound: socket.socket | None
     ) -> asyncio.Server | SecureServer:
-        """Accept at a socket that is bound, or bind the address first. Raises `OSError`."""
+        """Accept at a socket that is bound, or bind the address first; a server of the loop's is
+        not started. Raises `OSError`."""
         url = door.url
         if self._polling is None:
             self._polling = busy_poll(self._busy_poll_seconds)
@@ -310,15 +332,15 @@ class Listener:
             )
 
         loop = asyncio.get_running_loop()
+        kept: dict[str, Any] = {"backlog": LISTEN_BACKLOG, "start_serving": False}
         if url.socket:
-            kept: dict[str, Any] = {}  # its file is removed by who made it, not by the loop
             if sys.version_info >= (3, 13) and isinstance(loop, asyncio.SelectorEventLoop):
-                kept["cleanup_socket"] = False
-            return await loop.create_unix_server(link, sock=bound, backlog=LISTEN_BACKLOG, **kept)
+                kept["cleanup_socket"] = False  # it is removed by who made it, not by the loop
+            return await loop.create_unix_server(link, sock=bound, **kept)
         if door.tls is None and bound is not None:
-            return await loop.create_server(link, sock=bound, backlog=LISTEN_BACKLOG)
+            return await loop.create_server(link, sock=bound, **kept)
         if door.tls is None:
-            return await loop.create_server(link, url.host, url.port, backlog=LISTEN_BACKLOG)
+            return await loop.create_server(link, url.host, url.port, **kept)
         reception = Reception(
             admits=lambda address, peer: self._admits(door, address, peer),
             fails=lambda peer, reason: self._refuse(url.scheme, "tls", peer, error=reason),
