@@ -221,3 +221,29 @@ def test_a_server_answers_while_it_reads_its_files_anew(tmp_path: Path) -> None:
         assert reloaded["log_level"] == "debug"
         process.terminate()
         assert process.wait(30) == 0
+
+
+@pytest.mark.kill
+@pytest.mark.parametrize("command", ["serve", "capture"])
+def test_a_stop_waits_for_no_files_that_are_read_anew(tmp_path: Path, command: str) -> None:
+    """Nobody writes into the pipe before the program has ended."""
+    file, token = tmp_path / "x.toml", tmp_path / "token"
+    with logweir.open(tmp_path / "store") as log:
+        log.create_space("t")
+        log.insert("t", (1,))
+    options = {
+        "serve": ["--listen", "tarantool://127.0.0.1:0", "--json"],
+        "capture": ["--exec", "builtins:print", "--space", "t", "--token", token],
+    }
+    file.write_text("")
+    words = [command, tmp_path / "store", "--config", file, *options[command]]
+    with LOGWEIR.begin(*words, stdout=PIPE) as process, ExitStack() as stack:
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        assert process.stdout.readline()  # it is ready, or has begun
+        file.unlink()
+        os.mkfifo(file)
+        process.send_signal(signal.SIGHUP)
+        with file.open("w"):  # opened once it reads
+            process.terminate()
+            assert process.wait(30) == 0

@@ -12,10 +12,11 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 
@@ -26,6 +27,9 @@ from logweir.tools.cli.notify import notify, reloading
 from logweir.tools.cli.output import Output
 from logweir.wal.filesystem import explain
 from logweir.wal.logs import get_logger
+from logweir.wal.process import start_thread
+
+_T = TypeVar("_T")
 
 _log = get_logger("logweir.tools")
 
@@ -45,7 +49,7 @@ def reload_on_hangup(
 
     async def reload() -> None:
         async with one_by_one:  # the disk may be slow, and the loop serves meanwhile
-            (await asyncio.to_thread(read))()
+            (await asyncio.wrap_future(_in_thread(read)))()
         notify("READY=1")
 
     def begin() -> None:
@@ -82,22 +86,43 @@ def serving(out: Output, context: typer.Context, signalled: Signalled) -> Iterat
     """Tell the manager that it goes on now, and at the end that it does not; meanwhile SIGHUP
     reloads as `reload_on_hangup` says."""
     read = _reading(out, context, _nothing)
+    lock, ended = threading.Lock(), threading.Event()
 
     def work() -> None:
         while signalled.hangups.get():
             reloading()
-            read()()
-            notify("READY=1")
+            take_up = read()
+            with lock:
+                if ended.is_set():
+                    return
+                take_up()
+                notify("READY=1")
 
-    thread = threading.Thread(target=work, name="logweir-reload", daemon=True)
     notify("READY=1")
-    thread.start()
+    start_thread("logweir-reload", work)
     try:
         yield
     finally:
         signalled.hangups.put(False)
-        thread.join()
+        with lock:  # it is not waited for: the disk may give nothing
+            ended.set()
         notify("STOPPING=1")
+
+
+def _in_thread(work: Callable[[], _T]) -> Future[_T]:
+    """Do it in a thread for which no end of a loop or of the program waits, as it would for one of
+    the loop's own: a disk that gives nothing is no reason not to stop."""
+    done: Future[_T] = Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    start_thread("logweir-reload", run)
+    return done
 
 
 @contextmanager
