@@ -276,6 +276,29 @@ def test_rejoin_copies_anew_under_the_same_uuid(tmp_path: Path) -> None:
     assert copy.exists()
 
 
+def test_no_row_of_another_replica_set_is_one_that_a_rejoin_finds(tmp_path: Path) -> None:
+    """The master has rows of the same numbers, and more of them: they are others."""
+    copy = tmp_path / "copy"
+    with logweir.open(copy) as log:
+        log.create_space("ours")
+        last = log.vclock.lsn(1)
+    with Serving(tmp_path / "master", guest="replicate") as serving:
+        serving.log.create_space("t")
+        serving.log.insert("t", (1,))
+        url = f"tarantool://127.0.0.1:{serving.port}"
+        code, _, err = told("follow", "--rejoin", url, copy, "--once")
+        assert code == 1
+        assert f"without lsn 1 to {last} of replica 1" in err
+        assert "belongs to replica set" in err
+        assert not list(tmp_path.glob("copy.*"))
+        code, _, err = told("follow", "--rejoin", "--drop-rows", url, copy, "--once")
+        assert code == 0, err
+        assert (tmp_path / "copy.before-rejoin-1").exists()
+        code, _, err = told("follow", "--rejoin", url, copy, "--once")
+        assert code == 0, err
+        assert "belongs to" not in err
+
+
 @pytest.mark.tarantool
 def test_anonymous_copy_follows_and_restarts(tmp_path: Path) -> None:
     """It goes on behind the snapshot, has no place in `_cluster`, and only local spaces can be

@@ -6,11 +6,12 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from logweir.errors import ConfigError, SourceStopped, Unreachable
+from logweir.errors import ConfigError, LogweirError, SourceStopped, Unreachable
 from logweir.replication import loop
 from logweir.replication.urls import Url
 from logweir.tools.cli.output import Output
@@ -56,16 +57,24 @@ def put_aside(
     """Rename the old copy of a master, which is asked first whether it has all rows of that.
     Returns the UUID of the copy, so that it keeps its place in `_cluster`.
 
-    Raises `SourceStopped` if the copy has rows that the master has not, unless it `drops_rows`;
+    Raises `SourceStopped` if the copy has rows that the master has not, as has one of another
+    replica set each of its own, unless it `drops_rows`;
     `DirectoryLocked` if it is in use; what connecting raises. Nothing is renamed then.
     """
     from logweir.recovery import examine
+    from logweir.store.recover.defined import folder_definitions
     from logweir.wal.directory import scan_directory
 
     if not directory.exists():
         return None
     with unopened(directory):
-        _, there = _of_first(out, [source], wait, _position)
+        _, (theirs, there) = _of_first(out, [source], wait, _position)
+        ours = None
+        with suppress(LogweirError):  # of a folder that cannot be read nothing tells it
+            ours = folder_definitions(directory).replicaset
+        if None not in (ours, theirs) and ours != theirs:
+            out.warning(f"{directory} belongs to replica set {ours}, {source} to {theirs}")
+            there = VClock()
         if lost := _lacking(examine(directory).vclock, there):
             if not drops_rows:
                 raise SourceStopped(
@@ -84,11 +93,16 @@ def put_aside(
     return instance
 
 
-async def _position(url: Url) -> VClock:
+async def _position(url: Url) -> tuple[uuid.UUID | None, VClock]:
+    """A master's replica set, and where it is: asked for as by one who follows it from there."""
+    from logweir.replication.iproto.client_session import Subscribed
     from logweir.replication.iproto.follow.upstream import connect
 
-    async with connect(url) as (_, _, ballot):
-        return ballot.vclock
+    async with connect(url) as (upstream, _, ballot):
+        upstream.session.subscribe(uuid.uuid4(), uuid.uuid4(), ballot.vclock, anonymous=True)
+        upstream.link.flush()
+        subscribed = await upstream.expect(Subscribed)
+        return subscribed.replicaset, subscribed.vclock
 
 
 def _lacking(ours: VClock, theirs: VClock) -> str:
