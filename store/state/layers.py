@@ -90,7 +90,7 @@ class Layers:
     def admit(self) -> None:
         """Before a change: wait until the layers have room for it. Raises why they have none."""
         with self._lock:
-            if self._thread is None and self._failure is None:
+            if self._thread is None and self._failure is None and not self._closing:
                 start_thread("logweir-apply", self._serve, self._keep_thread)
             if isinstance(self._failure, _PASSING):  # which may have passed
                 self._failure = None

@@ -71,3 +71,15 @@ def test_close_waits_for_a_thread_that_has_not_begun(tmp_path: Path, held: Held)
     assert len(threads) == 1
     assert closed == [False]
     assert not threads[0].is_alive()
+
+
+def test_a_change_that_comes_while_it_is_closed_starts_none(tmp_path: Path, held: Held) -> None:
+    """Behind the end of the thread: nobody would wait for another one."""
+    threads = held(lambda: True)
+    log = logweir.open(tmp_path)
+    log.create_space("t", [("id", "unsigned")])
+    log.inner.committer.layers.close()
+    log.insert("t", (1,))
+    log.close()
+    until(lambda: not any(one.name == NAME for one in threading.enumerate()))
+    assert len(threads) == 1
