@@ -224,6 +224,9 @@ class Listening:
         """As of a socket."""
         return "127.0.0.1", self.port
 
+    async def start_serving(self) -> None:
+        """It does so already."""
+
     def close(self) -> None:
         """Accept nothing more."""
         if self.host.network.listening.get(self.port) is self:
