@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from logweir.errors import LogweirError
 from logweir.limits import CONNECTIONS, MEMORY_BYTES, METRICS_CONNECTIONS, STATUS_GAPS
 from logweir.replication.administration import Administration
 from logweir.replication.httpconversation import PAGES
@@ -207,7 +206,7 @@ class Server:
                 self.runners.append(runner)
                 self._tasks.append(asyncio.create_task(runner.run()))
             self._tasks.append(asyncio.create_task(self.shared.retention.run()))
-        except (LogweirError, asyncio.CancelledError):
+        except BaseException:
             await self.stop()
             raise
         return self.urls

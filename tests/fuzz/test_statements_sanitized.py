@@ -40,7 +40,7 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str,
     """The folder of the extensions, and the environment that they run in."""
     assert [source.stem.removesuffix("kernel") for source in SOURCES] == [*NAMES]
     folder = tmp_path_factory.mktemp("sanitized")
-    more = {"LOGWEIR_STATEMENTS": STATEMENTS, "LOGWEIR_EXAMPLES": str(int(STATEMENTS) // 30)}
+    more = {"LOGWEIR_STATEMENTS": STATEMENTS, "LOGWEIR_EXAMPLES": str(int(STATEMENTS) // 30 or 1)}
     return folder, {**built(folder, KERNELS), **more}
 
 

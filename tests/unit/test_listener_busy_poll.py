@@ -12,13 +12,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from unit.test_replication_turns import Conversation, Service
 
 from logweir.replication import loop
 from logweir.replication.listener import Listener
 from logweir.replication.metrics import Metrics
 from logweir.replication.portkernel import LOOK_SECONDS, BusyPoll
 from logweir.replication.protocols import parse_listen_url
-from logweir.tests.unit.test_replication_turns import Conversation, Service
 
 LONG_SECONDS = 10.0
 

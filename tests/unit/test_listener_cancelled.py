@@ -1,4 +1,4 @@
-"""Listening that is cancelled, wherever it waits: nothing is left of it."""
+"""Listening that is cancelled, wherever it waits, or fails: nothing is left of it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import socket
 from itertools import count
 from pathlib import Path
 
+import pytest
+from unit.test_replication_turns import Service
+
+import logweir
 from logweir.replication.listener import Listener
 from logweir.replication.metrics import Metrics
 from logweir.replication.protocols import parse_listen_url
+from logweir.replication.server import Server, ServerOptions
 from logweir.replication.urls import Url
-from logweir.tests.unit.test_replication_turns import Service
 
 
 async def _cancelled(url: Url, steps: int) -> bool:
@@ -54,3 +58,23 @@ def test_no_file_of_a_unix_socket_is_left(tmp_path: Path) -> None:
         if is_done:
             break
     assert steps > 1
+
+
+class Broken(Server):
+    """One that gets no further than its listeners."""
+
+    async def _listen_to_browsers(self) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+def test_a_start_that_fails_leaves_no_listener(tmp_path: Path) -> None:
+    """Whatever it fails of."""
+
+    async def main(log: logweir.Log) -> None:
+        server = Broken(log, ServerOptions(listen=[parse_listen_url("tank://:0")], guest="all"))
+        with pytest.raises(RuntimeError):
+            await server.start()
+        assert server.urls == ()
+
+    with logweir.open(tmp_path) as log:
+        asyncio.run(main(log))
