@@ -57,9 +57,9 @@ def put_aside(
     """Rename the old copy of a master, which is asked first whether it has all rows of that.
     Returns the UUID of the copy, so that it keeps its place in `_cluster`.
 
-    Raises `SourceStopped` if the copy has rows that the master has not, as has one of another
-    replica set each of its own, unless it `drops_rows`;
-    `DirectoryLocked` if it is in use; what connecting raises. Nothing is renamed then.
+    Raises `SourceStopped` if the copy has rows that the master has not, unless it `drops_rows`: of
+    another replica set the master has none; `DirectoryLocked` if it is in use; what connecting
+    raises. Nothing is renamed then.
     """
     from logweir.recovery import examine
     from logweir.store.recover.defined import folder_definitions
