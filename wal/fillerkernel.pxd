@@ -6,18 +6,18 @@ ctypedef unsigned int u32
 ctypedef unsigned long long u64
 ctypedef unsigned char* Target
 
-cdef u32 POLYNOMIAL, TOP, BYTE
-cdef u32[64] POWERS
-cdef Py_ssize_t HEAD, SECTOR, FILLER
-cdef u64 ZSTD
+cdef u32 POLYNOMIAL, BYTE
+cdef u32[8192] PRODUCTS
+cdef Py_ssize_t POWERS, HEAD, SECTOR, FILLER
+cdef u64 ZSTD, SKIPPED
 
-@cython.locals(product=u32, bit=u32)
-cdef u32 times(u32 one, u32 other) noexcept
+@cython.locals(power=u32, product=u32, squared=u32, bit=Py_ssize_t)
+cdef list products()
 
-@cython.locals(power=u32)
-cdef list squares()
+@cython.locals(at=Py_ssize_t, product=u32)
+cdef u32 times(u32 crc, Py_ssize_t power) noexcept
 
-@cython.locals(bit=Py_ssize_t)
+@cython.locals(power=Py_ssize_t)
 cpdef u32 behind_zeros(u32 crc, u64 count) noexcept
 
 @cython.locals(size=Py_ssize_t, at=Py_ssize_t, start=Py_ssize_t)
@@ -33,5 +33,5 @@ cpdef bint ends_in_zeros(const unsigned char[::1] data, Py_ssize_t offset) excep
 cpdef bytearray block_head(
     u64 kind, object find, object data, u64 unsynced, Py_ssize_t offset)
 
-@cython.locals(out=bytearray, to=Target, at=Py_ssize_t, left=u64, crc=u32, bit=u32)
+@cython.locals(out=bytearray, to=Target, at=Py_ssize_t, left=u64, crc=u32)
 cpdef bytes filler_head(u64 zeros)

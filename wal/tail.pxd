@@ -1,6 +1,8 @@
 # The types of tail.py, for Cython. Nothing here is needed to run it as plain Python.
 cimport cython
 
+cdef Py_ssize_t _UNSYNCED_MAX, _FILLER_BYTES, _PAGE_BYTES
+
 cdef class Tail:
     cdef public object file, path, start, head
     cdef public Py_ssize_t synced, size, filled, begin

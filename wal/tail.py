@@ -24,8 +24,9 @@ from logweir.wal.vclock import VClock
 FIRST_AHEAD_BYTES: Final = 16 * 1024
 """A log has no more zeros than data, but for so many."""
 
-_UNSYNCED_MAX: Final = 2**32 - 1
-_PAGE_BYTES: Final = 4096
+_UNSYNCED_MAX = 2**32 - 1
+_FILLER_BYTES = FILLER_BYTES
+_PAGE_BYTES = 4096
 """A kill ends a write between two pages, not inside of one."""
 _PLAIN: Final = MAGIC_PLAIN[3]
 _DENSE_BLOCKS: Final = 8
@@ -118,13 +119,13 @@ class Tail:
         where the write is not inside of one page, all but its first one is written before that.
         """
         before = self.size
-        filled = max(self.filled, size + FILLER_BYTES)
+        filled = max(self.filled, size + _FILLER_BYTES)
         self.filled = filled
-        parts.append(encode_filler(filled - size - FILLER_BYTES))
-        border = (before + FILLER_BYTES + _PAGE_BYTES - 1) // _PAGE_BYTES * _PAGE_BYTES
-        if size + FILLER_BYTES > border:
+        parts.append(encode_filler(filled - size - _FILLER_BYTES))
+        border = (before + _FILLER_BYTES + _PAGE_BYTES - 1) // _PAGE_BYTES * _PAGE_BYTES
+        if size + _FILLER_BYTES > border:
             front, behind = _split(parts, border - before)
-            self.file.put([encode_filler(filled - before - FILLER_BYTES + 1)], before)
+            self.file.put([encode_filler(filled - before - _FILLER_BYTES + 1)], before)
             self.file.put(behind, border)
             self.file.put(front, before)
         else:
