@@ -40,6 +40,7 @@ KERNELS: Final = {
     "logweir.store.state.layerkernel": "store/state/layerkernel.pyx",
     "logweir.store.engine.conditionkernel": "store/engine/conditionkernel.pyx",
     "logweir.store.state.stackkernel": "store/state/stackkernel.py",
+    "logweir.store.state.stacked": "store/state/stacked.py",
     "logweir.store.state.basekernel": "store/state/basekernel.pyx",
     "logweir.store.engine.tuplekernel": "store/engine/tuplekernel.pyx",
     "logweir.store.engine.statementkernel": "store/engine/statementkernel.pyx",

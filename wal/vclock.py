@@ -192,3 +192,8 @@ def vclock_of_set(lsns: dict[int, int]) -> VClock:
     made = VClock.__new__(VClock)
     made._lsns = lsns
     return made
+
+
+def set_of_vclock(vclock: VClock) -> dict[int, int]:
+    """The components that are set, by ascending replica id, in a map of the caller's own."""
+    return vclock._lsns.copy()

@@ -8,7 +8,7 @@ reference engine, one at a time, on the same layers.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from logweir.errors import ErrorCode, RequestError
@@ -27,6 +27,7 @@ from logweir.store.schema.refused import refused
 from logweir.store.schema.schema import Schema
 from logweir.store.state.stackkernel import LayeredTxn
 from logweir.wal.columns import RowColumns
+from logweir.wal.vclock import VClock
 from logweir.wal.xrow import FLAG_COMMIT, RowType, type_name
 
 if TYPE_CHECKING or COMPILED:
@@ -83,13 +84,13 @@ def apply_rows(
     return RefusedRow(row, mark, error)
 
 
-def check_new(columns: RowColumns, first: int, last: int, known: Sequence[int]) -> None:
+def check_new(columns: RowColumns, first: int, last: int, known: dict[int, int]) -> None:
     """Raise `RequestError` if a row of a transaction whose end is new is here already, or
     comes out of order: taken again its lsn would stand in the log twice. `known`: the last lsns."""
-    lsns = list(known)
+    lsns = known.copy()
     rows = slice(first, last)
     for replica_id, lsn in zip(columns.replica_id[rows], columns.lsn[rows], strict=True):
-        if lsn <= lsns[replica_id]:
+        if lsn <= lsns.get(replica_id, 0):
             raise RequestError(
                 ErrorCode.INVALID_MSGPACK,
                 f"a transaction has lsn {lsn} of replica {replica_id}, which is here already, "
@@ -144,7 +145,7 @@ def apply_row(engine: Engine, columns: RowColumns, row: int) -> None:
         ddl.apply(engine, space.id, old, new, is_insert=is_insert, trusted=True)
 
 
-def is_plain(columns: RowColumns, last: int, schema: Schema, lsns: list[int]) -> bool:
+def is_plain(columns: RowColumns, last: int, schema: Schema, vclock: VClock) -> bool:
     """Whether nothing has to be asked of each transaction up to a row, where none waits: all are
     new, none decides or waits, and definitions stay."""
     spaces = set(columns.space_id[:last])
@@ -155,7 +156,7 @@ def is_plain(columns: RowColumns, last: int, schema: Schema, lsns: list[int]) ->
         or not DECISIONS.isdisjoint(columns.type)
         or 0 in columns.replica_id
         or max(columns.replica_id) >= VCLOCK_COMPONENTS
-        or columns.raise_lsns(array("Q", lsns)) is not None
+        or columns.raise_lsns(array("Q", vclock.lsns())) is not None
     )
 
 

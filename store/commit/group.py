@@ -126,7 +126,7 @@ class Group:
     @property
     def last_lsn(self) -> int:
         """Ours of the last row so far, where no row of the open transaction is local."""
-        return self._rows.lsns[self.replica_id] + len(self._drafts.rows)
+        return self._rows.lsns.get(self.replica_id, 0) + len(self._drafts.rows)
 
     # --- statements -------------------------------------------------------------------------------
 
@@ -167,10 +167,17 @@ class Group:
         schema = self.engine.schema
         if self._placed is not schema:
             self._places, self._placed = {}, schema
-        found = self._compiled(schema.get(space) or schema.space(space))
-        if found is not None:
-            self._places[space] = found
+        plan = self.engine.plans.asked(schema, space)
+        if plan is None or not self._compiles:
+            return None
+        self.txn.check_process()
+        found = self._places[space] = self.txn.space(plan)
         return found
+
+    @property
+    def _compiles(self) -> bool:
+        """Whether the executor may be used; else the reference engine looks at each statement."""
+        return bool(self.replica_id) and not self.waiting
 
     def execute(self, request: Request, access: Access = ADMIN) -> Changed:
         """Apply one request as part of the open transaction. `access`: what who asks for it may do
@@ -271,7 +278,7 @@ class Group:
     def _compiled(self, space: SpaceDef | None) -> Space | None:
         """A space as the executor wants it; None if the reference engine has to look at each
         statement."""
-        if space is None or not self.replica_id or self.waiting:
+        if space is None or not self._compiles:
             return None
         return reads.compiled(self.engine, space)
 
@@ -405,7 +412,7 @@ class Group:
         transactions that were, all but the first that cannot be applied and those behind it.
         Nothing of them can be rolled back later.
         """
-        if not self.waiting and applying.is_plain(columns, ends[-1], self.schema, self._rows.lsns):
+        if not self.waiting and applying.is_plain(columns, ends[-1], self.schema, self.vclock):
             refused = self._apply_all(columns, 0, ends[-1])
             if refused is None:
                 count, last = len(ends), ends[-1]
@@ -435,7 +442,7 @@ class Group:
         if not replica_id or max(columns.replica_id[first:last]) >= VCLOCK_COMPONENTS:
             text = f"a row of replica {replica_id} cannot come from another instance"
             raise RequestError(ErrorCode.INVALID_MSGPACK, text)
-        if lsn <= self._rows.lsns[replica_id]:
+        if lsn <= self._rows.lsns.get(replica_id, 0):
             return False
         applying.check_new(columns, first, last, self._rows.lsns)
         if columns.type[last - 1] in DECISIONS:

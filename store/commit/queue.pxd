@@ -25,5 +25,8 @@ cdef class CommitQueue:
 @cython.locals(job=Job)
 cdef object _finish(list jobs, object cause)
 
+@cython.locals(size=Py_ssize_t)
+cpdef Py_ssize_t about_bytes(object value) except? -1
+
 cdef class OnError:
     cdef object _tell

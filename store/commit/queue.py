@@ -28,6 +28,8 @@ QUICK_BYTES: Final = 32 * 1024
 """Of small tuples: see `Job`."""
 
 _JOBS_MAX: Final = 100_000
+_SMALL: Final = frozenset((int, float, bool, type(None)))
+_SMALL_BYTES: Final = 9
 
 
 class Job:
@@ -327,3 +329,21 @@ class OnError:
     ) -> None:
         if error is not None:
             self._tell(error)
+
+
+def about_bytes(value: object) -> int:
+    """About how many bytes a value takes as MsgPack."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    if not isinstance(value, list | tuple):
+        return _SMALL_BYTES
+    size = _SMALL_BYTES * len(value)
+    for one in value:
+        kind = type(one)
+        if kind is str or kind is bytes:
+            size += len(one)
+        elif kind not in _SMALL:
+            size += about_bytes(one)
+    return size

@@ -22,7 +22,7 @@ def encode_rows(
 ) -> tuple[list[bytes], int]: ...
 def encode_transaction(
     drafts: list[tuple[int, bytes, SpaceDef | None]],
-    lsns: list[int],
+    lsns: dict[int, int],
     replica_id: int,
     timestamp_bits: int,
 ) -> tuple[bytes, bool]: ...

@@ -21,6 +21,7 @@ from logweir.store.state.layerkernel cimport Space, Undo
 cdef enum:
     TO_DO = 3  # none of `DONE`, `REFER`
     GROUP_LOCAL = 1  # as wal.xrow
+    VCLOCK_COMPONENTS = 32  # as limits
 
     INSERT = 2
     REPLACE = 3
@@ -81,13 +82,13 @@ def encode_rows(
 
 
 def encode_transaction(
-    list drafts not None, list lsns not None, u64 replica_id, u64 timestamp_bits
+    list drafts not None, dict lsns not None, u64 replica_id, u64 timestamp_bits
 ):
     """The rows of one transaction, as they stand in the log, at least one, and whether it changes a
     synchronous space.
 
     `drafts`: type, body and definition of the space of each, None for a row of none; `lsns`: the
-    last one of each component of the vclock, which they move. The rest as for `encode_rows`. The
+    last one of each component of the vclock that has any, which they move. The rest as for `encode_rows`. The
     transaction has the lsn of its first row that is not local, else of its first; behind a last one
     that is local, where others are not, comes a NOP that is not.
     """
@@ -100,8 +101,8 @@ def encode_transaction(
     cdef Room out = Room()
     if not count:
         raise ValueError("a transaction has a row")
-    if replica_id >= <u64>len(lsns):
-        raise ValueError("each component of the vclock has a last lsn")
+    if replica_id >= VCLOCK_COMPONENTS:
+        raise ValueError("no such component of a vclock")
     for _, _, other in drafts:
         if other is not space:
             space = other
@@ -110,7 +111,7 @@ def encode_transaction(
             has_own = has_own or not is_local
     is_closed = is_local and has_own
     fields[4] = timestamp_bits
-    first = lsns[replica_id if has_own else 0] + 1
+    first = lsns.get(replica_id if has_own else 0, 0) + 1
     space = drafts
     for i in range(count + is_closed):
         if i == count:
@@ -123,7 +124,7 @@ def encode_transaction(
                 is_local = space is not None and space.is_local
         component = 0 if is_local else replica_id
         fields[1], fields[2] = component, GROUP_LOCAL if is_local else 0
-        fields[3] = lsns[component] + 1
+        fields[3] = lsns.get(component, 0) + 1
         lsns[component] = fields[3]
         fields[5], fields[6] = first, i == count + is_closed - 1
         out.need(rows.HEADER_BYTES + size)

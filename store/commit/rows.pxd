@@ -6,7 +6,8 @@ cimport logweir.wal.kernel as kernel
 cdef class Rows:
     cdef public Py_ssize_t replica_id
     cdef public double now
-    cdef public list lsns
+    cdef public dict lsns
+    cdef Py_ssize_t _known
     cdef kernel.u64 _now_bits
     cdef object _tsn
     cdef list _open, _blocks

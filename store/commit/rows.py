@@ -27,7 +27,7 @@ from logweir.store.schema.definition import SpaceDef
 from logweir.store.schema.values import LargeTuple
 from logweir.wal.block import Pieces
 from logweir.wal.columns import RowColumns, encode_columns, encode_run
-from logweir.wal.vclock import VClock, vclock_of_set
+from logweir.wal.vclock import VClock, set_of_vclock, vclock_of_set
 from logweir.wal.xrow import FLAG_COMMIT, GROUP_LOCAL, RowType
 
 try:
@@ -49,7 +49,9 @@ class Rows:
     def __init__(self, vclock: VClock, replica_id: int, now: float) -> None:
         self.replica_id = replica_id
         self.now = now
-        self.lsns = vclock.lsns()
+        self.lsns = set_of_vclock(vclock)
+        """The last of each replica that has any."""
+        self._known = len(vclock)  # of them stand in order
         self._now_bits = kernel.bits_of(now)  # type: ignore[attr-defined]
         self._open: list[bytes | bytearray] = []  # rows of the block that is filled
         self._open_bytes = 0
@@ -59,12 +61,10 @@ class Rows:
     @property
     def vclock(self) -> VClock:
         """The state after all of them."""
-        lsns, found = self.lsns, {}
-        for replica_id in range(len(lsns)):
-            lsn = lsns[replica_id]
-            if lsn:
-                found[replica_id] = lsn
-        return vclock_of_set(found)
+        if len(self.lsns) > self._known:
+            self.lsns = dict(sorted(self.lsns.items()))
+            self._known = len(self.lsns)
+        return vclock_of_set(self.lsns.copy())
 
     def end(self, rows: list[Draft]) -> None:
         """Take the rows of a transaction, at least one."""
@@ -87,7 +87,7 @@ class Rows:
         `is_open`: the transaction of the last statement goes on in the next batch.
         """
         replica_id = 0 if is_local else self.replica_id
-        first = self.lsns[replica_id] + 1
+        first = self.lsns.get(replica_id, 0) + 1
         parts, count = encode_rows(
             answers.columns,
             answers.results,
@@ -100,7 +100,8 @@ class Rows:
             self._now_bits,
             BLOCK_TARGET_BYTES,
         )
-        self.lsns[replica_id] += count
+        if count:
+            self.lsns[replica_id] = first + count - 1
         self._tsn = (self._tsn or first) if is_open else 0
         for part in parts:
             self._open.append(part)
@@ -137,7 +138,7 @@ class Rows:
             start = end
         ids, lsns = columns.replica_id[first:last], columns.lsn[first:last]
         for replica_id, lsn in zip(ids, lsns, strict=True):
-            if replica_id and lsn > self.lsns[replica_id]:
+            if replica_id and lsn > self.lsns.get(replica_id, 0):
                 self.lsns[replica_id] = lsn
 
     def add_tuples(
@@ -147,15 +148,17 @@ class Rows:
         `Group.add_tuples`."""
         self._seal()
         replica_id = 0 if is_local else self.replica_id
+        first = self.lsns.get(replica_id, 0) + 1
         made = _large_blocks(
             tuples,
             replica_id=replica_id,
-            first_lsn=self.lsns[replica_id] + 1,
+            first_lsn=first,
             timestamp=self.now,
             prefix=prefix,
             is_local=is_local,
         )
-        self.lsns[replica_id] += len(tuples)
+        if tuples:
+            self.lsns[replica_id] = first + len(tuples) - 1
         self._blocks += made
         return made
 
@@ -173,7 +176,7 @@ class Rows:
 
 
 def _encode_plain(
-    drafts: list[Draft], lsns: list[int], replica_id: int, timestamp_bits: int
+    drafts: list[Draft], lsns: dict[int, int], replica_id: int, timestamp_bits: int
 ) -> tuple[bytes | bytearray, bool]:
     """See `encode_transaction` in `rowkernel.pyx`."""
     local = [space is not None and space.is_local for _, _, space in drafts]
@@ -185,7 +188,7 @@ def _encode_plain(
     replicas = [0 if is_local else replica_id for is_local in local]
     given = []
     for component in replicas:
-        lsns[component] += 1
+        lsns[component] = lsns.get(component, 0) + 1
         given.append(lsns[component])
     ends = list(accumulate([len(body) for _, body in rows]))
     made = encode_columns(

@@ -45,6 +45,7 @@ class Plans:
         self._plans: dict[tuple[int, int, bool], tuple[SpaceDef, KeyPlan]] = {}
         self._primary: dict[int, tuple[SpaceDef, KeyPlan]] = {}
         self._statements: dict[int, tuple[SpaceDef, Plan | None]] = {}
+        self._asked: tuple[Schema | None, dict[int | str, tuple[Plan | None]]] = None, {}
 
     def get(self, space: SpaceDef, index: IndexDef, *, check: bool) -> KeyPlan:
         """The plan of that index of exactly this definition of the space."""
@@ -74,6 +75,20 @@ class Plans:
         if known is None or known[0] is not space:
             known = self._statements[space.id] = space, plan_of(space)
         return known[1]
+
+    def asked(self, schema: Schema, key: int | str) -> Plan | None:
+        """`statements` of the space of that id or name. Raises `RequestError`."""
+        known, plans = self._asked
+        if known is not schema:
+            plans = {}
+            self._asked = schema, plans
+        try:
+            found = plans.get(key)
+        except TypeError:  # no name, nor id
+            found = None
+        if found is None:
+            found = plans[key] = (self.statements(schema.space(key)),)
+        return found[0]
 
 
 class _Ended:

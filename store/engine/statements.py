@@ -22,8 +22,6 @@ Row = tuple[Value, ...]
 _PLAIN: Final = frozenset((int, str, bytes, float, bool, type(None)))
 """What comes out of MsgPack as it went in."""
 
-_SMALL: Final = frozenset((int, float, bool, type(None)))
-_SMALL_BYTES: Final = 9
 
 _BY_KEY: Final = (RowType.UPDATE, RowType.DELETE)
 _INSERT: Final = RowType.INSERT  # a member of an enumeration takes longer to find
@@ -58,24 +56,6 @@ def answered(data: bytes | None, request: Request, first: Value) -> Row | None:
     if data == request.tuple and _PLAIN.issuperset(map(type, first)):
         return tuple(first)
     return tuple(unpack(data))
-
-
-def about_bytes(value: object) -> int:
-    """About how many bytes a value takes as MsgPack."""
-    if isinstance(value, str | bytes):
-        return len(value)
-    if isinstance(value, dict):
-        value = [*value.keys(), *value.values()]
-    if not isinstance(value, list | tuple):
-        return _SMALL_BYTES
-    size = _SMALL_BYTES * len(value)
-    for one in value:
-        kind = type(one)
-        if kind is str or kind is bytes:
-            size += len(one)
-        elif kind not in _SMALL:
-            size += about_bytes(one)
-    return size
 
 
 class Statements(ABC):

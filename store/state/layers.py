@@ -23,12 +23,13 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from logweir.errors import LogweirError, RequestError, WriteFailed
-from logweir.limits import LAYER_BYTES, LAYER_SECONDS, STATE_KEPT_BYTES
-from logweir.store.state import heap
-from logweir.store.state.stackkernel import Layer, LayeredTxn, Stack, grown, whole
+from logweir.limits import LAYER_SECONDS, STATE_KEPT_BYTES
+from logweir.store.state import heap, stacked
+from logweir.store.state.stacked import Stacked
+from logweir.store.state.stackkernel import Layer, Stack, whole
 from logweir.store.state.state import MapFull, State, StateError
 from logweir.store.state.statetxn import Position, Txn
-from logweir.store.state.viewers import Look, Viewers
+from logweir.store.state.viewers import Viewers
 from logweir.wal.failpoint import failpoint
 from logweir.wal.process import start_thread
 
@@ -40,7 +41,7 @@ _PASSING: Final = (RequestError, WriteFailed)
 """Why the state cannot take something now: a view is in the way of its growth, the disk is full."""
 
 
-class Layers:
+class Layers(Stacked):
     """The stack of one store, over its base.
 
     `guard`: held around what opens a view and what changes the stack or the base; `taking`: around
@@ -55,37 +56,16 @@ class Layers:
         position: Position | None,
         taking: contextlib.AbstractContextManager[object],
     ) -> None:
-        self.stack: Stack = ()
-        self.position: Callable[[], Position | None] = lambda: position
-        """Makes the one behind the stack: it is wanted when the base takes that."""
+        super().__init__(state, position)
         self._base_position = position
-        self._state = state
         self._viewers = viewers
         self._guard = guard
         self._taking = taking
         self._one = threading.Lock()  # one apply at a time
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self.size_bytes = 0
-        """Of the layers on the stack, for which the base still needs about as much of the disk."""
         self._kept_bytes = 0  # at most, of freed memory since it was last given back
         self._rests_since = 0.0  # where the stack is empty
-        self._under_way: Stack = ()  # the lowest layers, while the base takes them
         self._byte_seconds = 0.0  # that the base needed for each byte, last time
-        self._taken_at = 0.0  # when it will have those that are under way, if it needs as long
-        self._next_at = 0.0  # no sooner the next change, as long as there are such
-        self._thread: threading.Thread | None = None
         self._closing = False
-        self._failure: Exception | None = None
-
-    # --- views and transactions -------------------------------------------------------------------
-
-    def begin(self, look: Look, write: bool, early: Stack = ()) -> LayeredTxn:
-        """A transaction on what is there now; the caller holds the guard. `look`: ends with it;
-        `early`: layers that are not durable yet, over the stack."""
-        base = self._state.lend() if write else self._state.begin(write=False)
-        stack = (*early, *self.stack) if early else self.stack
-        return LayeredTxn(stack, base, write=write, look=look, early=len(early))
 
     def admit(self) -> None:
         """Before a change: wait until the layers have room for it. Raises why they have none."""
@@ -98,60 +78,8 @@ class Layers:
             while self.is_full and not self._closing:
                 if self._failure is not None:
                     raise self._failure
-                is_paced = self.size_bytes <= 2 * LAYER_BYTES
+                is_paced = self.size_bytes <= 2 * stacked.LAYER_BYTES
                 self._changed.wait(self._next_at - time.monotonic() if is_paced else None)
-
-    @property
-    def admits(self) -> bool:
-        """Whether `admit` would have nothing to wait for, to begin or to raise."""
-        return (
-            self._thread is not None
-            and self._failure is None
-            and self.size_bytes <= 2 * LAYER_BYTES
-            and not (self._under_way and self._next_at > time.monotonic())
-        )
-
-    @property
-    def is_full(self) -> bool:
-        """Whether changes wait until the base has taken layers, or more of them."""
-        if self._under_way and self._next_at > time.monotonic():
-            return True
-        return self.size_bytes > 2 * LAYER_BYTES
-
-    def push(
-        self, layer: Layer, position: Callable[[], Position | None], is_unseen: bool = False
-    ) -> None:
-        """Show a sealed layer to everybody; the caller holds the guard. `position`: makes the one
-        behind it; `is_unseen`: no view of the stack is open, nor can a read find it (`State.shown`)
-        unless it has begun (`State.reading`)."""
-        with self._lock:
-            if not layer.tables:
-                self.position = position
-                return
-            layer.since = time.monotonic()
-            kept = len(self._under_way)
-            if kept:  # its part of what there is room for, its part of the time
-                room = max(2 * LAYER_BYTES - self.size_bytes, layer.size_bytes)
-                part = layer.size_bytes / room
-                self._next_at = layer.since + part * (self._taken_at - layer.since)
-            # The position goes with what stands before it, in one: whatever stops this in between,
-            # the base never takes a position without the changes that the log has there.
-            before = self.stack
-            if (
-                is_unseen
-                and len(before) > kept
-                and before[0].takes(layer)
-                and not self._state.reading.locked()
-            ):
-                # Meanwhile it stands over that one, which may be stopped when it says half of it.
-                self.stack, self.position = (layer, *before), position
-                more_bytes = before[0].take(layer)
-                self.stack, self.size_bytes = before, self.size_bytes + more_bytes
-            else:
-                stack, size = grown(before, layer, self.size_bytes, kept)
-                self.stack, self.size_bytes, self.position = stack, size, position
-            if not before or self.size_bytes >= LAYER_BYTES:
-                self._changed.notify_all()
 
     # --- the base ---------------------------------------------------------------------------------
 
@@ -190,10 +118,10 @@ class Layers:
                 except StateError:
                     # It writes pages, so how many is not known before. As to a write that failed
                     # nothing was changed; as to a sync that did it is another error.
-                    self._state.check_disk(_disk_bytes(joined))
+                    self.state.check_disk(_disk_bytes(joined))
                     raise
                 self._base_position = position
-                if size >= LAYER_BYTES:  # of few it is not their bytes that take the time
+                if size >= stacked.LAYER_BYTES:  # of few it is not their bytes that take the time
                     self._byte_seconds = (time.monotonic() - began) / size
                 self._kept_bytes = max(self._kept_bytes, _disk_bytes(joined))
         finally:
@@ -215,7 +143,7 @@ class Layers:
         while True:
             txn: Txn | None = None
             try:
-                txn = self._state.begin()
+                txn = self.state.begin()
                 result = change(txn)
                 failpoint("store.before_apply_commit")
                 # Whoever looks meanwhile may have the base of before or of afterwards: the layers
@@ -291,7 +219,7 @@ class Layers:
     def _seconds_left(self) -> float | None:
         """Until there is something to do; None: not before something comes."""
         since = self.stack[-1].since if self.stack else self._rests_since
-        if self.size_bytes >= LAYER_BYTES:
+        if self.size_bytes >= stacked.LAYER_BYTES:
             return 0
         if not self.stack and self._kept_bytes < STATE_KEPT_BYTES:
             return None

@@ -11,6 +11,11 @@ cdef class Layer:
     @cython.locals(size=Py_ssize_t, entries=Py_ssize_t)
     cpdef object seal(self)
 
+    cpdef bint takes(self, Layer layer)
+
+    @cython.locals(before=Py_ssize_t)
+    cpdef Py_ssize_t take(self, Layer layer) except? -1
+
     @cython.locals(layer=Layer, tables=list)
     cpdef object table(self, tuple name, object stack)
 

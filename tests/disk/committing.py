@@ -43,10 +43,10 @@ class Commit:
 def main(folder: Path) -> None:
     sys.path.insert(0, str(TESTS))
     import logweir
-    from logweir.store.state import layers
+    from logweir.store.state import stacked
     from logweir.wal import failpoint
 
-    layers.LAYER_BYTES = 100_000  # the state takes them again and again, between the commits
+    stacked.LAYER_BYTES = 100_000  # the state takes them again and again, between the commits
     taken: list[None] = []
     failpoint.arm("store.before_apply_commit", lambda: taken.append(None))
     commit = Commit(os.open(folder / "marks", os.O_WRONLY | os.O_CREAT))

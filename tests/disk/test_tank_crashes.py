@@ -19,7 +19,7 @@ from logweir.replication.topic.bundle import Message, check_bundle, encode_bundl
 from logweir.replication.topic.partition import Append
 from logweir.replication.topic.spaces import create_topic
 from logweir.replication.topic.store import StoredTopics
-from logweir.store.state import layers
+from logweir.store.state import stacked
 from logweir.wal import failpoint
 
 STEPS = [
@@ -108,7 +108,7 @@ def test_kill_while_the_state_takes_layers_loses_no_bundle(
     passes: int, lose_state: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are in the log, and applied when the folder is opened."""
-    monkeypatch.setattr(layers, "LAYER_BYTES", 100_000)
+    monkeypatch.setattr(stacked, "LAYER_BYTES", 100_000)
     folder = tmp_path / "store"
     with logweir.open(folder) as log:
         create_topic(log, "t", 1, now_seconds=0)

@@ -21,7 +21,7 @@ from logweir.replication.service import line, users
 from logweir.replication.service.shared import Shared
 from logweir.store.commit.queue import CommitQueue, Job
 from logweir.store.schema.access import Privilege
-from logweir.store.state import layers
+from logweir.store.state import stacked
 from logweir.wal.filesystem import OS
 from logweir.wal.mp import pack
 
@@ -116,7 +116,7 @@ def test_changes_beside_an_open_transaction_are_made_at_once(
             assert client.ask(REPLACE, {0x10: space, 0x21: [2, 2]}, stream=1).body
             assert replace(client, space, 1, 5).body == {0x30: [[1, 5]]}
             with monkeypatch.context() as patch:
-                patch.setattr(layers, "LAYER_BYTES", 0)
+                patch.setattr(stacked, "LAYER_BYTES", 0)
                 assert replace(client, space, 1, 6).body == {0x30: [[1, 6]]}
             assert not client.ask(COMMIT, stream=1).is_error
         assert made_now == [True, False, True]

@@ -217,7 +217,8 @@ def test_who_revokes_is_obeyed_from_some_request_on(tmp_path: Path) -> None:
         # A refusal waits for no disk: it may be told before an answer to a request before it.
         found = [shown(one)[0] for one in sorted(answers, key=lambda one: one.header.sync)]
         done = found.index(42)
-        assert set(found[:done]) == {0} and set(found[done:]) == {42}
+        assert set(found[:done]) == {0}
+        assert set(found[done:]) == {42}
         assert log.count("t") == done
 
 

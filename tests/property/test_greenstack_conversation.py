@@ -40,7 +40,7 @@ from logweir.replication.greenstack.wire.messages import (
     encode_remove,
 )
 from logweir.replication.protocols import parse_listen_url
-from logweir.store.state import layers
+from logweir.store.state import layers, stacked
 
 LANES = st.sampled_from([None, b"", b"blue", b"red"])
 KEYS = st.integers(0, 2)
@@ -301,7 +301,7 @@ def port(
     options = {"durability": "write"}
     if request.param == "in the base":
         options = {}
-        monkeypatch.setattr(layers, "LAYER_BYTES", 1)
+        monkeypatch.setattr(stacked, "LAYER_BYTES", 1)
     else:
         monkeypatch.setattr(layers, "LAYER_SECONDS", 3600.0)
     with Serving(tmp_path / "s", listen=listen, guest="all", open_options=options) as server:

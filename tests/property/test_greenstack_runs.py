@@ -50,7 +50,7 @@ from logweir.replication.protocols import parse_listen_url
 from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.store.schema.bulk import interpreted
-from logweir.store.state import layers
+from logweir.store.state import layers, stacked
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import Row
 
@@ -577,7 +577,7 @@ def test_the_state_takes_a_burst_behind_its_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of its own accord, though nothing comes behind it and what waits is not old."""
-    monkeypatch.setattr(layers, "LAYER_BYTES", 1000)
+    monkeypatch.setattr(stacked, "LAYER_BYTES", 1000)
     monkeypatch.setattr(layers, "LAYER_SECONDS", 3600.0)
     listen = (parse_listen_url("greenstack://127.0.0.1:0"),)
     frames = [mutation(b"k%d" % n, b"v" * 100, flags=Flag.QUIET) for n in range(2000)]

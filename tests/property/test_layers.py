@@ -15,8 +15,9 @@ import logweir
 from logweir.store.engine.engine import Plans
 from logweir.store.engine.executing import Executor
 from logweir.store.log import Log
-from logweir.store.state import layers
+from logweir.store.state import layers, stacked
 from logweir.store.state import state as state_module
+from logweir.store.state.stackkernel import Layer
 from logweir.store.view import ReadView
 from logweir.wal.failpoint import arm, disarm
 from logweir.wal.mp import unpack
@@ -76,7 +77,7 @@ def change(to: Any, model: Model, random: Random) -> None:
 def test_layers_are_a_dict(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Views keep what they began with; a rollback undoes all; a kill loses nothing."""
     random = Random(seed)
-    monkeypatch.setattr(layers, "LAYER_BYTES", random.choice([2_000, 20_000, 10**9]))
+    monkeypatch.setattr(stacked, "LAYER_BYTES", random.choice([2_000, 20_000, 10**9]))
     monkeypatch.setattr(layers, "LAYER_SECONDS", random.choice([0.0, 0.01, 10**9]))
     monkeypatch.setattr(layers, "STATE_KEPT_BYTES", random.choice([1, 10**9]))
     model: Model = {}
@@ -166,13 +167,15 @@ def test_what_is_stopped_while_it_is_taken_in_is_there_whole(
         found = log._committer.layers
         depth = len(found.stack)
 
-        def size_bytes(found: layers.Layers) -> int:
-            if len(found.stack) > depth:
+        class Stopping(Layer):
+            def take(self, layer: Layer) -> int:
+                super().take(layer)
                 raise KeyboardInterrupt
-            return 0
 
-        stopping = type("Stopping", (layers.Layers,), {"size_bytes": property(size_bytes)})
-        monkeypatch.setattr(found, "__class__", stopping)
+        top, stopping = found.stack[0], Stopping()
+        stopping.tables, stopping.since = top.tables, top.since
+        stopping.seal()
+        found.stack = (stopping, *found.stack[1:])
         with pytest.raises(KeyboardInterrupt):
             log.insert("t", (2, 2, "i"))
         monkeypatch.undo()
@@ -194,7 +197,7 @@ def test_what_is_stopped_before_it_stands_over_the_state_comes_from_the_log(
 
     log = opened(tmp_path / "s")
     log.insert("t", (1, 1, "i"))
-    monkeypatch.setattr(layers, "grown", stopped)
+    monkeypatch.setattr(stacked, "grown", stopped)
     held = log.read_view() if is_seen else contextlib.nullcontext()
     if not is_seen:  # the newest layer would take it in
         log._committer.layers.apply()
@@ -227,7 +230,7 @@ def test_changes_wait_while_the_layers_are_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory is bounded: who changes something waits until the state has taken what there is."""
-    monkeypatch.setattr(layers, "LAYER_BYTES", 10_000)
+    monkeypatch.setattr(stacked, "LAYER_BYTES", 10_000)
     stopped, go_on = threading.Event(), threading.Event()
 
     def stop() -> None:
@@ -396,7 +399,8 @@ def test_changes_are_spread_over_the_time_that_the_state_needs(
     clock = Clock()
     taken, stopped, go_on = threading.Event(), threading.Event(), threading.Event()
     monkeypatch.setattr(layers, "time", clock)
-    monkeypatch.setattr(layers, "LAYER_BYTES", 20_000)
+    monkeypatch.setattr(stacked, "time", clock)
+    monkeypatch.setattr(stacked, "LAYER_BYTES", 20_000)
 
     def take_long() -> None:
         clock.now += 8
@@ -424,7 +428,7 @@ def test_changes_are_spread_over_the_time_that_the_state_needs(
             assert stopped.wait(60)
             assert not stack.is_full  # nothing came behind what is under way
             log.insert("t", (77, 1, "x" * 2000))
-            assert stack.size_bytes < 2 * layers.LAYER_BYTES
+            assert stack.size_bytes < 2 * stacked.LAYER_BYTES
             assert stack.is_full
             assert log.inner.has_to_wait
             clock.now += 0.1

@@ -27,7 +27,7 @@ from logweir.store.engine.select import Select, numbers, reference, rows, select
 from logweir.store.schema.definition import IndexDef, IndexType, PartDef, SpaceDef
 from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.schema import Schema
-from logweir.store.state import layers
+from logweir.store.state import layers, stacked
 from logweir.store.state.references import REFERENCE, LogFiles
 from logweir.store.state.stackkernel import Layer, LayeredTxn, whole
 from logweir.store.state.state import State
@@ -232,7 +232,7 @@ def test_reads_are_of_one_moment_while_the_state_takes_layers(
     """All tuples are of one transaction, which is one that was committed before the read ended,
     and none that is older than what was committed when it began."""
     random = Random(seed)
-    monkeypatch.setattr(layers, "LAYER_BYTES", random.choice([1_000, 20_000]))
+    monkeypatch.setattr(stacked, "LAYER_BYTES", random.choice([1_000, 20_000]))
     monkeypatch.setattr(layers, "LAYER_SECONDS", random.choice([0.0, 0.001]))
     count, versions = 40, 150
     with logweir.open(tmp_path / "s", durability="write") as log:

@@ -20,7 +20,7 @@ from logweir.store.commit.group import Group
 from logweir.store.commit.queue import Job
 from logweir.store.engine.request import Request
 from logweir.store.engine.statements import Statements
-from logweir.store.state import layers, state
+from logweir.store.state import stacked, state
 from logweir.store.state.stackkernel import LayeredTxn
 from logweir.store.state.statetxn import Txn
 from logweir.testing.forking import in_child
@@ -323,7 +323,7 @@ def test_a_change_inside_a_view_is_refused_rather_than_waiting_for_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The map cannot grow under a view whose own thread waits for the growth."""
-    monkeypatch.setattr(layers, "LAYER_BYTES", 256 * 1024)
+    monkeypatch.setattr(stacked, "LAYER_BYTES", 256 * 1024)
     with opened(tmp_path / "store") as log:
 
         def write_many(to: Statements, first: int) -> None:

@@ -22,7 +22,7 @@ from logweir.store.commit.group import Group
 from logweir.store.commit.queue import QUICK_BYTES, Job
 from logweir.store.engine.request import Request
 from logweir.store.log import Log
-from logweir.store.state import layers
+from logweir.store.state import stacked
 from logweir.wal.failpoint import arm, disarm
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.mp import pack
@@ -165,7 +165,7 @@ def test_who_commits_if_free_waits_for_no_thread(
         assert refused(log, insert(log, 3))  # nobody writes that yet, and anybody may begin to
         assert log.insert("t", (4, 0)) == (4, 0)
         with log.read_view(), monkeypatch.context() as patched:
-            patched.setattr(layers, "LAYER_BYTES", 0)
+            patched.setattr(stacked, "LAYER_BYTES", 0)
             assert refused(log, insert(log, 3))  # the state may have to grow first
         leading = threading.Event()
 
