@@ -261,13 +261,14 @@ class WalWriter(OfProcess):
         """Return when everything written is on stable storage. Raises `WriterPoisoned`."""
         if self._poison is not None:
             self._check()
-        if self._current is None or self._current.synced == self._current.size:
+        current = self._current
+        if current is None or current.synced == current.size:
             return
-        self._sync(self._current)
+        self._sync(current)
         if ARMED:
             failpoint("wal.after_sync")
-        if step := self._current.zeros_wanted(self.options.write_ahead_bytes):
-            self._write_ahead(self._current, step)
+        if step := current.zeros_wanted(self.options.write_ahead_bytes):
+            self._write_ahead(current, step)
 
     @property
     def unsynced_bytes(self) -> int:

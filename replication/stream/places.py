@@ -30,6 +30,7 @@ class Places:
     def __init__(self) -> None:
         self._kept: deque[Place] = deque(maxlen=PLACES)
         self._newest: Place | None = None
+        self._step_end = 0  # in its file, from where on it is kept
         self._guard = threading.Lock()
 
     def note(self, vclock: VClock, path: Path, offset: int) -> None:
@@ -38,10 +39,11 @@ class Places:
             newest, self._newest = self._newest, Place(vclock, path, offset)
             if newest is None:
                 return
-            last = self._kept[-1] if self._kept else None
-            start = last.offset if last is not None and _are_one(last.path, path) else 0
-            if last is None or not _are_one(newest.path, path) or offset - start > PLACE_STEP_BYTES:
+            # Comparing paths takes long, and mostly it is one object.
+            is_other = newest.path is not path and newest.path != path
+            if is_other or offset > self._step_end:
                 self._kept.append(newest)
+                self._step_end = (0 if is_other else newest.offset) + PLACE_STEP_BYTES
 
     def before(self, position: VClock) -> Place | None:
         """The last place that is not behind `position`."""
@@ -50,8 +52,3 @@ class Places:
                 if place is not None and position.covers(place.vclock):
                     return place
         return None
-
-
-def _are_one(path: Path, other: Path) -> bool:
-    """Whether two paths name one file; comparing them takes long, and mostly it is one object."""
-    return path is other or path == other

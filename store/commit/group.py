@@ -48,6 +48,7 @@ from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
 if TYPE_CHECKING or COMPILED:
+    from logweir.store.schema.plankernel import Plan
     from logweir.store.state.layerkernel import Space
 
 _BY_KEY: Final = (RowType.UPDATE, RowType.DELETE)
@@ -167,17 +168,18 @@ class Group:
         schema = self.engine.schema
         if self._placed is not schema:
             self._places, self._placed = {}, schema
-        plan = self.engine.plans.asked(schema, space)
-        if plan is None or not self._compiles:
-            return None
-        self.txn.check_process()
-        found = self._places[space] = self.txn.space(plan)
+        found = self._planned(self.engine.plans.asked(schema, space))
+        if found is not None:
+            self._places[space] = found
         return found
 
-    @property
-    def _compiles(self) -> bool:
-        """Whether the executor may be used; else the reference engine looks at each statement."""
-        return bool(self.replica_id) and not self.waiting
+    def _planned(self, plan: Plan | None) -> Space | None:
+        """A space as the executor wants it; None if the reference engine has to look at each
+        statement."""
+        if plan is None or not self.replica_id or self.waiting:
+            return None
+        self.txn.check_process()
+        return self.txn.space(plan)
 
     def execute(self, request: Request, access: Access = ADMIN) -> Changed:
         """Apply one request as part of the open transaction. `access`: what who asks for it may do
@@ -266,7 +268,8 @@ class Group:
         long (`reference.selected`), they are left out.
         """
         spaces = [self.engine.schema.get(space_id) for space_id in ids]
-        places = [self._compiled(space) for space in spaces]
+        statements = self.engine.plans.statements
+        places = [None if one is None else self._planned(statements(one)) for one in spaces]
         refer = partial(self._referred, Asked(data, columns, ids, limit_bytes, computer))
         given = data, columns, places, self.undo, refer, limit_bytes, computer
         answers = Answers(data, columns, *self._executor.execute(*given), spaces)
@@ -274,13 +277,6 @@ class Group:
             raise answers.error(answers.cause)
         self._log_batch(answers, is_open=is_open, is_inside=is_inside)
         return answers
-
-    def _compiled(self, space: SpaceDef | None) -> Space | None:
-        """A space as the executor wants it; None if the reference engine has to look at each
-        statement."""
-        if space is None or not self._compiles:
-            return None
-        return reads.compiled(self.engine, space)
 
     def _referred(self, asked: Asked, number: int) -> Answer:
         """A statement of a batch by the reference engine."""

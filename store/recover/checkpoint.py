@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -89,8 +90,7 @@ class Checkpoints(OfProcess):
         self._is_named = True  # the last snapshot, durably, unless that failed
         self._removals = 0
         self._oldest: tuple[int, VClock] = (-1, VClock())
-        self._bytes = 0
-        self._last_time = time.monotonic()
+        self._begin_interval()
         self._thread: threading.Thread | None = None
         self.last_error: str | None = None
         self._belong()
@@ -136,23 +136,24 @@ class Checkpoints(OfProcess):
             if writer.last_block is not None:
                 self._newest = (view.vclock, Place.written(writer.last_block))
         log.end_marks.put(path, writer.size, view.vclock)
-        self._bytes = 0
-        self._last_time = time.monotonic()
+        self._begin_interval()
         return path
+
+    def _begin_interval(self) -> None:
+        options = self.options
+        self._bytes_left = options.log_bytes or sys.maxsize
+        self._due_at = time.monotonic() + (options.interval_seconds or math.inf)
 
     def after_commit(self, logged_bytes: int) -> None:
         """Begin a checkpoint in a thread of its own if one is due."""
-        self._bytes += logged_bytes
-        options = self.options
-        due = bool(options.log_bytes) and self._bytes >= options.log_bytes
-        if options.interval_seconds and not due:
-            due = time.monotonic() - self._last_time >= options.interval_seconds
-        if not due or not self._guard.acquire(blocking=False):
+        self._bytes_left -= logged_bytes
+        if self._bytes_left > 0 and time.monotonic() < self._due_at:
+            return
+        if not self._guard.acquire(blocking=False):
             return
         try:
             if self._thread is None or not self._thread.is_alive():
-                self._bytes = 0
-                self._last_time = time.monotonic()
+                self._begin_interval()
                 start_thread("logweir-checkpoint", self._in_background, self._keep_thread)
         finally:
             self._guard.release()
