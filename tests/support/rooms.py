@@ -77,6 +77,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "store": (
         *("aio*", "append_units", "bootstrap", "bulk", "change_while_*", "checkpoints", "keys"),
         *(
+            "collations",
             "definitions",
             "embedded_rows",
             "error_paths",
