@@ -55,6 +55,7 @@ class IprotoProtocol(WireProtocol):
 
     async def close(self) -> None:
         await self.instance.calls.close()
+        self.instance.trials.close()
 
     def status(self) -> dict[str, list[Any]]:
         """The replicas that follow."""

@@ -15,6 +15,7 @@ before it run again on a view of that moment, with the same outcome as at COMMIT
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -83,18 +84,56 @@ class Trials:
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         self.own = Executor(), Plans()  # of the loop's thread
-        self._awake: dict[Trial, None] = {}  # who was used last is the last
+        self._loop = asyncio.get_running_loop()
+        self._awake: dict[Trial, float] = {}  # when each was used; who was used last is the last
+        self._timer: asyncio.TimerHandle | None = None
+        self._forget = shared.log.inner.on_grow(self._must_grow)
+
+    def close(self) -> None:
+        """The server has ended."""
+        self._forget()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def view(self, own: tuple[Executor, Plans]) -> Group:
+        """A group that is never committed. `own`: of the thread that uses it. Raises `RequestError`
+        if nothing can be changed."""
+        try:
+            return self.shared.log.inner.trial(*own)
+        except LogweirError as error:  # the log has failed
+            raise as_request_error(error) from error
 
     def used(self, trial: Trial) -> None:
-        """One has a view, and uses it now."""
+        """One has a view, or will, and uses it now."""
         self._awake.pop(trial, None)
         while len(self._awake) >= TRIALS:
             next(iter(self._awake)).rest()
-        self._awake[trial] = None
+        self._awake[trial] = self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_later(TRIAL_SECONDS, self._look)
 
     def rests(self, trial: Trial) -> None:
         """It has none any more."""
         self._awake.pop(trial, None)
+
+    def _look(self) -> None:
+        """Let those rest that were not used for long."""
+        self._timer, now = None, self._loop.time()
+        for trial, used_at in tuple(self._awake.items()):
+            left = used_at + TRIAL_SECONDS - now
+            if left > 0:
+                self._timer = self._loop.call_later(left, self._look)
+                break
+            trial.rest()
+
+    def _must_grow(self) -> None:
+        """The state must grow, for which it waits for all views; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(self._rest_all)
+
+    def _rest_all(self) -> None:
+        for trial in tuple(self._awake):
+            trial.rest()
 
     def commit(
         self, trial: Trial, done: Callable[[BaseException | None], None], connection: Waits
@@ -103,34 +142,6 @@ class Trials:
         is told why it was refused, None when it is durable; then its connection goes on."""
         commit = _Commit(trial, done, connection)
         self.shared.submit_part(self, commit, trial.work_bytes, _repeat_all, _tell_all)
-
-
-class _View:
-    """A group that is never committed. `must_rest`: called, in the loop's thread, when the state
-    must grow; `own`: of the thread that uses it. Raises `RequestError` if nothing can be
-    changed."""
-
-    def __init__(
-        self, shared: Shared, must_rest: Callable[[], None], own: tuple[Executor, Plans]
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            self._group: Group | None = shared.log.inner.trial(*own)
-        except LogweirError as error:  # the log has failed
-            raise as_request_error(error) from error
-        self._forget = shared.log.inner.on_grow(lambda: loop.call_soon_threadsafe(must_rest))
-
-    @property
-    def group(self) -> Group:
-        """While it has not ended."""
-        assert self._group is not None
-        return self._group
-
-    def end(self) -> None:
-        """Once."""
-        self._forget()
-        self.group.txn.abort()
-        self._group = None
 
 
 class Trial:
@@ -143,7 +154,6 @@ class Trial:
         """Whether there is anything to commit."""
         self._trials = trials
         self._budget = budget
-        self._loop = asyncio.get_running_loop()
         self._statements: list[_Statement] = []
         self._size_bytes = self._said_bytes = 0
         self._read_bytes = 0
@@ -151,13 +161,12 @@ class Trial:
         self._is_over = False
         self._must_rest = False
         self._is_reading = False
-        self._used_at = self._loop.time()
-        self._view: _View | None = None
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._take(self._new_view(trials.own))
+        self._view: Group | None = trials.view(trials.own)
+        self._end: asyncio.TimerHandle | None = None
+        trials.used(self)
         if 0 < timeout_seconds < _FOREVER_SECONDS:
             late = _failed(ErrorCode.TRANSACTION_TIMEOUT, "timeout")
-            self._timers["end"] = self._loop.call_later(timeout_seconds, self._fail, late)
+            self._end = asyncio.get_running_loop().call_later(timeout_seconds, self._fail, late)
 
     @property
     def is_awake(self) -> bool:
@@ -198,10 +207,10 @@ class Trial:
         if not room:
             return _refuse(made, run, _too_much("its statements", left), version)
         given, told = run if run.count <= room else run.between(0, room), len(made.bound)
-        self._touch()
+        self._trials.used(self)
         try:
-            done = execute_run(view.group, given, lambda schema: version, made, is_inside=True)
-            self.changes = self.changes or view.group.touched
+            done = execute_run(view, given, lambda schema: version, made, is_inside=True)
+            self.changes = self.changes or view.touched
         except LogweirError as error:
             self.rest()
             return _refuse(Outcome(), whole, as_request_error(error), version)
@@ -221,7 +230,7 @@ class Trial:
         it has done nothing, and the transaction goes on."""
         view = self._use(request)
         try:
-            outcome, body, error = _run(view.group, request, access)
+            outcome, body, error = _run(view, request, access)
         finally:
             self._used()
         self._note(request, access, outcome)
@@ -236,7 +245,7 @@ class Trial:
         view = self._use(request)
         self._is_reading = True
         try:
-            parts = yield from select_body(view.group.engine, request, access)
+            parts = yield from select_body(view.engine, request, access)
         except LogweirError as error:
             refused = as_request_error(error)
             self._note(request, access, b"%d" % refused.code)
@@ -266,7 +275,8 @@ class Trial:
     def wake(self, done: Callable[[BaseException | None], None]) -> None:
         """Give it a view again, and call `done` then, unless it is over: with None, also if it
         has failed meanwhile or that way, or with what went wrong otherwise."""
-        view = self._new_view((Executor(), Plans()))
+        view = self._trials.view((Executor(), Plans()))
+        self._trials.used(self)
 
         def woken(waking: asyncio.Future[None]) -> None:
             error = waking.exception()
@@ -274,89 +284,56 @@ class Trial:
                 self._fail(error)
                 error = None
             if error is None and self._failure is None and not self._is_over:
-                self._take(view)
+                self._view = view
+                self._trials.used(self)
             else:
-                view.end()
+                view.txn.abort()
             if not self._is_over:
                 done(error)
 
-        self._loop.run_in_executor(None, self.repeat, view.group).add_done_callback(woken)
+        loop = asyncio.get_running_loop()
+        loop.run_in_executor(None, self.repeat, view).add_done_callback(woken)
 
     def rest(self) -> None:
-        """Give the view back, until it is woken; if a SELECT is under way, at its end."""
-        self._stop("rest")
+        """Give the view back, until it is woken: at the end of a SELECT that is under way, and of
+        what it is being woken for."""
         self._trials.rests(self)
-        if self._is_reading:
-            self._must_rest = True
-            return
-        view, self._view = self._view, None
-        self._must_rest = False
-        if view is not None:
-            view.end()
+        view = self._view
+        self._must_rest = view is None or self._is_reading
+        if view is not None and not self._is_reading:
+            self._view = None
+            view.txn.abort()
 
     def close(self) -> None:
         """It has ended, one way or the other; `repeat` may go on."""
         self._is_over = True
-        self._stop("end")
-        self.rest()
-        self._hold(0)
-
-    # --- its view ---------------------------------------------------------------------------------
-
-    def _new_view(self, own: tuple[Executor, Plans]) -> _View:
-        view = _View(self._trials.shared, self._rest_soon, own)
-        self._trials.used(self)
-        return view
-
-    def _take(self, view: _View) -> None:
-        self._view = view
-        self._timers["rest"] = self._loop.call_later(TRIAL_SECONDS, self._look)
-
-    def _look(self) -> None:
-        """Rest, unless it was used meanwhile."""
-        left = self._used_at + TRIAL_SECONDS - self._loop.time()
-        if left > 0:
-            self._timers["rest"] = self._loop.call_later(left, self._look)
-        else:
-            self.rest()
-
-    def _rest_soon(self) -> None:
-        """The state must grow: now, or when it has been woken and has run what it was woken for."""
-        if self._view is not None:
-            self.rest()
-        else:
-            self._must_rest = True
+        self._stop()
 
     # --- its end ----------------------------------------------------------------------------------
 
-    def _stop(self, timer: str) -> None:
-        handle = self._timers.pop(timer, None)
-        if handle is not None:
-            handle.cancel()
+    def _stop(self) -> None:
+        if self._end is not None:
+            self._end.cancel()
+        self.rest()
+        self._hold(0)
 
     def _fail(self, error: RequestError) -> None:
         self._failure = self._failure or error
         self._statements = []
-        self._stop("end")
-        self.rest()
-        self._hold(0)
+        self._stop()
 
-    def _use(self, request: Request) -> _View:
+    def _use(self, request: Request) -> Group:
         """The view, for one statement more."""
         assert self._view is not None
         left = self._left_bytes()
         if self._size_bytes + self._size_of(request) > left:
             raise _too_much("its statements", left)
-        self._touch()
+        self._trials.used(self)
         return self._view
 
     def _left_bytes(self) -> int:
         """What its statements may take."""
         return TRIAL_BYTES if self._budget is None else min(TRIAL_BYTES, self._budget.left_bytes)
-
-    def _touch(self) -> None:
-        self._used_at = self._loop.time()
-        self._trials.used(self)
 
     def _used(self) -> None:
         if self._must_rest:
