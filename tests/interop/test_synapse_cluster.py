@@ -349,7 +349,8 @@ def test_account_data_and_tags_come_with_what_they_say(
 ) -> None:
     """As they stand in the tables, also what is changed and what is taken away; rows of receipts
     carry their own. A user without a right on a table ends it, with its name, unless that stream
-    is not asked for; what a user has is forgotten with the user."""
+    is not asked for; what a user has is forgotten with the user, and nothing of others. Events that
+    are kept for a while go with what they say, and what is written then comes."""
     cluster.postgres.sql(f"CREATE ROLE limited LOGIN PASSWORD '{PASSWORD}'")
     cluster.postgres.sql("GRANT SELECT ON ALL TABLES IN SCHEMA public TO limited")
     cluster.postgres.sql("REVOKE ALL ON room_tags FROM limited")
@@ -382,7 +383,8 @@ def test_account_data_and_tags_come_with_what_they_say(
         assert receipts
         assert all(row[5]["ts"] > 1_600_000_000_000 for row in receipts)
         assert forget_user(log, client.user)["synapse_account_json"] >= 4
-        assert not [key for key in account_of_log(log) if key[0] == client.user]
+        others = {key: value for key, value in of_database().items() if key[0] != client.user}
+        assert account_of_log(log) == others
     where = f"postgresql://limited@/synapse?host={cluster.postgres.folder}"
     (tmp_path / "word").write_text(PASSWORD + "\n")
     options = f"start=all&enrich={where}&enrich_password_file={tmp_path}/word"
@@ -390,10 +392,16 @@ def test_account_data_and_tags_come_with_what_they_say(
         runner = serving.server.runners[0]
         serving.wait(lambda: runner.status.state == SourceState.STOPPED, 60)
         assert "permission denied for table room_tags" in str(runner.status.last_error)
-    options += "&enrich_streams=events,backfill"
+    options += "&enrich_streams=events,backfill&retention=events:2s"
     with Serving(tmp_path / "two", follow=[parse_url(f"{cluster.url}?{options}")]) as serving:
-        serving.wait(lambda: contents_of_log(serving.log).keys() >= {*last(cluster)}, 60)
-        assert not account_of_log(serving.log)
+        log = serving.log
+        serving.wait(lambda: contents_of_log(log).keys() >= {*last(cluster)}, 60)
+        assert not account_of_log(log)
+        serving.wait(lambda: not log.count("synapse_events"), 60)
+        assert not log.count("synapse_event_json")
+        event = client.say(room, "meanwhile", "meanwhile")
+        serving.wait(lambda: event in contents_of_log(log), 60)
+        assert contents_of_log(log) == {event: contents_of_database(cluster)[event]}
 
 
 def last(cluster: RealCluster) -> list[str]:
