@@ -1,8 +1,8 @@
-"""A program for `spark-submit --py-files` on a small cluster: the format and jobs, or a slow task,
-or streams and batches of servers, whose executors die.
+"""A program for `spark-submit --py-files` on a small cluster, which it starts: the format and jobs,
+a slow task, and streams and batches of servers, whose executors die.
 
-Arguments: the folder of a store (of servers a file with their options), a folder to write to, and
-`jobs`, `slow` or `servers`. Prints one line of JSON.
+Arguments: the folder of a store, a file with the options of servers, and a folder to write to.
+Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -16,9 +16,31 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pyspark.core.context import SparkContext
 from pyspark.sql import SparkSession
 
 WAIT_SECONDS = 100
+HOSTS = ("127.0.0.1", "127.0.0.2")
+"""Of the executors: Spark makes no second copy of a task on the host that has the first."""
+
+
+def cluster(folder: str) -> str:
+    """The address of a master with one worker for each host. They are in the Java of the driver,
+    as those of Spark's `local-cluster` are, which has one host; executors are not."""
+    SparkContext._ensure_initialized()
+    jvm, gateway = SparkContext._jvm, SparkContext._gateway
+    assert jvm is not None
+    assert gateway is not None
+    deploy, none = jvm.org.apache.spark.deploy, jvm.scala.Option.empty()
+    conf = jvm.org.apache.spark.SparkConf()
+    started = deploy.master.Master.startRpcEnvAndEndpoint(HOSTS[0], 0, 0, conf)
+    addresses = gateway.new_array(jvm.String, 1)
+    addresses[0] = f"spark://{started._1().address().hostPort()}"
+    for host in HOSTS:
+        deploy.worker.Worker.startRpcEnvAndEndpoint(
+            host, 0, 0, 1, 768, addresses, f"{folder}/{host}", none, conf, none
+        )
+    return str(addresses[0])
 
 
 def where(numbers: Iterator[Any]) -> Iterator[Any]:
@@ -155,7 +177,12 @@ def servers(spark: SparkSession, source: str, target: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    session = SparkSession.builder.getOrCreate()
+    store, options, to = sys.argv[1:]
+    session = SparkSession.builder.master(cluster(to)).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
-    what = {"jobs": jobs, "slow": slow, "servers": servers}[sys.argv[3]]
-    print(json.dumps(what(session, *sys.argv[1:3])))
+    told = {
+        "jobs": jobs(session, store, to),
+        "slow": slow(session, store, f"{to}/slow"),
+        "servers": servers(session, options, to),
+    }
+    print(json.dumps(told))

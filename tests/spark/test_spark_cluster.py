@@ -6,15 +6,13 @@ import asyncio
 import importlib.util
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from samples import damaged
@@ -34,7 +32,6 @@ from logweir.wal.mp import pack, unpack
 pytestmark = pytest.mark.spark
 
 JOB = Path(__file__).with_name("cluster_job.py")
-START_SECONDS = 120
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "512m",
@@ -42,22 +39,11 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
     "spark.sql.shuffle.partitions": "2",
-}
-
-SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
     "spark.speculation.minTaskRuntime": "200ms",
     "spark.speculation.quantile": "0.3",
 }
-
-
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of Spark in the test's folder: what its programs leave there goes with it."""
-    made = without_zip(tmp_path)
-    monkeypatch.setenv("SPARK_HOME", str(made))
-    return made
 
 
 def ids(folder: Path) -> list[int]:
@@ -88,130 +74,58 @@ def run(program: list[str], folder: Path, environ: dict[str, str]) -> Any:
     return json.loads(ran.stdout.strip().splitlines()[-1])
 
 
-def submitted(home: Path, master: str, folder: Path, what: str, **settings: str) -> Any:
-    """What `cluster_job.py` says, run by `spark-submit`; from `folder`/from to `folder`/to."""
-    words = [
-        str(home / "bin" / "spark-submit"),
-        "--master",
-        master,
-        "--py-files",
-        str(folder / "logweir.zip"),
-    ]
-    for name, value in {**SETTINGS, **settings}.items():
-        words += ["--conf", f"{name}={value}"]
-    words += [str(JOB), str(folder / "from"), str(folder / "to"), what]
-    return run(words, folder, environment())
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """What `cluster_job.py` says, run by `spark-submit` where it has no package but in a zip file.
 
-
-@contextmanager
-def started(words: list[str], wanted: str, log: Path) -> Iterator[re.Match[str]]:
-    """A program that runs while the body does; what it says of itself, once it does."""
-    process = subprocess.Popen(
-        words, env=environment(SPARK_NO_DAEMONIZE="1"), stderr=subprocess.PIPE, text=True
-    )
-    limit = threading.Timer(START_SECONDS, process.kill)
-    limit.start()
-    try:
-        assert process.stderr is not None
-        with open(log, "w") as kept:
-            for line in process.stderr:
-                kept.write(line)
-                if found := re.search(wanted, line):
-                    break
-            else:
-                pytest.fail(f"{words} ended: {log.read_text()[-2000:]}")
-        limit.cancel()
-        yield found
-    finally:
-        limit.cancel()
-        process.kill()
-        process.communicate()
-
-
-@contextmanager
-def standalone(home: Path, folder: Path) -> Iterator[str]:
-    """A master and two workers under two addresses: Spark makes no second copy of a task on the
-    host that has the first."""
-    class_of = str(home / "bin" / "spark-class")
-    deploy = "org.apache.spark.deploy"
-    ends = ["--port", "0", "--webui-port", "0"]
-    with ExitStack() as running:
-        master = running.enter_context(
-            started(
-                [class_of, f"{deploy}.master.Master", "--host", "127.0.0.1", *ends],
-                r"Starting Spark master at (spark://\S+)",
-                folder / "master.log",
-            )
-        )[1]
-        for host in ("127.0.0.1", "127.0.0.2"):
-            words = [class_of, f"{deploy}.worker.Worker", "--host", host, *ends]
-            words += ["--cores", "1", "--memory", "768m", "--work-dir", str(folder / host), master]
-            running.enter_context(
-                started(words, "Successfully registered with master", folder / f"{host}.log")
-            )
-        yield master
-
-
-def test_a_cluster_without_the_package_runs_the_jobs(home: Path, tmp_path: Path) -> None:
-    """`spark-submit --py-files` on two executors: their tasks import the package from the zip
-    file, and read, write, follow, check and compact with it."""
-    fill(tmp_path / "from", 0, 60)
-    assert pipeline.py_files(tmp_path / "logweir.zip") == str(tmp_path / "logweir.zip")
-    told = submitted(home, "local-cluster[2,1,1024]", tmp_path, "jobs")
-    assert all(file.endswith("logweir.zip/logweir/__init__.py") for file in told["files"])
-    assert told["partitions"] > 1
-    assert told["verified"]
-    assert sorted(ids(tmp_path / "to" / "log")) == list(range(60))
-    assert sorted(ids(tmp_path / "to" / "stream")) == list(range(60))
-    with logweir.open(tmp_path / "to" / "snap", create=False) as log:
-        assert [row[0] for row in log.select("t")] == list(range(60))
-
-
-def test_a_speculative_copy_of_a_task_doubles_nothing(home: Path, tmp_path: Path) -> None:
-    """A task hangs when it has read its rows; Spark runs a copy on the other host, takes its part
-    and kills the first: every row is published once, and no staging is left."""
-    fill(tmp_path / "from", 0, 60)
-    pipeline.py_files(tmp_path / "logweir.zip")
-    with standalone(home, tmp_path) as master:
-        told = submitted(
-            home,
-            master,
-            tmp_path,
-            "slow",
-            **SPECULATION,
-        )
-    assert told["partitions"] > 2
-    assert told["seconds"] < 100  # what the first attempt waits for
-    assert sorted(ids(tmp_path / "to")) == list(range(60))
-    assert sorted(path.name for path in (tmp_path / "to").iterdir()) == [
-        "00000000000000000000.xlog",
-        "logweir.lock",
-    ]
-
-
-@pytest.mark.tarantool
-def test_every_server_is_a_source_on_a_cluster_that_loses_executors(
-    home: Path, tmp_path: Path
-) -> None:
-    """Each of the five: a task of a batch hangs and is overtaken by its copy, an executor of a
-    stream is killed behind its first rows. The spools are in an object store, so that executors see
-    nothing of the driver's disk. What comes out is what the server has, each once. Two of them;
-    with `LOGWEIR_SPOOLS=all` all."""
+    Of servers there are two; with `LOGWEIR_SPOOLS=all` all five. The spools are in an object store,
+    so that executors see nothing of the driver's disk.
+    """
     pytest.importorskip("moto.server")
-    (tmp_path / "to").mkdir()
-    pipeline.py_files(tmp_path / "logweir.zip")
+    folder = tmp_path_factory.mktemp("cluster")
+    (folder / "to").mkdir()
+    fill(folder / "from", 0, 60)
+    pipeline.py_files(folder / "logweir.zip")
+    with ExitStack() as running:
+        wanted, shown, sources = servers(running, folder)
+        (folder / "servers").write_text(json.dumps(sources))
+        home = without_zip(folder)  # what Spark's programs leave there goes with it
+        words = [str(home / "bin" / "spark-submit"), "--py-files"]
+        words += [str(folder / "logweir.zip")]
+        for name, value in SETTINGS.items():
+            words += ["--conf", f"{name}={value}"]
+        words += [str(JOB), *(str(folder / name) for name in ("from", "servers", "to"))]
+        given = run(words, folder, environment(SPARK_HOME=str(home)))
+    return Told(folder / "to", given, wanted, shown)
+
+
+class Told(NamedTuple):
+    """Where the program wrote, what it says, and of each server what it has, and how that is made
+    of what was read."""
+
+    to: Path
+    given: dict[str, Any]
+    wanted: dict[str, list[Any]]
+    shown: dict[str, Callable[[bytes], Any]]
+
+
+def servers(
+    running: ExitStack, folder: Path
+) -> tuple[dict[str, list[Any]], dict[str, Callable[[bytes], Any]], dict[str, Any]]:
+    """Servers with rows: what each has, how to compare it, and the column and options to read."""
     wanted: dict[str, list[Any]] = {}
     sources: dict[str, Any] = {}
     shown: dict[str, Callable[[bytes], Any]] = {}
-    with ExitStack() as running:
-        port = running.enter_context(object_store())
+    port = running.enter_context(object_store())
+    wants_all = os.environ.get("LOGWEIR_SPOOLS") == "all"
 
-        def spooled(name: str, url: str, space: str, **options: str) -> None:
-            spool = s3_url(port, f"spool-{name}")
-            given = {"url": url, "spool": spool, "spaces": space, "split_bytes": "200"}
-            sources[name] = ["tuple", {**given, **options}]
+    def spooled(name: str, url: str, space: str, **options: str) -> None:
+        spool = s3_url(port, f"spool-{name}")
+        given = {"url": url, "spool": spool, "spaces": space, "split_bytes": "200"}
+        sources[name] = ["tuple", {**given, **options}]
 
-        box = running.enter_context(RealTarantool(tmp_path / "box", listen="127.0.0.1:0"))
+    if shutil.which("tarantool") is not None:
+        box = running.enter_context(RealTarantool(folder / "box", listen="127.0.0.1:0"))
         box.eval("box.schema.user.grant('guest', 'replication')")
         box.eval("box.schema.space.create('t'):create_index('pk')")
         box.eval("for i = 1, 200 do box.space.t:insert{i, 'x'} end")
@@ -219,36 +133,65 @@ def test_every_server_is_a_source_on_a_cluster_that_loses_executors(
         given = {"url": f"tarantool://127.0.0.1:{box.port}", "spaces": "512", "batch_rows": "50"}
         sources["tarantool"] = ["tuple", given]
 
-        tank = Serving(tmp_path / "tank", listen=[parse_listen_url("tank://:0")])
-        url = f"tank://127.0.0.1:{running.enter_context(tank).port}"
-        asyncio.run(publish(url, 60))
-        wanted["tank"] = [b"m%d" % number for number in range(60)]
-        sources["tank"] = ["content", {"url": f"{url}/events"}]
+    for scheme in ("tap", "greenstack")[: 2 if wants_all else 1]:
+        up = running.enter_context(bucket_server(folder / scheme, scheme, 60))
+        wanted[scheme] = [list(row[:3]) for row in up[0].log.select("b")]
+        shown[scheme] = lambda data: unpack(data)[:3]
+        spooled(scheme, up[1], "b")
+    if not wants_all:
+        return wanted, shown, sources
 
-        for scheme in ("tap", "greenstack"):
-            up = running.enter_context(bucket_server(tmp_path / scheme, scheme, 60))
-            wanted[scheme] = [list(row[:3]) for row in up[0].log.select("b")]
-            shown[scheme] = lambda data: unpack(data)[:3]
-            spooled(scheme, up[1], "b")
+    tank = Serving(folder / "tank", listen=[parse_listen_url("tank://:0")])
+    url = f"tank://127.0.0.1:{running.enter_context(tank).port}"
+    asyncio.run(publish(url, 60))
+    wanted["tank"] = [b"m%d" % number for number in range(60)]
+    sources["tank"] = ["content", {"url": f"{url}/events"}]
 
-        synapse, loop = running.enter_context(homeserver("D1"))
-        for token in range(1, 41):
-            loop.call_soon_threadsafe(synapse.add, "events", token, [token, "x" * 50])
-        wanted["synapse"] = [[token, "x" * 50] for token in range(1, 41)]
-        shown["synapse"] = lambda data: unpack(data)[3]
-        url = f"synapse://127.0.0.1:{synapse.port}?start=all"
-        spooled("synapse", url, "synapse_events")
+    synapse, loop = running.enter_context(homeserver("D1"))
+    for token in range(1, 41):
+        loop.call_soon_threadsafe(synapse.add, "events", token, [token, "x" * 50])
+    wanted["synapse"] = [[token, "x" * 50] for token in range(1, 41)]
+    shown["synapse"] = lambda data: unpack(data)[3]
+    url = f"synapse://127.0.0.1:{synapse.port}?start=all"
+    spooled("synapse", url, "synapse_events")
+    return wanted, shown, sources
 
-        if os.environ.get("LOGWEIR_SPOOLS") != "all":
-            sources = {name: sources[name] for name in ("tarantool", "tap")}
-        (tmp_path / "from").write_text(json.dumps(sources))
-        master = running.enter_context(standalone(home, tmp_path))
-        told = submitted(home, master, tmp_path, "servers", **SPECULATION)
-    assert list(told) == list(sources)
-    for name, found in told.items():
+
+def test_a_cluster_without_the_package_runs_the_jobs(told: Told) -> None:
+    """`spark-submit --py-files` on two executors: their tasks import the package from the zip
+    file, and read, write, follow, check and compact with it."""
+    given = told.given["jobs"]
+    assert all(file.endswith("logweir.zip/logweir/__init__.py") for file in given["files"])
+    assert given["partitions"] > 1
+    assert given["verified"]
+    assert sorted(ids(told.to / "log")) == list(range(60))
+    assert sorted(ids(told.to / "stream")) == list(range(60))
+    with logweir.open(told.to / "snap", create=False) as log:
+        assert [row[0] for row in log.select("t")] == list(range(60))
+
+
+def test_a_speculative_copy_of_a_task_doubles_nothing(told: Told) -> None:
+    """A task hangs when it has read its rows; Spark runs a copy on the other host, takes its part
+    and kills the first: every row is published once, and no staging is left."""
+    given, target = told.given["slow"], told.to / "slow"
+    assert given["partitions"] > 2
+    assert given["seconds"] < 100  # what the first attempt waits for
+    assert sorted(ids(target)) == list(range(60))
+    assert sorted(path.name for path in target.iterdir()) == [
+        "00000000000000000000.xlog",
+        "logweir.lock",
+    ]
+
+
+@pytest.mark.tarantool
+def test_every_server_is_a_source_on_a_cluster_that_loses_executors(told: Told) -> None:
+    """A task of a batch hangs and is overtaken by its copy, an executor of a stream is killed
+    behind its first rows. What comes out is what the server has, each once."""
+    assert list(told.given["servers"]) == list(told.wanted)
+    for name, found in told.given["servers"].items():
         for kind in ("batch", "stream"):
-            values = sorted(map(shown.get(name, bytes), map(bytes.fromhex, found[kind])))
-            assert values == sorted(wanted[name]), (name, kind)
+            values = sorted(map(told.shown.get(name, bytes), map(bytes.fromhex, found[kind])))
+            assert values == sorted(told.wanted[name]), (name, kind)
         # A server is read by one task, of which Spark makes no copy: it has nothing to compare.
         assert found["seen"] == (["killed"] if name == "tarantool" else ["killed", "hung"]), name
 
