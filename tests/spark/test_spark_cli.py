@@ -31,10 +31,11 @@ pytestmark = pytest.mark.spark
 
 
 COMMANDS = """
-import contextlib, json, os, sys
+import json, os, sys
 from logweir.tools.cli.main import run
+from logweir.tools.cli.pipeline import _session
 
-for name, words in json.load(sys.stdin).items():
+for name, words in json.loads(sys.argv[1]).items():
     sys.argv = ["logweir", "pipeline", *words]
     kept = os.dup(1), os.dup(2)
     for number, kind in enumerate(("out", "err"), 1):
@@ -51,14 +52,22 @@ for name, words in json.load(sys.stdin).items():
         os.close(one)
     with open(f"{name}.code", "w") as file:
         file.write(str(code))
+
+with _session("local[1]", {}) as spark:
+    try:
+        print("begun", flush=True)
+        spark._jvm.java.lang.Thread.sleep(600_000)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
 """
-"""Runs commands as the program does, one after the other: a Java takes longer to start than any of
-them."""
+"""Runs commands as the program does, one after the other, and in the end what one does that takes
+long: a Java takes longer to start than any of them."""
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which commands have run: of each what it printed, and its exit code."""
+    """A folder in which commands have run: of each what it printed, and its exit code. One is
+    ended by a signal, and the program at last by Ctrl-C."""
     folder = tmp_path_factory.mktemp("commands")
     crashed, broken = sample("04-crashed").folder, damaged("c-flipped-payload-byte").folder
     with logweir.open(folder / "data") as log:
@@ -74,15 +83,28 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "stats": [*stats, "--conf", "spark.master=local[1]"],
         "cdc": [*stream, "--master", "local[1]"],
     }
-    ended = subprocess.run(
-        [sys.executable, "-c", COMMANDS],
-        input=json.dumps({name: [*map(str, words)] for name, words in commands.items()}),
-        capture_output=True,
+    commands["fresh"] = ["cdc", "data", "--to", "out-fresh", "--checkpoint", "cp-fresh"]
+    commands["fresh"] += ["--space", "t", "--every", "0.1", "--format", "json"]
+    commands["fresh"] += ["--master", "local[1]", "--plot", "batches.svg"]
+    given = json.dumps({name: [*map(str, words)] for name, words in commands.items()})
+    program = subprocess.Popen(
+        [sys.executable, "-P", "-c", COMMANDS, given],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         cwd=folder,
-        timeout=400,
     )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    with program:
+        assert program.stdout is not None
+        fresh, state = folder / "cp-fresh" / "commits" / "0", Path(f"/proc/{program.pid}/stat")
+        until(lambda: fresh.exists() or program.poll() is not None, 400)
+        program.terminate()
+        if begun := program.stdout.readline():
+            until(lambda: state.read_text().rpartition(")")[2].split()[0] == "S")
+            program.send_signal(signal.SIGINT)
+        out, err = program.communicate(timeout=120)
+    for kind, text in (("out", begun + out), ("err", err), ("code", str(program.returncode))):
+        (folder / f"interrupted.{kind}").write_text(text)
     return folder
 
 
@@ -131,60 +153,15 @@ def test_a_stream_says_how_many_rows_it_took(ran: Path) -> None:
     assert prices == {f"{number / 4:.2f}" for number in range(40)}
 
 
-def test_a_table_that_stays_fresh_is_ended_by_a_signal(tmp_path: Path) -> None:
+def test_a_table_that_stays_fresh_is_ended_by_a_signal(ran: Path) -> None:
     """`cdc --every` has no other end: it tells what it did then."""
-    with logweir.open(tmp_path / "data") as log:
-        log.create_space("t", format=[("id", "unsigned")])
-        log.insert("t", [1])
-    program = "from logweir.tools.cli.main import run; run()"
-    words = ["--to", "out", "--checkpoint", "cp", "--space", "t", "--every", "0.1"]
-    words += ["--format", "json", "--master", "local[1]", "--plot", "batches.svg"]
-    ran = subprocess.Popen(
-        [sys.executable, "-c", program, "pipeline", "cdc", "data", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-    )
-    with ran:
-        until(lambda: (tmp_path / "cp" / "commits" / "0").exists(), 240)
-        ran.terminate()
-        told, errors = ran.communicate(timeout=120)
-    assert (told, errors, ran.returncode) == ("out: 1 row in 1 batch\n", "", 0)
-    assert (tmp_path / "batches.svg").read_bytes().startswith(b"<?xml")
+    assert told(ran, "fresh") == (0, "out-fresh: 40 rows in 1 batch\n", "")
+    assert (ran / "batches.svg").read_bytes().startswith(b"<?xml")
 
 
-INTERRUPTED = """
-from logweir.tools.cli.pipeline import _session
-
-with _session("local[1]", {}) as spark:
-    try:
-        print("begun", flush=True)
-        spark._jvm.java.lang.Thread.sleep(600_000)
-    except KeyboardInterrupt:
-        print("interrupted", flush=True)
-"""
-
-
-def test_ctrl_c_shows_no_traceback_of_spark(tmp_path: Path) -> None:
+def test_ctrl_c_shows_no_traceback_of_spark(ran: Path) -> None:
     """Wherever the job is."""
-    ran = subprocess.Popen(
-        [sys.executable, "-P", "-c", INTERRUPTED],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-    )
-    with ran:
-        assert ran.stdout is not None
-        assert ran.stdout.readline() == "begun\n"
-        until(
-            lambda: Path(f"/proc/{ran.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
-        )
-        ran.send_signal(signal.SIGINT)
-        told, errors = ran.communicate(timeout=120)
-    assert (told, ran.returncode) == ("interrupted\n", 0)
-    assert "Traceback" not in errors
+    assert told(ran, "interrupted") == (0, "begun\ninterrupted\n", "")
 
 
 @pytest.mark.leaves  # matplotlib keeps the files of its fonts open
