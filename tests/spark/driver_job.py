@@ -1,5 +1,5 @@
-"""A stream from a folder to a folder, as a program of its own: source, target, checkpoint. With a
-fourth word, a spool, the source is the address of an upstream with bucket b."""
+"""What a driver does that is killed, as a program of its own: the name of a function of this file,
+and its words."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+def compact_and_follow(spark: SparkSession, folder: str, snap: str, *words: str) -> None:
+    """Make a snapshot of a folder, and follow another one."""
+    pipeline.compact(spark, folder, snap)
+    follow(spark, *words)
+
+
 def follow(spark: SparkSession, source: str, target: str, checkpoint: str) -> None:
-    """Take what is there, in small batches."""
+    """A stream from folder to folder: take what is there, in small batches."""
     reader = spark.readStream.format("logweir").options(spaces="t", max_rows_per_batch="20")
     _write(reader.load(source), target, checkpoint)
 
@@ -21,7 +27,7 @@ def follow(spark: SparkSession, source: str, target: str, checkpoint: str) -> No
 def follow_upstream(
     spark: SparkSession, url: str, target: str, checkpoint: str, spool: str
 ) -> None:
-    """Take what the upstream has."""
+    """Take what the upstream at `url` has in bucket b."""
     reader = spark.readStream.format("logweir").options(url=url, spool=spool, spaces="b")
     _write(reader.load(), target, checkpoint)
 
@@ -38,7 +44,4 @@ def _write(rows: DataFrame, target: str, checkpoint: str) -> None:
 
 if __name__ == "__main__":
     session = pipeline.session("local[1]", spark__driver__memory="512m")
-    if len(sys.argv) == 4:
-        follow(session, *sys.argv[1:])
-    else:
-        follow_upstream(session, *sys.argv[1:])
+    globals()[sys.argv[1]](session, *sys.argv[2:])

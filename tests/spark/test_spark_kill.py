@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,8 @@ if os.environ.get("STOP_AT"):
     def freeze(place):
         to = os.path.join(os.environ["FREEZE_TO"], place)
         if not os.path.exists(to):
-            shutil.copytree(os.environ["FREEZE"], to)
+            shutil.copytree(os.environ["FREEZE"], f"{to}.part")
+            os.rename(f"{to}.part", to)
 
     def stop():
         with open(os.environ["STOP_TELL"], "w") as told:
@@ -75,9 +76,15 @@ def below(pid: int) -> list[int]:
     return found
 
 
-def killed(words: Sequence[str], folder: Path, place: str, **told: str) -> None:
-    """Run Python with these words, and kill it and all its processes at `place`. `told`: of its
-    environment."""
+def killed(
+    words: Sequence[str],
+    folder: Path,
+    place: str,
+    meanwhile: Callable[[], object] = lambda: None,
+    **told: str,
+) -> None:
+    """Run Python with these words, and kill it and all its processes at `place`. `meanwhile`: what
+    to do while it runs; `told`: of its environment."""
     fifo = folder / f"told-{place}"
     os.mkfifo(fifo)
     (folder / "sitecustomize.py").write_text(STOPPER)
@@ -88,6 +95,7 @@ def killed(words: Sequence[str], folder: Path, place: str, **told: str) -> None:
         watch = threading.Thread(target=_tell_end, args=(process, fifo), daemon=True)
         watch.start()
         try:
+            meanwhile()
             with open(os.open(fifo, os.O_RDWR), "rb", buffering=0) as told:
                 assert told.read(4) == b"here", (folder / f"log-{place}").read_text()[-2000:]
         finally:
@@ -113,28 +121,40 @@ def ids(folder: Path) -> list[int]:
     return found
 
 
-def test_a_stream_survives_a_killed_driver_at_every_step(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Killed behind a task's part, before and after the rename, after the publishing and after the
-    commit: at each moment the target holds whole batches in order, and after a new start every row
+STEPS = [
+    f"pipeline.{name}"
+    for name in ("after_stage", "before_rename", "after_rename", "after_publish", "after_commit")
+]
+"""Behind a task's part, before and after the rename, after the publishing and after the commit."""
+
+COMPACTING = ("compact.before_end", "compact.before_rename")
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a driver compacted and followed until it was killed; beside it in `kept` is what there
+    was at each step."""
+    folder = tmp_path_factory.mktemp("driver")
+    fill(folder / "from", 0, 40)
+    job, kept = folder / "job", folder / "kept"
+    words = [sample("04-crashed").folder, job / "snap", folder / "from", job / "to", job / "c"]
+    told = {"FREEZE": str(job), "FREEZE_TO": str(kept)}
+    told["FREEZE_AT"] = ",".join((*COMPACTING, *STEPS[:-1]))
+    killed([str(JOB), "compact_and_follow", *map(str, words)], folder, STEPS[-1], **told)
+    shutil.copytree(job, kept / STEPS[-1])
+    return job
+
+
+def test_a_stream_survives_a_killed_driver_at_every_step(spark: SparkSession, job: Path) -> None:
+    """At each moment the target holds whole batches in order, and after a new start every row
     once, and nothing else."""
-    fill(tmp_path / "from", 0, 40)
-    job, kept = tmp_path / "job", tmp_path / "kept"
-    target = job / "to"
-    words = [str(tmp_path / "from"), str(target), str(job / "checkpoint")]
-    names = ("after_stage", "before_rename", "after_rename", "after_publish", "after_commit")
-    *places, last = (f"pipeline.{name}" for name in names)
-    told = {"FREEZE": str(job), "FREEZE_TO": str(kept), "FREEZE_AT": ",".join(places)}
-    killed([str(JOB), *words], tmp_path, last, **told)
-    shutil.copytree(job, kept / last)
-    seen = []
-    for place in (*places, last):
-        thaw(kept / place, job)
+    target, seen = job / "to", []
+    for place in STEPS:
+        thaw(job.with_name("kept") / place, job)
         found = ids(target) if target.exists() else []
         assert found == list(range(len(found)))
         seen.append(len(found))
-        follow(spark, *words)
+        follow(spark, str(job.with_name("from")), str(target), str(job / "c"))
         assert ids(target) == list(range(40))
         assert not [one.name for one in target.iterdir() if one.suffix not in (".xlog", ".lock")]
     assert seen[:2] == [0, 0]
@@ -191,22 +211,15 @@ def ids_in(place: Place) -> list[int]:
     return sorted(found)
 
 
-def test_a_killed_compaction_shows_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_killed_compaction_shows_nothing(spark: SparkSession, job: Path) -> None:
     """Killed while it puts the snapshot together: none is there under its name; done again, it is,
     and what was left is gone."""
-    folder, job, kept = sample("04-crashed").folder, tmp_path / "job", tmp_path / "kept"
-    target = job / "to"
-    places = ("compact.before_end", "compact.before_rename")
-    words = ["-c", "from logweir.tools.cli.main import run; run()", "pipeline"]
-    words += ["compact", str(folder), "--to", str(target), "--master", "local[1]"]
-    told = {"FREEZE": str(job), "FREEZE_TO": str(kept), "FREEZE_AT": places[0]}
-    killed(words, tmp_path, places[1], **told)
-    shutil.copytree(job, kept / places[1])
-    for place in places:
-        thaw(kept / place, job)
+    target = job / "snap"
+    for place in COMPACTING:
+        thaw(job.with_name("kept") / place, job)
         assert not list(target.glob("*.snap"))
         assert list(target.iterdir())
-        done = pipeline.compact(spark, folder, target)
+        done = pipeline.compact(spark, sample("04-crashed").folder, target)
         assert [path.name for path in target.iterdir()] == [done.path.name]
     with logweir.open(target, create=False) as log:
         assert log.vclock.lsn(1) == 174

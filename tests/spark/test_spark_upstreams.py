@@ -178,7 +178,7 @@ def test_a_driver_killed_between_spool_and_checkpoint(spark: SparkSession, tmp_p
     with bucket_server(tmp_path / "up", "tap", 60) as (server, url):
         places = (tmp_path / name for name in ("to", "checkpoint", "spool"))
         words = [url, *map(str, places)]
-        killed([str(JOB), *words], tmp_path, "spool.before_offset")
+        killed([str(JOB), "follow_upstream", *words], tmp_path, "spool.before_offset")
         assert not (tmp_path / "to").exists()
         assert list((tmp_path / "spool").glob("*.xlog"))
         assert not list((tmp_path / "checkpoint" / "offsets").glob("[0-9]*"))
@@ -209,7 +209,7 @@ def test_a_driver_with_a_spool_in_an_object_store_is_killed(
         for number, step in enumerate(steps, 60):
             disk = tmp_path / step
             disk.mkdir()
-            killed([str(JOB), *words], tmp_path, step, TMPDIR=str(disk))
+            killed([str(JOB), "follow_upstream", *words], tmp_path, step, TMPDIR=str(disk))
             shutil.rmtree(disk)
             server.log.replace("b", item(number))
         follow_upstream(spark, *words)
