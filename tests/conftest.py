@@ -194,11 +194,11 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One local session with two cores, three attempts per task and two shuffle partitions."""
+    """One local session with two cores, two attempts per task and two shuffle partitions."""
     from logweir import pipeline
 
     session = pipeline.session(
-        "local[2,3]",
+        "local[2,2]",
         app_name="logweir tests",
         spark__driver__memory="1g",
         spark__sql__shuffle__partitions="2",
