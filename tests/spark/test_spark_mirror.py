@@ -13,6 +13,7 @@ from pyarrow import fs
 from spark.feeding import forget_last_commit, thaw
 from spark.test_spark_kill import killed
 from support.objectstore import object_store, s3_url
+from support.waiting import until
 
 import logweir
 from logweir import pipeline
@@ -82,7 +83,7 @@ def shown(table: Path | str) -> list[Any]:
 
 def follow(spark: SparkSession, folder: Path, checkpoint: str = "c", **options: Any) -> None:
     given = {"to": folder.with_name("to"), "format": "delta", "space": "t", "mirror": True}
-    kept = folder.with_name(checkpoint)
+    kept = folder.parent / checkpoint
     pipeline.cdc(spark, folder, checkpoint=kept, **{**given, **options}).awaitTermination()
 
 
@@ -162,27 +163,33 @@ def test_tables_in_an_object_store_grow_and_stay_fresh(spark: SparkSession, tmp_
 def test_a_mirror_survives_a_killed_driver_at_every_step(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Killed before and after the table appears, before and after a merge: begun again it has what
-    the space has, and each merge was made once."""
+    """Killed before and after the table appears, before and after a merge of what came meanwhile:
+    begun again it has what the space has, and each merge was made once."""
     job, kept = tmp_path / "job", tmp_path / "kept"
-    folder, table = job / "from", job / "to"
+    folder, table = tmp_path / "from", job / "to"
     words = ["-c", "from logweir.tools.cli.main import run; run()", "pipeline", "cdc", str(folder)]
     words += ["--to", str(table), "--checkpoint", str(job / "c"), "--space", "t", "--mirror"]
-    words += ["--master", "local[1]"]
+    words += ["--every", "0.1", "--master", "local[1]"]
     versions = []
-    for seed, step in enumerate(("table", "merge"), 1):
-        change(folder, seed, 40)
-        places = (f"mirror.before_{step}", f"mirror.after_{step}")
-        told = {"FREEZE": str(job), "FREEZE_TO": str(kept), "FREEZE_AT": places[0]}
-        killed(words, tmp_path, places[1], **told)
-        shutil.copytree(job, kept / places[1])
-        for place in places:
-            thaw(kept / place, job)
-            there = deltalake.DeltaTable.is_deltatable(str(table))
-            versions.append(deltalake.DeltaTable(str(table)).version() if there else None)
-            assert (table / "_logweir-stage").is_dir() == (step == "merge")
-            follow(spark, folder)
-            assert shown(table) == wanted(folder)
-            assert sorted(path.name for path in job.iterdir()) == ["c", "from", "to"]
-            versions.append(deltalake.DeltaTable(str(table)).version())
-    assert versions == [None, 0, 0, 0, 0, 1, 1, 1]
+    *places, last = (
+        f"mirror.{when}_{step}" for step in ("table", "merge") for when in ("before", "after")
+    )
+    told = {"FREEZE": str(job), "FREEZE_TO": str(kept), "FREEZE_AT": ",".join(places)}
+
+    def go_on() -> None:
+        until((kept / places[1]).exists, 240)
+        change(folder, 2, 40)
+
+    change(folder, 1, 40)
+    killed(words, tmp_path, last, go_on, **told)
+    shutil.copytree(job, kept / last)
+    for place in (*places, last):
+        thaw(kept / place, job)
+        there = deltalake.DeltaTable.is_deltatable(str(table))
+        versions.append(deltalake.DeltaTable(str(table)).version() if there else None)
+        assert (table / "_logweir-stage").is_dir() == place.endswith("merge")
+        follow(spark, folder, "job/c", to=table)
+        assert shown(table) == wanted(folder)
+        assert sorted(path.name for path in job.iterdir()) == ["c", "to"]
+        versions.append(deltalake.DeltaTable(str(table)).version())
+    assert versions == [None, 0, 0, 1, 0, 1, 1, 1]
