@@ -44,7 +44,7 @@ from logweir.recovery.logscan import Located, LogScan, scan_log, scan_snapshot
 from logweir.recovery.report import HOLE_ITEM, FileReport, Hole, LogPosition, RecoveryReport
 from logweir.recovery.unfinished import UNFINISHED_NAME, unfinished_copy
 from logweir.wal.damage import Damage, DamageKind, FileEnd
-from logweir.wal.directory import DirectoryIndex, LogFile, Suffix, scan_directory
+from logweir.wal.directory import DirectoryIndex, LogFile, Suffix, no_snapshot, scan_directory
 from logweir.wal.endmark import EndMark, load_end_mark
 from logweir.wal.filesystem import OS, FileSystem
 from logweir.wal.resync import Unsynced
@@ -315,10 +315,7 @@ class _Examination:
                 reached_all = reached_all and end.covers(scan.log.vclock)
         if chosen is None:
             if not bad and (self.index.xlogs or self.index.damage or is_blocked):
-                text = "there are logs but no snapshot to start from."
-                hint = "put the snapshot back, or take a copy of the folder that has one"
-                name = str(self.directory)
-                bad.append(Damage(DamageKind.MISSING_SNAPSHOT, name, 0, 0, text, hint=hint))
+                bad.append(no_snapshot(self.directory))
             return bad
         highest = max((_signature(Path(one.file)) for one in bad), default=0)
         if bad and reached_all and not is_blocked and end.signature >= highest:

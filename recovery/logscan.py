@@ -27,6 +27,7 @@ from logweir.wal.filesystem import FileSystem
 from logweir.wal.meta import Meta
 from logweir.wal.ordered import Ordered, Stretch
 from logweir.wal.reader import Block, WalReader
+from logweir.wal.render import words
 from logweir.wal.vclock import VClock
 from logweir.wal.xrow import RowType
 
@@ -290,7 +291,8 @@ def _finish(
     located = counts.located
     if counts.unnamed:
         final = located[-1]
-        text = f"{final.damage.message} {counts.unnamed} more damaged places follow in this file."
+        behind = words(counts.unnamed, "more damaged place")
+        text = f"{final.damage.message} Behind it in this file: {behind}."
         located[-1] = Located(replace(final.damage, message=text, rows_lost=None), None)
     warnings = []
     if counts.jumps:

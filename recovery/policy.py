@@ -37,6 +37,7 @@ from logweir.recovery.report import LogPosition, RecoveryReport, count_of_rows
 from logweir.wal.damage import Damage
 from logweir.wal.directory import LogFile
 from logweir.wal.filesystem import explaining
+from logweir.wal.render import words
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import AppendPoint, file_name
 
@@ -145,7 +146,8 @@ def _refusal(report: RecoveryReport, refused: tuple[Damage, ...], force: bool) -
         near = f" Last good lsn before it: {first.lsn_before}"
         near += "" if first.lsn_after is None else f", next behind it: {first.lsn_after}"
         near += "." if first.replica_id is None else f" (replica {first.replica_id})."
-    more = f" {len(refused) - 1} more damaged places follow." if len(refused) > 1 else ""
+    behind = words(len(refused) - 1, "more damaged place")
+    more = f" Behind it: {behind}." if len(refused) > 1 else ""
     even = " even with force" if force else ""
     cost = f"{count_of_rows(one.rows_lost for one in refused)} would be lost or doubted."
     if not report.unforceable and all(one.rows_lost == 0 for one in refused):

@@ -228,7 +228,7 @@ class RecoveryReport:
             if first.replica_id is not None:
                 where += f" of replica {first.replica_id}"
         more = len(self.blocking) - 1
-        others = f" (and {more} more damaged places)" if more else ""
+        others = f" (and {words(more, 'more damaged place')})" if more else ""
         lost = count_of_rows(one.rows_lost for one in self.blocking)
         return f"{lost} would be lost or doubted: {where}{others}"
 

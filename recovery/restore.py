@@ -177,7 +177,7 @@ def plan_until(report: RecoveryReport, until: VClock | float | None) -> tuple[Re
     elif isinstance(until, VClock):
         cut = until
         if not report.vclock.covers(until):
-            raise unavailable(report, until)
+            raise _not_found(report, until)
     else:
         found = _cut_at(report, until)
         if found is None:
@@ -195,7 +195,7 @@ def plan_until(report: RecoveryReport, until: VClock | float | None) -> tuple[Re
             continue
         if cut.covers(snap.vclock.without_local() if free else snap.vclock):
             return plan_from(report, snap, force=False), cut
-    raise unavailable(report, until)
+    raise unavailable(report, until) if report.snapshot else _not_found(report, until)
 
 
 def _cut_at(report: RecoveryReport, time: float) -> VClock | None:
@@ -209,6 +209,13 @@ def _cut_at(report: RecoveryReport, time: float) -> VClock | None:
         if isinstance(item, Batch):
             cut = item.vclock
     return begin if cut is None and not begin else cut
+
+
+def _not_found(report: RecoveryReport, wanted: VClock | float | None) -> PositionUnavailable:
+    """`unavailable`. Raises `RecoveryRefused` where that place may be in what cannot be read."""
+    if report.blocking:
+        plan(report)
+    return unavailable(report, wanted)
 
 
 def unavailable(report: RecoveryReport, wanted: VClock | float | None) -> PositionUnavailable:

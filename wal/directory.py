@@ -88,8 +88,10 @@ class DirectoryIndex:
 
     def unusable(self) -> WalError:
         """Why there is nothing to begin with: of files that are there the first that cannot be
-        used, else that there is none (`no_store`)."""
-        return self.damage[0].to_error() if self.damage else no_store(self.path)
+        used, else that there is no snapshot, or nothing at all (`no_store`)."""
+        if not self.damage and not self.xlogs:
+            return no_store(self.path)
+        return (self.damage or [no_snapshot(self.path)])[0].to_error()
 
     def xlogs_after(self, vclock: VClock) -> list[LogFile]:
         """The logs that a reader at `vclock` must read: from the last one that is not after it.
@@ -150,7 +152,7 @@ def removed(wanted: Bound | float, oldest: VClock | float) -> PositionUnavailabl
     )
 
 
-def no_store(path: Path) -> WalError:
+def no_store(path: Path | str) -> WalError:
     """The error for a folder that holds neither a log nor a snapshot, or is not there."""
     is_there = os.path.lexists(path)
     return WalError(
@@ -159,6 +161,18 @@ def no_store(path: Path) -> WalError:
         else "there is no such folder.",
         path=str(path),
         hint="look at the path, or make a store there with `logweir init`",
+    )
+
+
+def no_snapshot(path: Path) -> Damage:
+    """What is wrong with a folder that has logs alone."""
+    return Damage(
+        DamageKind.MISSING_SNAPSHOT,
+        str(path),
+        0,
+        0,
+        "there are logs but no snapshot to start from.",
+        hint="put the snapshot back, or take a copy of the folder that has one",
     )
 
 

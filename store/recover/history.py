@@ -173,7 +173,9 @@ def _named(name: str, newest: LogFile, path: Path, filesystem: FileSystem) -> in
 def _begin(index: DirectoryIndex, after: VClock | None, end: VClock | None) -> LogFile:
     """The snapshot to begin at: the newest that `after` covers, the oldest without it. The log
     goes on behind it."""
-    usable = [snap for snap in index.snaps if not index.xlogs or index.xlogs_after(snap.vclock)]
+    usable = [snap for snap in index.snaps if index.xlogs_after(snap.vclock)]
+    if not index.xlogs:
+        usable = index.snaps[-1:]  # what came between two of them is not there
     wanted = usable[:1]
     hint = "no older snapshot tells what was there before: begin at this one"
     if after is not None:

@@ -81,6 +81,38 @@ def test_what_cannot_be_told_is_said(log: logweir.Log, tmp_path: Path) -> None:
         assert text in found.stderr
 
 
+def test_a_folder_that_lacks_files_says_what_it_lacks(log: logweir.Log) -> None:
+    """Without a log the newest snapshot begins; without a snapshot, or with a file that cannot be
+    read where a position may be, that is the reason, not the position."""
+    log.insert("things", (2, b""))
+    at = f"{{1: {log.vclock.lsn(1)}}}"
+    log.snapshot()
+    log.close()
+    for path in log.path.glob("*.xlog"):
+        path.rename(path.with_suffix(".kept"))
+    story = run(log.path, "things", 2)
+    assert (story.exit_code, story.stderr) == (0, "")
+    assert story.stdout.split()[1:] == [*at.split(), "SNAPSHOT", "[2,", '{"$bin":', '""}]']
+    assert run(log.path, "things", 2, "--from", "{}").exit_code == 1
+    for path in log.path.glob("*.kept"):
+        path.rename(path.with_suffix(".xlog"))
+    snaps = list(log.path.glob("*.snap"))
+    for path in snaps:
+        path.rename(path.with_suffix(".kept"))
+    for command, place in (("history", ()), ("select", ("--as-of", at))):
+        key = (2,) if command == "history" else ()
+        found = run(log.path, "things", *key, *place, command=command)
+        assert found.exit_code == 3
+        assert "there are logs but no snapshot" in found.stderr
+    for path in snaps:
+        path.with_suffix(".kept").rename(path)
+    newest = max(log.path.glob("*.xlog"))
+    newest.write_bytes(b"x" + newest.read_bytes()[1:])
+    found = run(log.path, "things", "--as-of", "{1: 1000}", command="select")
+    assert found.exit_code == 3
+    assert f"{newest.name} at byte 0" in found.stderr
+
+
 def test_tuples_as_they_were_are_printed(log: logweir.Log) -> None:
     """At a vclock and at a time, arrays and objects; what is not there is told as ever."""
     inserted, changed, _ = list(log.history("things", 1))[1:]

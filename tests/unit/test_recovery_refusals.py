@@ -58,6 +58,6 @@ def test_a_refusal_says_how_many_more_places_are_damaged(tmp_path: Path) -> None
     with pytest.raises(RecoveryRefused) as one:
         plan(examine(tmp_path))
     flip(path, places[5] + 40)
-    with pytest.raises(RecoveryRefused, match=r" 1 more damaged places follow\."):
+    with pytest.raises(RecoveryRefused, match=r" Behind it: 1 more damaged place\."):
         plan(examine(tmp_path))
-    assert "follow" not in str(one.value)
+    assert "Behind it" not in str(one.value)
