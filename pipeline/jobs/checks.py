@@ -33,7 +33,7 @@ from logweir.recovery.logscan import LogScan, scan_log, scan_snapshot
 from logweir.recovery.report import RecoveryReport
 from logweir.wal.block import EOF_MARKER, FIXHEADER_BYTES, decompress
 from logweir.wal.crc32c import checksum
-from logweir.wal.directory import LogFile
+from logweir.wal.directory import LogFile, no_store
 from logweir.wal.filesystem import FileSystem
 from logweir.wal.lease import leased
 from logweir.wal.ordered import Stretch, stretches
@@ -85,8 +85,8 @@ def verify(
     `QuickReport`, of checksums and endings, and of what can be unpacked: they read each byte once,
     find flipped bits, torn ends, and a log that is missing between two others by their headers;
     not what only rows tell (an lsn twice, rows missing at a border). Both have `ok` and `to_json`.
-    `told`: progress. Raises `WalError` if the folder cannot be listed, `ConfigError` for another
-    level.
+    `told`: progress. Raises `WalError` if the folder cannot be listed or holds neither a log nor
+    a snapshot, as where a disk is not mounted, `ConfigError` for another level.
     """
     location = absolute(place_text("path", path))
     if level not in ("rows", "crc", "unpack"):
@@ -103,7 +103,10 @@ def verify(
                 return _Scans(location, snaps, logs, split_bytes).run(spark)
 
         filesystem, folder = open_storage(location)
-        return examine(folder, filesystem=filesystem, scans=every)
+        report = examine(folder, filesystem=filesystem, scans=every)
+        if report.is_empty:
+            raise no_store(location)
+        return report
 
 
 class _Piece(NamedTuple):

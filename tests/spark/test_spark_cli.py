@@ -82,7 +82,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "damage": ["export", broken, "--to", "out", "--master", "local[1]"],
         "stats": [*stats, "--conf", "spark.master=local[1]"],
         "cdc": [*stream, "--master", "local[1]"],
+        "empty": ["verify", "data", "nothing", "--master", "local[1]"],
     }
+    (folder / "nothing").mkdir()
     commands["fresh"] = ["cdc", "data", "--to", "out-fresh", "--checkpoint", "cp-fresh"]
     commands["fresh"] += ["--space", "t", "--every", "0.1", "--format", "json"]
     commands["fresh"] += ["--master", "local[1]", "--plot", "batches.svg"]
@@ -131,6 +133,13 @@ def test_damage_is_one_line_and_exit_code_3(ran: Path) -> None:
     assert "error" in line
     assert "at byte" in line
     assert not (ran / "out").exists()
+
+
+def test_a_folder_with_nothing_in_it_is_not_whole(ran: Path) -> None:
+    """As `logweir verify` says: it may be a disk that is not mounted."""
+    code, out, err = told(ran, "empty")
+    assert (code, out) == (1, "")
+    assert "nothing: there is no snapshot and no log in the folder" in err
 
 
 def test_options_of_the_scan_and_of_spark_reach_them(ran: Path) -> None:

@@ -52,6 +52,18 @@ def test_wrong_usage_is_told_before_spark_starts(words: list[str], complaint: st
     assert complaint in result.output
 
 
+def test_a_library_that_is_missing_is_told_before_spark_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of tables of Delta: a Java that starts for nothing takes a while."""
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    for words in (["cdc", ".", "--checkpoint", "c", "--space", "t", "--mirror"], ["export", "."]):
+        words += [] if "--mirror" in words else ["--format", "delta"]
+        result = CliRunner().invoke(app, ["pipeline", *words, "--to", "x", "--master", "no-spark"])
+        assert result.exit_code == 2
+        assert "pip install deltalake" in " ".join(result.output.split())
+
+
 def test_a_picture_that_cannot_be_written_is_told_before_spark_starts(tmp_path: Path) -> None:
     """A folder of that name; a disk that is read only."""
     (tmp_path / "a.png").mkdir()

@@ -242,6 +242,10 @@ def _check(job: Job, call: _Call) -> None:
         check_plot(call.options["plot"])
     if job in ("export", "cdc") and call.format == "tank":
         raise ConfigError("--format", "tank is for import")
+    if job in ("export", "cdc") and call.format == "delta":
+        from logweir.pipeline.jobs.delta import delta
+
+        delta()
 
 
 def _pairs(name: str, given: list[str] | None, mark: str = "=") -> dict[str, str]:
@@ -343,7 +347,7 @@ def _verify(spark: SparkSession, call: _Call) -> int:
         )
         show_damage(call.out, report.damage)
         call.out.line(
-            "everything is whole" if report.ok else f"{len(report.damage)} damaged places"
+            "everything is whole" if report.ok else words(len(report.damage), "damaged place")
         )
     return 0 if all(report.ok for report in reports) else 3
 
