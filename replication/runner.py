@@ -13,7 +13,7 @@ come back together. It starts anew once an attempt reached FOLLOWING. `STOPPED` 
 operator can mend what is named in `last_error`, or, if that is "", all that was to be taken was.
 
 An attempt that shows no life (`Progress.alive`) for `stall_seconds` is ended as stalled. A runner
-that is to follow *once* ends when FOLLOWING is reached.
+that is to follow *once* ends when FOLLOWING is reached, or the peer refuses what it asks for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from logweir.errors import LogweirError, SourceStopped, Unreachable
+from logweir.errors import LogweirError, PeerRefused, SourceStopped, Unreachable
 from logweir.limits import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS
 from logweir.replication.logs import get_logger
 from logweir.replication.metrics import Metrics, StreamFigures
@@ -235,15 +235,14 @@ class Runner(Progress):
                     break
                 problem = "the upstream closed the connection"
                 self.failure = Unreachable(self._source.url, problem)
-            except SourceStopped as error:
-                self.failure = error
-                problem = self._told(error)
-                self._set(state=SourceState.STOPPED, last_error=problem)
-                _log.error("source.stopped", url=self._source.url, reason=problem)
-                break
             except (LogweirError, OSError) as error:
                 self.failure = error
                 problem = self._told(error)
+                is_refused = self._once and isinstance(error, PeerRefused)
+                if is_refused or isinstance(error, SourceStopped):
+                    self._set(state=SourceState.STOPPED, last_error=problem)
+                    _log.error("source.stopped", url=self._source.url, reason=problem)
+                    break
             except Exception as error:  # the outermost place: nobody else would hear of it
                 if not _is_in_loop():  # it is only taken apart
                     raise

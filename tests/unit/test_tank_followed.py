@@ -13,8 +13,9 @@ from support.tankserving import FOLDER, contents, following, listening, ordinary
 import logweir
 from interop.tankmodel import MemoryStore
 from logweir.errors import ConfigError
+from logweir.replication.metrics import Metrics
 from logweir.replication.protocols import parse_url
-from logweir.replication.runner import SourceState
+from logweir.replication.runner import Runner, SourceState
 from logweir.replication.stream.positions import gaps, position
 from logweir.replication.tank.client import Client
 from logweir.replication.tank.follow.importer import import_folder
@@ -229,9 +230,14 @@ def test_addresses_that_cannot_be_followed_say_why(log: logweir.Log) -> None:
         async with listening(upstream) as url:
             async with following(log, f"{url}/t/7") as runner:
                 await until(lambda: runner.status.state is SourceState.STOPPED)
-                assert "has 1 partitions" in runner.status.last_error
+                assert "has 1 partition." in f"{runner.status.last_error}."
             async with following(log, f"{url}/nosuch") as runner:
                 await until(lambda: runner.status.state is SourceState.WAITING)
                 assert "no topic 'nosuch'" in runner.status.last_error
+                assert "the nearest first: t" in runner.status.last_error
+            source = TankSource(parse_url(f"{url}/nosuch"), log)
+            status = await Runner(source, metrics=Metrics(), once=True).run()
+            assert status.state is SourceState.STOPPED
+            assert "no topic 'nosuch'" in status.last_error
 
     run(test)

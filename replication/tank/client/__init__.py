@@ -80,10 +80,7 @@ class Client(Reconnecting[Connection]):
 
         Raises `PeerRefused` for an unknown topic.
         """
-        answer = await (await self.connection()).partitions(topic)
-        if not answer.partitions:
-            raise refused(f"topic {topic!r}", PublishResult.UNKNOWN_TOPIC)
-        return answer.partitions
+        return await (await self.connection()).states(topic)
 
     async def create_topic(
         self, topic: str, partitions: int = 1, config: Mapping[str, object] | None = None
@@ -97,8 +94,10 @@ class Client(Reconnecting[Connection]):
 
     async def reload(self, topic: str, partition: int = 0) -> None:
         """Let the broker apply a changed configuration. Raises `PeerRefused`."""
-        request = Reload(0, topic, partition)
-        answer = await (await self.connection()).answer(request, ReloadAnswer)
+        connection = await self.connection()
+        answer = await connection.answer(Reload(0, topic, partition), ReloadAnswer)
+        if answer.error is ReloadError.UNKNOWN_TOPIC:
+            raise await connection.unknown(topic, answer.error)
         if answer.error is not ReloadError.DONE:
             raise refused(f"configuration of {topic}/{partition}", answer.error)
 

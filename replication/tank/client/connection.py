@@ -25,6 +25,8 @@ from logweir.replication.tank.wire.messages import (
     PartitionState,
     PublishResult,
     ReloadError,
+    Topics,
+    TopicsAnswer,
 )
 from logweir.replication.topic.bundle import Message
 from logweir.replication.urls import Url
@@ -38,6 +40,7 @@ ANSWER_SECONDS = 32.0
 
 _NOTHING = (FetchStatus.FINE, FetchStatus.SPARSE)
 _MOST = 0xFF  # topics of a fetch, partitions of a topic in it
+_NAMES = 5  # that a hint has
 
 
 def fetches_of(parts: Sequence[FetchPart], *, min_bytes: int = 0) -> list[Fetch]:
@@ -149,6 +152,23 @@ class Connection(Asking[ClientSession, Answered]):
     async def partitions(self, topic: str) -> PartitionsAnswer:
         """What the partitions of a topic hold; none: the topic is unknown."""
         return await self.answer(Partitions(0, topic), PartitionsAnswer)
+
+    async def states(self, topic: str) -> Sequence[PartitionState]:
+        """What the partitions of a topic hold. Raises `PeerRefused` for an unknown topic."""
+        found = (await self.partitions(topic)).partitions
+        if not found:
+            raise await self.unknown(topic, PublishResult.UNKNOWN_TOPIC)
+        return found
+
+    async def unknown(self, topic: str, result: PublishResult | ReloadError) -> PeerRefused:
+        """The error for a topic that is not there, which `result` says, with the names that are
+        nearest."""
+        from difflib import get_close_matches  # mostly not asked for
+
+        names = [name for name, _, _ in (await self.answer(Topics(0), TopicsAnswer)).topics]
+        near = ", ".join(get_close_matches(topic, names, _NAMES, cutoff=0)) or "none"
+        hint = f"create it there, or correct the name; topics there, the nearest first: {near}"
+        return PeerRefused(f"{self.url}: there is no topic {topic!r}", result=result, hint=hint)
 
 
 def now_ms() -> int:

@@ -48,6 +48,7 @@ from logweir.replication.tank.wire.messages import (
 )
 from logweir.replication.urls import Url, option_names
 from logweir.store import Log
+from logweir.wal.render import words
 from logweir.wal.selection import parse_time
 
 FETCH_BYTES = 1024 * 1024
@@ -174,18 +175,12 @@ class TankSource(UrlSource):
         self, connection: Connection, name: str
     ) -> tuple[Sequence[PartitionState], Sequence[int]]:
         """Those of a topic, and which of them are followed."""
-        states = (await connection.partitions(name)).partitions
-        if not states:
-            raise PeerRefused(
-                f"{self._broker}: there is no topic {name!r}",
-                result=PublishResult.UNKNOWN_TOPIC,
-                hint="create it there, or correct the address",
-            )
+        states = await connection.states(name)
         partition = self._options.partition
         chosen = range(len(states)) if partition is None else [partition]
         if partition is not None and partition >= len(states):
             raise SourceStopped(
-                f"{self._url}: topic {name!r} has {len(states)} partitions",
+                f"{self._url}: topic {name!r} has {words(len(states), 'partition')}",
                 hint="partitions are numbered from 0",
             )
         return states, [one for one in chosen if not self._skips(f"{name}/{one}")]
