@@ -545,14 +545,16 @@ class _Shares(OfProcess):
 
 
 @contextlib.contextmanager
-def unopened(folder: Path) -> Iterator[None]:
-    """Around reading what a process that has a folder of the real disk open for changes would
-    change: nobody can open it meanwhile. Writes nothing. Raises `DirectoryLocked`, `OSError`."""
+def unopened(folder: Path, *, alone: bool = False) -> Iterator[None]:
+    """Around reading what who has a folder of the disk open would change: nobody can open it
+    meanwhile, nor, `alone`, be here. Writes nothing. Raises `DirectoryLocked`, `OSError`."""
     held = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:
-            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+            fcntl.flock(held, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+            if not os.path.samestat(os.stat(folder), os.fstat(held)):
+                raise FileNotFoundError
+        except (BlockingIOError, FileNotFoundError):
             raise _locked(folder / "logweir.lock", held) from None
         yield
     finally:
@@ -572,10 +574,8 @@ def _locked(path: Path, folder: int) -> DirectoryLocked:
     text = b""
     with contextlib.suppress(OSError):
         fd = _opened(path.name, os.O_RDONLY | os.O_NOFOLLOW, folder)
-        try:
-            text = os.pread(fd, 32, 0).strip()
-        finally:
-            os.close(fd)
+        with open(fd, "rb") as file:
+            text = file.read(32).strip()
     pid = int(text) if text.isdigit() and _is_alive(int(text)) else 0
     who = f"process {pid}" if pid else "another process, such as a Tarantool"
     return DirectoryLocked(

@@ -37,6 +37,7 @@ from logweir.replication.runner import SourceState
 from logweir.replication.urls import Url
 from logweir.tools.cli.configfile import declared, read_config
 from logweir.tools.cli.main import load_command
+from logweir.wal.filesystem import unopened
 
 CERTIFICATE = Path(__file__).parents[1] / "data" / "tls" / "certificate.pem"
 KEY = CERTIFICATE.with_name("key.pem")
@@ -290,6 +291,11 @@ def test_no_row_of_another_replica_set_is_one_that_a_rejoin_finds(tmp_path: Path
         assert code == 1
         assert f"without lsn 1 to {last} of replica 1" in err
         assert "belongs to replica set" in err
+        (tmp_path / "new").mkdir()
+        for folder, *options in ((copy, "--rejoin", "--drop-rows"), (tmp_path / "new",)):
+            with unopened(folder):  # as somebody else who copies into it
+                code, _, err = told("follow", *options, url, folder, "--once")
+            assert (code, "in use" in err) == (4, True)
         assert not list(tmp_path.glob("copy.*"))
         code, _, err = told("follow", "--rejoin", "--drop-rows", url, copy, "--once")
         assert code == 0, err

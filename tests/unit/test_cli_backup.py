@@ -52,6 +52,8 @@ def test_a_server_is_copied(tmp_path: Path) -> None:
         done = run("backup", f"tarantool://127.0.0.1:{server.port}", "--to", tmp_path / "copy")
         assert done.exit_code == 0, done.stderr
     assert contents(tmp_path / "copy") == [(1, "x")]
+    gone = run("backup", f"tarantool://127.0.0.1:{server.port}", "--to", tmp_path / "other")
+    assert gone.stderr.startswith(f"logweir: error: tarantool://127.0.0.1:{server.port}: ")
     refused = run("backup", "tank://127.0.0.1:1", "--to", tmp_path / "other")
     assert refused.exit_code == 2
     assert "cannot be copied" in refused.stderr

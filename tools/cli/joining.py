@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -16,7 +15,7 @@ from logweir.replication import loop
 from logweir.replication.urls import Url
 from logweir.tools.cli.output import Output
 from logweir.tools.cli.peers import peer_url
-from logweir.wal.filesystem import OS, unopened
+from logweir.wal.filesystem import OS, explaining, make_folders, unopened
 from logweir.wal.vclock import VClock
 
 _T = TypeVar("_T")
@@ -40,15 +39,36 @@ def join_if_new(
     from logweir.wal.directory import scan_directory
 
     masters = [url for url in sources if url.scheme == "tarantool"]
-    if not masters or (directory.is_dir() and scan_directory(directory).snaps):
+    if not masters:
         return
-    # Imported here: most commands that could copy need no protocol for it.
-    from logweir.replication.iproto.follow.join import join
+    with _claimed(directory):
+        if scan_directory(directory).snaps:
+            return
+        # Imported here: most commands that could copy need no protocol for it.
+        from logweir.replication.iproto.follow.join import join
 
-    url, joined = _of_first(out, masters, wait, lambda url: join(url, directory, instance=instance))
+        url, joined = _of_first(
+            out, masters, wait, lambda url: join(url, directory, instance=instance)
+        )
     out.message(f"copied {joined.rows} rows of {url} up to {joined.vclock}")
     for warning in joined.warnings:
         out.warning(warning)
+
+
+@contextmanager
+def _claimed(directory: Path) -> Iterator[None]:
+    """Around filling a folder, which is made if need be: nobody else opens or fills it meanwhile.
+    Raises `DirectoryLocked`, other `WalError`."""
+    is_new = not directory.exists()
+    with explaining(directory):
+        make_folders(OS, directory)
+    with unopened(directory, alone=True):
+        try:
+            yield
+        finally:
+            if is_new:
+                with suppress(OSError):  # it was filled
+                    directory.rmdir()
 
 
 def put_aside(
@@ -67,7 +87,7 @@ def put_aside(
 
     if not directory.exists():
         return None
-    with unopened(directory):
+    with unopened(directory, alone=True):
         _, (theirs, there) = _of_first(out, [source], wait, _position)
         ours = None
         with suppress(LogweirError):  # of a folder that cannot be read nothing tells it
@@ -146,13 +166,13 @@ def copyable(text: str) -> Url:
             hint="follow it into a folder, or name its tarantool:// listener",
             origin="argument",
         )
-    return replace(url, options=(*url.options, ("anonymous", "1")))
+    return url
 
 
 def copy_server(out: Output, url: Url, folder: Path) -> Path:
     """A copy of all that a `copyable` server holds, without a place in its replica set."""
     from logweir.replication.iproto.follow.join import join
 
-    joined = loop.run(join(url, folder))
+    joined = loop.run(join(url, folder, anonymous=True))
     out.message(f"{url}: {joined.rows} rows up to {joined.vclock.without_local()}")
     return folder

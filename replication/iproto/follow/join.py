@@ -20,7 +20,6 @@ from pathlib import Path
 from logweir.errors import ConfigError, DecodeError, RemoteProtocolError, SourceStopped, WalError
 from logweir.replication.iproto.client_session import Refused, Rows, StreamBegun, StreamEnded
 from logweir.replication.iproto.follow.upstream import Upstream, connect
-from logweir.replication.iproto.wire.codec import Ballot
 from logweir.replication.urls import Url
 from logweir.store.schema.definition import SystemSpace
 from logweir.wal.columns import RowColumns
@@ -144,22 +143,27 @@ async def join(
     folder: Path,
     *,
     instance: uuid.UUID | None = None,
+    anonymous: bool = False,
     filesystem: FileSystem = OS,
 ) -> Joined:
     """Copy the master at `url` into `folder`, which must not be there, or be empty.
 
-    `instance`: our UUID, a new one unless given. With the option
-    `anonymous` of the address no place in `_cluster` is asked for. Raises `SourceStopped` if
-    the master refuses for good, `Unreachable` or `RemoteProtocolError` if another try may help.
+    `instance`: our UUID, a new one unless given; `anonymous`, or the option of that name of the
+    address: no place in `_cluster` is asked for. Raises `SourceStopped` if the master refuses for
+    good, `Unreachable` or `RemoteProtocolError` if another try may help.
     """
-    anonymous = url.flag("anonymous")
+    anonymous = anonymous or url.flag("anonymous")
     working = _prepare(folder, filesystem)
     copy = _Copy(working, instance or uuid.uuid4(), filesystem)
     try:
         async with connect(url) as (upstream, greeting, ballot):
             if greeting.instance == copy.instance:
                 raise SourceStopped(f"{url} is this instance itself", hint="follow another one")
-            _check_ballot(url, ballot)
+            if ballot.is_ro and not anonymous:
+                raise SourceStopped(
+                    f"{url} is read-only and cannot give us a place in its _cluster",
+                    hint="join a writable master, or add ?anonymous=1 to the address",
+                )
             if anonymous:
                 upstream.session.fetch_snapshot()
             else:
@@ -210,14 +214,6 @@ def _is_free(folder: Path, filesystem: FileSystem) -> bool:
         return False
     except OSError as error:
         raise explain(error, str(folder)) from error
-
-
-def _check_ballot(url: Url, ballot: Ballot) -> None:
-    if ballot.is_ro and not url.flag("anonymous"):
-        raise SourceStopped(
-            f"{url} is read-only and cannot give us a place in its _cluster",
-            hint="join a writable master, or add ?anonymous=1 to the address",
-        )
 
 
 async def _receive(upstream: Upstream, copy: _Copy) -> VClock:
