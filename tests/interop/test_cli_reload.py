@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import select
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from subprocess import PIPE
@@ -21,6 +25,9 @@ from support.waiting import until
 
 import logweir
 from interop.test_iproto_cli import CODE
+from logweir.tools.cli.main import load_command
+from logweir.tools.cli.output import Output
+from logweir.tools.cli.reload import reload_on_hangup
 
 
 def shown_certificate(port: int) -> bytes:
@@ -112,6 +119,41 @@ def test_hangup_takes_up_level_certificates_and_the_log_file(tmp_path: Path) -> 
         _, errors = process.communicate(timeout=30)
         assert (process.returncode, b"Traceback" in errors) == (0, False)
     assert len(events_of(tmp_path / "log.1", "listener.ready")) == 1
+
+
+def test_a_manager_hears_ready_once_behind_all_that_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two hangups at once, the second of which fails of what nobody thought of."""
+    context = load_command("serve").make_context("serve", [str(tmp_path / "store")])
+    begun, gates = (tuple(threading.Event() for _ in range(2)) for _ in range(2))
+    numbers = iter(range(2))
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "m"))
+
+    def prepare() -> Callable[[], None]:
+        number = next(numbers)
+        begun[number].set()
+        assert gates[number].wait(20)
+        if number:
+            raise KeyError("what nobody thought of")
+        return lambda: None
+
+    async def test(notified: socket.socket) -> None:
+        reload_on_hangup(Output(), context, prepare)
+        for _ in gates:
+            os.kill(os.getpid(), signal.SIGHUP)
+            told = await asyncio.to_thread(notified.recv, 100)
+            assert told.startswith(b"RELOADING=1\n")
+        gates[0].set()
+        assert await asyncio.to_thread(begun[1].wait, 20)
+        assert not select.select([notified], [], [], 0)[0]
+        gates[1].set()
+        assert await asyncio.to_thread(notified.recv, 100) == b"READY=1"
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        notified.bind(str(tmp_path / "m"))
+        notified.settimeout(20)
+        asyncio.run(test(notified))
 
 
 @pytest.mark.kill

@@ -50,7 +50,8 @@ def reload_on_hangup(
     async def reload() -> None:
         async with one_by_one:  # the disk may be slow, and the loop serves meanwhile
             (await asyncio.wrap_future(_in_thread(read)))()
-        notify("READY=1")
+        if len(tasks) == 1:  # else another one has told that it reloads
+            notify("READY=1")
 
     def begin() -> None:
         reloading()
@@ -148,17 +149,10 @@ def _reading(
     level = context.params["log_level"]
 
     def read() -> Callable[[], None]:
-        try:
-            values = evaluate(context.command, context.params["config"]).params
-            take_up = prepare()
-            reopen_log()
-        except LogweirError as error:
-            _log.error("config.refused", reason=str(error))
-            return lambda: None
-        except OSError as error:
-            _log.error("config.refused", reason=str(explain(error, str(error.filename or ""))))
-            return lambda: None
-        return partial(take_up_all, values, take_up)
+        values = evaluate(context.command, context.params["config"]).params
+        take_up = prepare()
+        reopen_log()
+        return partial(_or_told, partial(take_up_all, values, take_up), None)
 
     def take_up_all(values: Mapping[str, Any], take_up: Callable[[], None]) -> None:
         nonlocal level
@@ -178,4 +172,18 @@ def _reading(
         ]
         _log.info("config.reloaded", log_level=level, needs_restart=later)
 
-    return read
+    return partial(_or_told, read, _nothing())
+
+
+def _or_told(work: Callable[[], _T], otherwise: _T) -> _T:
+    """Do it, or tell what is wrong."""
+    try:
+        return work()
+    except LogweirError as error:
+        _log.error("config.refused", reason=str(error))
+    except OSError as error:
+        _log.error("config.refused", reason=str(explain(error, str(error.filename or ""))))
+    except Exception as error:  # nobody else would hear of it, and the manager waits
+        reason = f"internal error: {type(error).__name__}"
+        _log.error("config.refused", reason=reason, exc_info=error)
+    return otherwise
