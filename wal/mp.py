@@ -134,7 +134,7 @@ def _default(value: Value) -> Value:
         raise _HoldsPairs
     if isinstance(value, int):
         raise OverflowError(f"{value} is not in -2^63 … 2^64-1")
-    raise TypeError(f"a {type(value).__name__} has no MsgPack form: {value!r:.60}")
+    raise TypeError(f"a value of type {type(value).__name__} has no MsgPack form: {value!r:.60}")
 
 
 def decode_ext(code: int, data: bytes) -> Value:

@@ -155,9 +155,13 @@ REFUSED = {
     "no words": (["--run", "'{dir}"], "cannot be split into words"),
     "silent": (["--run", "true {dir}"], "acknowledged nothing"),
     "failing": (["--run", "cat {dir}/nothing"], "ended with code 1 though nothing was done to it"),
-    "check fails": (["--check", "false {dir}"], "code 1 though nothing was done"),
-    "an engine too": (["--engine", "logweir"], "a program is missing"),
-    "unknown engine": (["--engine", "x"], "there is no 'x'"),
+    "check fails": (
+        ["--check", "false {dir}"],
+        "code 1 though nothing was done to the program. hint",
+    ),
+    "an engine too": (["--engine", "logweir"], "has a program and a check of its own"),
+    "unknown engine": (["--engine", "x"], "there is no 'x'. hint: logweir, sqlite, tarantool"),
+    "no check": (["--check", ""], "--check (argument): is missing"),
     "nothing kept": (["--again", "."], "holds no failure that was kept"),
 }
 

@@ -301,3 +301,5 @@ def test_a_space_that_cannot_be_is_wrong_usage(store: Path, words: list[str]) ->
     """A field without a type, an index without a name or fields."""
     assert run("space", "create", store, "x", *words).exit_code == 2
     assert run("space", "create", store).exit_code == 2
+    wrong = run("space", "create", store, "x", "--field", "id:unsignd")
+    assert (wrong.exit_code, "types: any, array" in wrong.stderr) == (2, True)

@@ -96,11 +96,12 @@ def command(
     if again is not None:
         return _again(out, again)
     if engine and engine not in ENGINES:
-        raise ConfigError("--engine", f"there is no {engine!r}", hint=f"one of {list(ENGINES)}")
-    if bool(engine) == bool(run or check) or bool(run) != bool(check):
-        raise ConfigError(
-            "--run", "a program is missing", hint="give --run and --check, or --engine"
-        )
+        raise ConfigError("--engine", f"there is no {engine!r}", hint=", ".join(ENGINES))
+    if engine and (run or check):
+        raise ConfigError("--engine", "has a program and a check of its own", hint="give it alone")
+    if not engine and not (run and check):
+        missing = "--check" if run else "--run"
+        raise ConfigError(missing, "is missing", hint="give --run and --check, or --engine")
     run, check = ENGINES.get(engine, (run, check))
     commands = Commands(run, check, acks, timeout)
     with (

@@ -11,6 +11,7 @@ import typer
 import logweir
 from logweir.errors import ConfigError, RequestError
 from logweir.store.schema.definition import SpaceDef
+from logweir.store.schema.fieldtype import FieldType
 from logweir.store.schema.schema import Schema
 from logweir.tools.cli.operating import StoreArgument, server_at
 from logweir.tools.cli.output import Output
@@ -95,10 +96,14 @@ def command(
 
 
 def _field(text: str) -> dict[str, Any]:
-    name, colon, kind = text.rpartition(":")
-    if not colon or not name or not kind.removesuffix("?"):
-        raise ConfigError("--field", f"{text!r} is not NAME:TYPE", origin="--field")
-    return {"name": name, "type": kind.removesuffix("?"), "is_nullable": kind.endswith("?")}
+    name, _, given = text.rpartition(":")
+    kind = given.removesuffix("?")
+    if not name or not kind or FieldType.parse(kind) is None:
+        types = ", ".join(sorted(one.label for one in FieldType))
+        raise ConfigError(
+            "--field", f"{text!r} is not NAME:TYPE", origin="--field", hint=f"types: {types}"
+        )
+    return {"name": name, "type": kind, "is_nullable": given.endswith("?")}
 
 
 def _index(text: str, option: str, *, is_unique: bool) -> tuple[str, dict[str, Any]]:

@@ -292,10 +292,10 @@ def trial(commands: Commands, directory: Path, acked: Path) -> Ended:
         acked.write_bytes(ended.acked)
         found = check(commands, directory, acked)
         if found.wrong:
+            said = f": {found.output.strip()[-500:]}" if found.output.strip() else ""
             raise ConfigError(
                 "--check",
-                f"{found.wrong} though nothing was done to the program: "
-                f"{found.output.strip()[-500:]}",
+                f"{found.wrong} though nothing was done to the program{said}",
                 hint="run both commands by hand: the check has to pass without a fault",
             )
     return ended
