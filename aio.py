@@ -43,7 +43,7 @@ from logweir import store
 from logweir.store.choosing import Changes
 from logweir.store.commit import append as appending
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.cursor import LogCursor
 from logweir.store.engine.request import Request
 from logweir.store.engine.statements import Row, answered, request_for

@@ -51,7 +51,7 @@ KERNELS: Final = {
     "logweir.store.commit.group": "store/commit/group.py",
     "logweir.store.commit.failing": "store/commit/failing.py",
     "logweir.store.commit.ahead": "store/commit/ahead.py",
-    "logweir.store.commit.queue": "store/commit/queue.py",
+    "logweir.store.commit.jobs": "store/commit/jobs.py",
     "logweir.store.commit.committer": "store/commit/committer.py",
     "logweir.store.engine.selectkernel": "store/engine/selectkernel.pyx",
     "logweir.store.state.pagekernel": "store/state/pagekernel.py",

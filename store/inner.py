@@ -17,7 +17,7 @@ from logweir.store.choosing import Chooser
 from logweir.store.commit.append import append_job
 from logweir.store.commit.committer import Committer, Durability, Opened, TakesJobs
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import CommitQueue
+from logweir.store.commit.jobs import CommitQueue
 from logweir.store.cursor import LogCursor
 from logweir.store.ending import Ending
 from logweir.store.engine.batches import Answers, Asked

@@ -18,7 +18,7 @@ from logweir.recovery import RecoveryReport
 from logweir.store.commit.append import Appends
 from logweir.store.commit.committer import Durability
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import about_bytes
+from logweir.store.commit.jobs import about_bytes
 from logweir.store.engine.engine import Engine
 from logweir.store.engine.request import Request, listed
 from logweir.store.engine.statements import Row

@@ -16,7 +16,7 @@ from logweir.replication.service.shared import Shared
 from logweir.replication.stream import positions
 from logweir.replication.urls import Url
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 
 
 class BucketSource(UrlSource):

@@ -25,7 +25,7 @@ from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, ViewIt
 from logweir.replication.logs import get_logger
 from logweir.replication.service.shared import Shared
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 
 _log = get_logger("logweir.replication.bucket")
 _JOB_BYTES: Final = 512

@@ -49,7 +49,7 @@ from logweir.replication.service.shared import as_request_error
 from logweir.replication.stream.hub import Reader
 from logweir.replication.turns import finish
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.engine.request import Request as Change
 from logweir.store.engine.synchro import DECISIONS, Decision
 from logweir.store.schema.access import Privilege

@@ -17,7 +17,7 @@ from logweir.replication.service.verifiers import (
     keep,
     verifier,
 )
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.schema.access import GUEST_ID, User
 
 _log = get_logger("logweir.replication")

@@ -3,7 +3,7 @@ cimport cython
 
 from logweir.replication.portkernel cimport Turn
 from logweir.store.commit.committer cimport Committer
-from logweir.store.commit.queue cimport Job
+from logweir.store.commit.jobs cimport Job
 
 cdef class Line:
     cdef public object log, metrics

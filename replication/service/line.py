@@ -31,7 +31,7 @@ from logweir.replication.loop import clock_of
 from logweir.replication.metrics import Metrics
 from logweir.replication.portkernel import Turn
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import QUICK_BYTES, Job
+from logweir.store.commit.jobs import QUICK_BYTES, Job
 from logweir.store.log import Log
 
 T = TypeVar("T")

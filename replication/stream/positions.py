@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from logweir.store import Log
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.engine.request import Request
 from logweir.store.engine.statements import Statements
 from logweir.wal.mp import pack

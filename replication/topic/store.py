@@ -76,7 +76,7 @@ from logweir.replication.topic.views import is_view
 from logweir.store import Log
 from logweir.store.commit.append import append_job, append_tuples
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import QUICK_BYTES
+from logweir.store.commit.jobs import QUICK_BYTES
 from logweir.store.schema.schema import Schema
 from logweir.wal.vclock import VClock
 

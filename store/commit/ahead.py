@@ -20,7 +20,7 @@ from logweir.errors import LogweirError, WriteFailed
 from logweir.limits import GROUP_BYTES
 from logweir.store.commit.failing import Fails
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import interrupted, lighten
+from logweir.store.commit.jobs import interrupted, lighten
 from logweir.store.commit.syncer import BackgroundSync
 from logweir.store.state.stackkernel import Layer, Stack
 from logweir.store.state.state import StateError

@@ -4,7 +4,7 @@ cimport cython
 from logweir.store.commit.ahead cimport Ahead
 from logweir.store.commit.failing cimport Fails
 from logweir.store.commit.group cimport Group
-from logweir.store.commit.queue cimport Job
+from logweir.store.commit.jobs cimport Job
 from logweir.store.state.stackkernel cimport Layer
 from logweir.store.state.viewers cimport Look, Viewers
 

@@ -30,8 +30,8 @@ from logweir.recovery import RecoveryReport
 from logweir.store.commit.ahead import Ahead, changes
 from logweir.store.commit.failing import Fails
 from logweir.store.commit.group import Group
+from logweir.store.commit.jobs import CommitQueue, Job, OnError, Refused
 from logweir.store.commit.marks import Mark, Spoiled
-from logweir.store.commit.queue import CommitQueue, Job, OnError, Refused
 from logweir.store.commit.syncer import BackgroundSync
 from logweir.store.engine.engine import Plans
 from logweir.store.engine.executing import Executor

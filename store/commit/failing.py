@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Fails:
-    """The part of `Committer` that is told of errors: see `store.commit.queue.OnError`.
+    """The part of `Committer` that is told of errors: see `store.commit.jobs.OnError`.
 
     `failure`: what stopped it; `unsynced`: what a sync that nobody waits for raised; `refused`: why
     the last groups were not written, None once others were.

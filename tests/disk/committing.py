@@ -107,7 +107,7 @@ def embedded(logweir: Any, folder: Path, commit: Commit) -> None:
 def jobs(logweir: Any, folder: Path, commit: Commit) -> None:
     """How servers have changes made: jobs that wait, or tell when they are done."""
     from logweir.store.commit.append import append_tuples
-    from logweir.store.commit.queue import Job
+    from logweir.store.commit.jobs import Job
     from logweir.store.engine.batches import puts
     from logweir.store.engine.statements import request_for
     from logweir.store.schema.definition import TOPIC_FIELDS

@@ -22,7 +22,7 @@ from logweir import aio
 from logweir.errors import UsedAfterFork
 from logweir.recovery import examine
 from logweir.replication.server import Server, ServerOptions
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.engine.batches import Asked
 from logweir.store.engine.engine import Plans
 from logweir.store.engine.executing import Executor

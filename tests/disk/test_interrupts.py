@@ -21,7 +21,7 @@ import pytest
 import logweir
 from logweir.errors import DirectoryLocked
 from logweir.recovery.faults import SimFileSystem
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.engine.request import Request
 from logweir.store.state import stacked
 from logweir.store.state.state import StateError

@@ -23,7 +23,7 @@ from logweir.replication.greenstack.wire.messages import (
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.service import line
 from logweir.replication.service.shared import Shared
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.wal.filesystem import OS
 from logweir.wal.mp import pack
 

@@ -20,7 +20,7 @@ from logweir.replication.greenstack.wire.codec import Flag, Frame, Status
 from logweir.replication.greenstack.wire.messages import Operation, decode_get_answer
 from logweir.replication.service import users
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.schema.access import Privilege
 
 

@@ -19,7 +19,7 @@ from logweir.replication.iproto.wire import codec
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.service import line, users
 from logweir.replication.service.shared import Shared
-from logweir.store.commit.queue import CommitQueue, Job
+from logweir.store.commit.jobs import CommitQueue, Job
 from logweir.store.schema.access import Privilege
 from logweir.store.state import stacked
 from logweir.wal.filesystem import OS

@@ -21,7 +21,7 @@ from logweir.replication.iproto.serve import trial
 from logweir.replication.iproto.wire.requests import FEATURES, PROTOCOL_VERSION
 from logweir.replication.service.shared import Shared
 from logweir.replication.turns import Turn
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.wal.mp import pack
 
 asynctnt = pytest.importorskip("asynctnt", reason="asynctnt is not installed")

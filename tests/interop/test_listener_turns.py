@@ -40,7 +40,7 @@ from logweir.replication.memcached.wire.messages import Connect, Option
 from logweir.replication.outgoing.spacefeed import CHUNK_ITEMS, SpaceFeed
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.server import Server, ServerOptions
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.wal.mp import pack, unpack
 
 ROWS = 300_000

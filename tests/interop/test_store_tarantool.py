@@ -17,7 +17,7 @@ import logweir
 from interop.realtarantool import RealTarantool, TarantoolDied, TarantoolError
 from logweir.errors import DirectoryLocked, RequestError
 from logweir.store.commit.append import append_tuples
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.schema.definition import TOPIC_FIELDS
 from logweir.store.schema.values import LargeTuple
 from logweir.wal.mp import pack

@@ -23,7 +23,7 @@ import logweir
 from logweir.errors import CorruptBlock, DecodeError, RequestError
 from logweir.store.commit import applying
 from logweir.store.commit.applying import apply_row, apply_rows
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.commit.rows import COMPILED
 from logweir.store.engine.engine import Engine, Plans
 from logweir.store.engine.executing import Executor

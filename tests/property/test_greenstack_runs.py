@@ -48,7 +48,7 @@ from logweir.replication.greenstack.wire.messages import (
 )
 from logweir.replication.protocols import parse_listen_url
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.schema.bulk import interpreted
 from logweir.store.state import layers, stacked
 from logweir.wal.mp import pack, unpack

@@ -20,7 +20,7 @@ from logweir.replication.bucket.change import ItemComputer, PlainItemComputer
 from logweir.replication.bucket.item import Item, pack_item, pack_key, unpack_item
 from logweir.replication.bucket.store import Bucket, Buckets
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.engine.computing import HALTED, KEPT, MADE, UNMET
 from logweir.store.engine.executing import COLUMNS
 from logweir.store.engine.request import Request

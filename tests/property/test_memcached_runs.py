@@ -46,7 +46,7 @@ from logweir.replication.memcached.wire.messages import Connect, Opaque, Option,
 from logweir.replication.memcached.wire.mutations import encode_mutations, touched_vbuckets
 from logweir.replication.session import Outbox
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.log import Log
 from logweir.store.schema.bulk import interpreted
 from logweir.wal.vclock import VClock

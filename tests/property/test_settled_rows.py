@@ -19,7 +19,7 @@ from logweir.pipeline.options import ScanOptions
 from logweir.pipeline.reading import scan
 from logweir.pipeline.tail import Tail
 from logweir.store.commit.applying import APPLIED
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.log import Log
 from logweir.wal.columns import RowColumns
 from logweir.wal.follow import Follower

@@ -14,7 +14,7 @@ import logweir
 from logweir.errors import ErrorCode, LimitExceeded, RequestError
 from logweir.store.commit import group
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.engine.synchro import encode_decision
 from logweir.store.log import Log
 from logweir.wal.columns import RowColumns

@@ -12,7 +12,7 @@ import pytest
 import logweir
 from logweir.errors import RequestError
 from logweir.replication.service.users import add_user, drop_user
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import pack
 from logweir.wal.xrow import Row, RowType, encode_row

@@ -11,7 +11,7 @@ import pytest
 import logweir
 from logweir.errors import ErrorCode
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.engine.batches import puts
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType

@@ -8,7 +8,7 @@ from pathlib import Path
 import logweir
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.commit.append import append_job, pack_run
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.engine.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType

@@ -11,7 +11,7 @@ import pytest
 
 import logweir
 from logweir.errors import RequestError
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.wal.columns import RowColumns
 from logweir.wal.mp import pack
 from logweir.wal.xrow import Row, RowType, encode_row

@@ -143,7 +143,7 @@ def small(dice: random.Random, sync_state: Callable[[Path], None]) -> Iterator[N
         "logweir.store.state.state._MAP_LEAST_BYTES": 2**17,
         "logweir.store.state.stacked.LAYER_BYTES": dice.choice((2000, 20_000, 2**24)),
         "logweir.store.commit.ahead.GROUP_BYTES": dice.choice((500, 2**23)),
-        "logweir.store.commit.queue.GROUP_BYTES": dice.choice((500, 2**23)),
+        "logweir.store.commit.jobs.GROUP_BYTES": dice.choice((500, 2**23)),
     }
     with contextlib.ExitStack() as stack:
         for name, value in replaced.items():

@@ -19,7 +19,7 @@ from logweir.errors import LogweirError, WriteFailed
 from logweir.recovery.faults import SimFileSystem, every_fault
 from logweir.recovery.faults.faulty import KINDS, WRITING
 from logweir.store.commit.append import append_tuples
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.schema.definition import TOPIC_FIELDS
 from logweir.store.schema.values import LargeTuple
 from logweir.wal.filesystem import FileSystem

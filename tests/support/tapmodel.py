@@ -39,7 +39,7 @@ from logweir.replication.memcached.wire.codec import Packet, PacketBuffer
 from logweir.replication.service.sasl import Credentials
 from logweir.replication.service.verifiers import ScramVerifier, cram_verifier, scram_verifier
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.log import Log
 from logweir.wal.xrow import RowType
 

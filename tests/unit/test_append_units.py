@@ -14,7 +14,7 @@ from logweir import aio
 from logweir.errors import ErrorCode, RequestError
 from logweir.store import Log
 from logweir.store.commit.append import append_units
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.engine.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType

@@ -19,7 +19,7 @@ from logweir.replication.memcached.serve.commands import READS
 from logweir.replication.memcached.serve.runs import RequestRun, take_run
 from logweir.replication.memcached.wire.codec import Opcode, Packet, encode_request
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.schema.bulk import interpreted
 
 ACTIVE, REPLICA, DEAD = VbucketState.ACTIVE, VbucketState.REPLICA, VbucketState.DEAD

@@ -15,7 +15,7 @@ from logweir.replication.greenstack.serve.lanes import Batch, BatchKind, Lane, P
 from logweir.replication.greenstack.serve.runs import take_run
 from logweir.replication.greenstack.serve.statements import Work, change_works
 from logweir.replication.greenstack.wire.codec import Frame, FrameBuffer, encode_frame
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.log import Log
 
 NOW = 1_795_000_000.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -139,6 +140,13 @@ def long_files(tree: Tree) -> list[str]:
         and name not in GENERATED
         and text.count("\n") > (800 if name in LONG_FILES else FILE_LINES)
     ]
+
+
+def borrowed_names(tree: Tree) -> list[str]:
+    """Compiled modules that are called as one of the standard library. Python 3.11 and 3.12 look
+    for the file of a line of C by its last name alone: tracebacks would show lines of that one."""
+    found = re.findall(r'"((?:\w+/)*(\w+)\.py)"', tree.get("compiled.py", ""))
+    return [file for file, name in found if name in sys.stdlib_module_names]
 
 
 def long_functions(tree: Tree) -> list[str]:
@@ -435,6 +443,7 @@ def import_circles(tree: Tree) -> list[str]:
 CHECKS: list[Callable[[Tree], list[str]]] = [
     upward_imports,
     long_files,
+    borrowed_names,
     long_functions,
     unlisted_packages,
     undocumented_names,
@@ -478,6 +487,7 @@ BAD = [
     (long_files, "wal/x.py", "\n" * 601),
     (long_files, "wal/xkernel.pyx", "\n" * 601),
     (long_files, "wal/kernel.py", "\n" * 801),
+    (borrowed_names, "compiled.py", 'KERNELS = {"logweir.wal.queue": "wal/queue.py"}\n'),
     (long_functions, "wal/x.py", '"""X."""\ndef f() -> None:\n' + "    f()\n" * 71),
     (long_functions, "wal/kernel.py", '"""X."""\ndef f() -> None:\n' + "    f()\n" * 151),
     (unlisted_packages, "store/__init__.py", ""),

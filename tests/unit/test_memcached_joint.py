@@ -26,7 +26,7 @@ from logweir.replication.memcached.wire.codec import (
     encode_request,
 )
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.log import Log
 
 SET_EXTRAS = bytes(8)

@@ -11,7 +11,7 @@ import pytest
 import logweir
 from logweir.errors import CorruptBlock
 from logweir.store.commit.append import append_tuples
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.schema.values import LargeTuple
 from logweir.store.state import references as references_module
 from logweir.store.state import state, statetxn

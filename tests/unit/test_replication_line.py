@@ -13,7 +13,7 @@ import logweir
 from logweir.replication.metrics import Metrics
 from logweir.replication.service import line
 from logweir.replication.service.line import Line
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.engine.request import Request
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType

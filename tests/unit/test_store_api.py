@@ -21,7 +21,7 @@ from logweir.errors import (
     RequestError,
 )
 from logweir.store import CheckpointOptions
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.engine.statements import request_for
 from logweir.wal.mp import pack
 from logweir.wal.xrow import RowType

@@ -12,7 +12,7 @@ from support.waiting import until
 import logweir
 from logweir.errors import LogStopped, StateFailed, WriterPoisoned
 from logweir.recovery.faults import Fault, FaultyFileSystem
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.commit.syncer import BackgroundSync
 from logweir.store.state import base
 from logweir.wal import failpoint

@@ -19,7 +19,7 @@ from logweir.recovery.faults import Fault, FaultyFileSystem
 from logweir.replication.metrics import Metrics
 from logweir.replication.service.line import Line
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import QUICK_BYTES, Job
+from logweir.store.commit.jobs import QUICK_BYTES, Job
 from logweir.store.engine.request import Request
 from logweir.store.log import Log
 from logweir.store.state import stacked

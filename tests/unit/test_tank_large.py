@@ -30,7 +30,7 @@ from logweir.replication.topic import publishing
 from logweir.replication.topic.bundle import Message, encode_bundle
 from logweir.store.commit.append import append_job, append_tuples
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.engine.request import Request
 from logweir.store.engine.select import Select, select
 from logweir.store.schema.values import LargeTuple

@@ -45,7 +45,7 @@ from logweir.replication.topic.spaces import create_topic, topics_of
 from logweir.replication.topic.store import StoredTopics
 from logweir.replication.topic.trimming import compact, retain
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.engine.request import Request
 from logweir.wal.failpoint import arm, disarm
 from logweir.wal.filesystem import OS

@@ -69,7 +69,7 @@ from logweir.replication.service.credentials import StoreCredentials
 from logweir.replication.service.protocol import Surroundings
 from logweir.replication.service.sasl import Authenticated, LoginFailed
 from logweir.replication.service.shared import Shared
-from logweir.store.commit.queue import QUICK_BYTES
+from logweir.store.commit.jobs import QUICK_BYTES
 from logweir.store.schema.access import Privilege
 from logweir.wal.vclock import VClock
 from logweir.wal.writer import VERSION

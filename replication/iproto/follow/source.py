@@ -23,7 +23,7 @@ from logweir.replication.iproto.wire.codec import Ballot
 from logweir.replication.runner import Progress, SourceState, UrlSource
 from logweir.replication.service.shared import Shared
 from logweir.replication.urls import Url
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.wal.columns import RowColumns
 from logweir.wal.vclock import VClock
 

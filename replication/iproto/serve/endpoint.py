@@ -61,7 +61,7 @@ from logweir.replication.link import Link
 from logweir.replication.listener import Service
 from logweir.replication.logs import get_logger
 from logweir.replication.service.shared import as_request_error
-from logweir.store.commit.queue import QUICK_BYTES, Job
+from logweir.store.commit.jobs import QUICK_BYTES, Job
 from logweir.store.schema.access import GUEST_ID, Access, Privilege, denied
 from logweir.store.schema.definition import SpaceDef
 from logweir.wal.mp import unpack

@@ -43,7 +43,7 @@ from logweir.replication.memcached.wire.messages import Connect, Opaque, Option,
 from logweir.replication.memcached.wire.mutations import is_key, touched_vbuckets
 from logweir.replication.stream.hub import Reader, Window
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.wal.vclock import VClock
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from logweir.replication.bucket.store import Bucket, Buckets, GroupItems, primar
 from logweir.replication.logs import get_logger
 from logweir.replication.service.shared import Shared
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.engine.request import Request
 from logweir.wal.mp import pack, unpack
 from logweir.wal.xrow import RowType

@@ -45,7 +45,7 @@ from logweir.replication.synapse.wire.units import (
 from logweir.store import Log
 from logweir.store.commit.append import append_units
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 from logweir.store.engine.request import Request
 from logweir.store.engine.select import Select, select
 from logweir.wal.mp import encode_uint, pack, unpack

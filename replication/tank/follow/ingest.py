@@ -38,7 +38,7 @@ from logweir.replication.topic.spaces import (
 )
 from logweir.store import Log
 from logweir.store.commit.group import Group
-from logweir.store.commit.queue import Job
+from logweir.store.commit.jobs import Job
 
 
 @dataclass(slots=True)

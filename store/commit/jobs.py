@@ -8,7 +8,7 @@ group; there are no timers. `submit` is for callers that must not wait (event lo
 the queue leads for them.
 
 This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
-in `queue.pxd`.
+in `jobs.pxd`.
 """
 
 from __future__ import annotations

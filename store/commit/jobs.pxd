@@ -1,4 +1,4 @@
-# The types of queue.py, for Cython. Nothing here is needed to run it as plain Python.
+# The types of jobs.py, for Cython. Nothing here is needed to run it as plain Python.
 cimport cython
 
 @cython.freelist(8)
