@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from logweir.replication.stream.positions import gaps, position
 from logweir.replication.tank.client import Client
 from logweir.replication.tank.follow.importer import import_folder
 from logweir.replication.tank.follow.source import TankSource
+from logweir.replication.tank.wire.codec import PING
 from logweir.replication.tank.wire.messages import PublishPart
 from logweir.replication.topic.bundle import (
     Message,
@@ -27,6 +29,8 @@ from logweir.replication.topic.bundle import (
     encode_bundle,
     encode_varint,
 )
+
+PARTITIONS = 6  # a request's kind
 
 
 @pytest.fixture
@@ -236,6 +240,32 @@ def test_addresses_that_cannot_be_followed_say_why(log: logweir.Log) -> None:
                 assert "no topic 'nosuch'" in runner.status.last_error
                 assert "the nearest first: t" in runner.status.last_error
             source = TankSource(parse_url(f"{url}/nosuch"), log)
+            status = await Runner(source, metrics=Metrics(), once=True).run()
+            assert status.state is SourceState.STOPPED
+            assert "no topic 'nosuch'" in status.last_error
+
+    run(test)
+
+
+def test_a_broker_that_does_not_tell_its_topics_lacks_one_all_the_same(log: logweir.Log) -> None:
+    """One of before October 2021 hangs up on who asks for them."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(PING)
+        kind = PARTITIONS
+        while kind in (PARTITIONS, PING[0]):
+            kind, size = struct.unpack("<BI", await reader.readexactly(5))
+            payload = await reader.readexactly(size)
+            if kind == PARTITIONS:  # its id and the topic's name again, and none
+                answer = payload + bytes(2)
+                writer.write(struct.pack("<BI", kind, len(answer)) + answer)
+        writer.close()
+        await writer.wait_closed()
+
+    async def test() -> None:
+        async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            source = TankSource(parse_url(f"tank://127.0.0.1:{port}/nosuch"), log)
             status = await Runner(source, metrics=Metrics(), once=True).run()
             assert status.state is SourceState.STOPPED
             assert "no topic 'nosuch'" in status.last_error

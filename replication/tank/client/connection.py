@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
-from logweir.errors import PeerRefused
+from logweir.errors import LogweirError, PeerRefused
 from logweir.limits import BACKOFF_FIRST_SECONDS, BACKOFF_MAX_SECONDS, CONNECT_SECONDS
 from logweir.replication.dialer import Asking
 from logweir.replication.tank.client_session import Answered, ClientSession, Question
@@ -165,9 +166,11 @@ class Connection(Asking[ClientSession, Answered]):
         nearest."""
         from difflib import get_close_matches  # mostly not asked for
 
-        names = [name for name, _, _ in (await self.answer(Topics(0), TopicsAnswer)).topics]
-        near = ", ".join(get_close_matches(topic, names, _NAMES, cutoff=0)) or "none"
-        hint = f"create it there, or correct the name; topics there, the nearest first: {near}"
+        hint = "create it there, or correct the name"
+        with suppress(LogweirError):  # brokers of before October 2021 do not tell
+            names = [name for name, _, _ in (await self.answer(Topics(0), TopicsAnswer)).topics]
+            near = ", ".join(get_close_matches(topic, names, _NAMES, cutoff=0)) or "none"
+            hint += f"; topics there, the nearest first: {near}"
         return PeerRefused(f"{self.url}: there is no topic {topic!r}", result=result, hint=hint)
 
 
