@@ -264,20 +264,9 @@ class Server:
 
     async def stop(self) -> None:
         """End every connection and source. The store stays open. Nothing in a child of `fork`,
-        whose sockets are its parent's. Where it is cancelled all ends before it."""
+        whose sockets are its parent's."""
         if self.log.inner.is_foreign:
             return
-        ending, cancelled = asyncio.create_task(self._end()), None
-        while not ending.done():
-            try:
-                await asyncio.wait((ending,))
-            except asyncio.CancelledError as error:
-                cancelled = error
-        ending.result()
-        if cancelled is not None:
-            raise cancelled
-
-    async def _end(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from itertools import count
 from pathlib import Path
@@ -76,26 +75,6 @@ def test_a_start_that_fails_leaves_no_listener(tmp_path: Path) -> None:
         with pytest.raises(RuntimeError):
             await server.start()
         assert server.urls == ()
-
-    with logweir.open(tmp_path) as log:
-        asyncio.run(main(log))
-
-
-@pytest.mark.parametrize("steps", [1, 3])
-def test_a_stop_that_is_cancelled_comes_to_its_end(tmp_path: Path, steps: int) -> None:
-    """As often as it is: nothing is left when the cancellation is told."""
-
-    async def main(log: logweir.Log) -> None:
-        server = Server(log, ServerOptions(listen=[parse_listen_url("tank://:0")], guest="all"))
-        await server.start()
-        stopping = asyncio.ensure_future(server.stop())
-        for _ in range(steps):
-            await asyncio.sleep(0)
-            stopping.cancel()
-        await asyncio.wait((stopping,))
-        assert stopping.cancelled()
-        assert server.urls == ()
-        assert server.recent not in logging.getLogger("logweir").handlers  # the last that it ends
 
     with logweir.open(tmp_path) as log:
         asyncio.run(main(log))
