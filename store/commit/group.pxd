@@ -25,7 +25,7 @@ cdef class Group:
     cpdef object finish(self)
     cdef object _place(self, object space)
     cpdef object execute(self, object request, object access=*)
-    cdef object _planned(self, object plan)
+    cpdef object _planned(self, object plan)
     cdef object _number(self, Py_ssize_t count)
     cpdef object mark(self)
     cpdef object rollback(self, object mark)

@@ -169,8 +169,10 @@ def test_a_table_that_stays_fresh_is_ended_by_a_signal(ran: Path) -> None:
 
 
 def test_ctrl_c_shows_no_traceback_of_spark(ran: Path) -> None:
-    """Wherever the job is."""
-    assert told(ran, "interrupted") == (0, "begun\ninterrupted\n", "")
+    """Wherever the job is. PySpark may warn that it could not end Java in order."""
+    code, out, err = told(ran, "interrupted")
+    assert (code, out) == (0, "begun\ninterrupted\n")
+    assert "Traceback" not in err
 
 
 @pytest.mark.leaves  # matplotlib keeps the files of its fonts open

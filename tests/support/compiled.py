@@ -101,7 +101,9 @@ class Compiled:
 
     def spaces(self) -> list[Any]:
         """The spaces as a batch sees them now."""
-        return [self.group._compiled(self.schema.get(space_id)) for space_id in self.ids]
+        found = [self.schema.get(space_id) for space_id in self.ids]
+        plans = [None if one is None else self.plans.statements(one) for one in found]
+        return [self.group._planned(plan) for plan in plans]
 
     def apply_layers(self) -> None:
         """Bring what the layers hold into the base."""
