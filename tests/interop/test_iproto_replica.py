@@ -108,6 +108,7 @@ def test_replica_that_lost_its_place_in_the_log_rejoins(tmp_path: Path) -> None:
         replica = replica_of(serving, tmp_path / "replica")
         with replica:
             until(lambda: equal(serving, replica))
+        until(lambda: not serving.server.listener.links)  # else its place may be noted once more
         (name,) = log.status()["followers"]
         fill(serving, 0, 100)
         log.snapshot()
