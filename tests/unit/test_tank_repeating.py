@@ -104,7 +104,7 @@ def test_it_is_given_up_and_refused_as_before(tmp_path: Path) -> None:
         async with served(tmp_path / "s") as (_, client):
             producer = client.producer(linger_seconds=0, repeat_seconds=60)
             for topic, partition in (("nosuch", 0), ("t", 9)):
-                with pytest.raises(PeerRefused, match="no topic|unknown partition"):
+                with pytest.raises(PeerRefused, match=r"no topic|unknown partition"):
                     await producer.send_and_wait(topic, b"x", partition=partition)
             await producer.send_and_wait("t", b"one", partition=0)
             breaking(client, ["after"])
