@@ -198,6 +198,7 @@ def test_asyncio(tmp_path: Path) -> None:
             await store.run(lambda log: log.create_space("a", [("id", "unsigned")]))
             await store.run(lambda log: log.create_space("b", [("id", "unsigned")]))
             seen: list[Any] = []
+            all_seen = asyncio.Event()
 
             found = store.listen("a")
             position = store.vclock
@@ -207,6 +208,8 @@ def test_asyncio(tmp_path: Path) -> None:
             async def take() -> None:
                 async for changes in found:
                     seen.append(told(changes))
+                    if len(seen) == 20:
+                        all_seen.set()
 
             taking = asyncio.create_task(take())
             await asyncio.gather(*(store.insert("b", (n,)) for n in range(20)))
@@ -215,6 +218,7 @@ def test_asyncio(tmp_path: Path) -> None:
             async for changes in store.listen("a", after=position):
                 if told(changes) == [("a", "INSERT", (20,))]:
                     break
+            await asyncio.wait_for(all_seen.wait(), 30)  # it ends with the log, wherever it is
         await taking
         assert [key for ((_, _, (key,)),) in seen] == list(range(1, 21))
 
