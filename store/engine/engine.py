@@ -37,6 +37,9 @@ Executed = tuple[bytes | None, bytes | None, Request]
 """The old and the new tuple, and the request as it is to be logged."""
 
 
+_KEYS = frozenset((int, str))
+
+
 class Plans:
     """Key plans of the indexes in use, made when first needed. Of one store, for all its
     threads."""
@@ -45,7 +48,7 @@ class Plans:
         self._plans: dict[tuple[int, int, bool], tuple[SpaceDef, KeyPlan]] = {}
         self._primary: dict[int, tuple[SpaceDef, KeyPlan]] = {}
         self._statements: dict[int, tuple[SpaceDef, Plan | None]] = {}
-        self._asked: tuple[Schema | None, dict[int | str, tuple[Plan | None]]] = None, {}
+        self._asked: tuple[Schema | None, dict[int | str, Plan | None]] = None, {}
 
     def get(self, space: SpaceDef, index: IndexDef, *, check: bool) -> KeyPlan:
         """The plan of that index of exactly this definition of the space."""
@@ -82,13 +85,11 @@ class Plans:
         if known is not schema:
             plans = {}
             self._asked = schema, plans
-        try:
-            found = plans.get(key)
-        except TypeError:  # no name, nor id
-            found = None
-        if found is None:
-            found = plans[key] = (self.statements(schema.space(key)),)
-        return found[0]
+        if type(key) not in _KEYS:  # 512.0 is no id, though it is as good as 512 in a map
+            return self.statements(schema.space(key))
+        if key not in plans:
+            plans[key] = self.statements(schema.space(key))
+        return plans[key]
 
 
 class _Ended:

@@ -67,6 +67,21 @@ def test_a_wrong_argument_is_a_request_error_and_changes_nothing(name: str, tmp_
         assert log.select("kv", limit=2**70) == [(1, "a")]
 
 
+@pytest.mark.parametrize("as_good", [float, lambda number: [number]])
+def test_what_is_no_id_is_none_though_the_id_was_just_asked_for(
+    as_good: Callable[[int], Any], tmp_path: Path
+) -> None:
+    """A number that is equal to it finds what is kept under it in a map."""
+    with logweir.open(tmp_path / "s") as log:
+        log.create_space("kv")
+        number = log.schema.space("kv").id
+        log.insert(number, (1,))
+        with pytest.raises(RequestError) as caught:
+            log.insert(as_good(number), (2,))
+        assert caught.value.code == ErrorCode.NO_SUCH_SPACE
+        assert log.select("kv") == [(1,)]
+
+
 @pytest.mark.parametrize("path", ["", b"bytes", 5, None, "a\0b"], ids=repr)
 def test_what_names_no_folder_is_a_config_error(path: Any) -> None:
     """An empty path, as an unset variable of a shell gives, is not the current folder."""
