@@ -89,6 +89,7 @@ _SPACE_OPTIONS: Final = {
     "sql": "string",
     "checks": "legacy",
 }
+_TYPES: Final = f"the types are {', '.join(kind.label for kind in FieldType)}"
 _FIELD_OPTIONS: Final = {
     "type": "enum",
     "name": "string",
@@ -178,7 +179,7 @@ def _decode_field(given: Any, number: int, fail: Fail) -> FieldDef:
     check_identifier(name)
     kind = FieldType.parse(options.get("type", "any"))
     if kind is None:
-        fail(f"field {at} has unknown field type")
+        fail(f"field {at} has unknown field type", _TYPES)
     is_nullable = options.get("is_nullable", False)
     action = choose(options.get("nullable_action", "none" if is_nullable else "default"), _ACTIONS)
     if action is None:
@@ -299,7 +300,7 @@ def _decode_old_part(given: Any, space: SpaceDef) -> PartDef:
         refuse("field type must be a string")
     kind = FieldType.parse(given[1])
     if kind is None:
-        refuse("unknown field type")
+        refuse("unknown field type", _TYPES)
     number = given[0] & 0xFFFFFFFF
     is_nullable = number < len(space.fields) and space.fields[number].is_nullable
     return PartDef(number, kind, is_nullable, nullable_action="default")
@@ -313,7 +314,7 @@ def _decode_part(given: Any, at: int) -> tuple[PartDef, int]:
     options = Options(given, _PART_OPTIONS, refuse)
     kind = FieldType.parse(options.get("type", "?"))
     if kind is None:
-        refuse("index part: unknown field type")
+        refuse("index part: unknown field type", _TYPES)
     collation_id = options.get("collation", 0)
     if collation_id and kind not in (FieldType.STRING, FieldType.SCALAR):
         refuse("collation is reasonable only for string and scalar parts")

@@ -5,14 +5,17 @@ Source: Tarantool 2.6.0, `errcode.h`, observed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
 from logweir.errors import ErrorCode as Code
 from logweir.errors import RequestError
 
-Fail = Callable[[str], NoReturn]
-"""Raises the error of the thing at hand with a reason."""
+
+class Fail(Protocol):
+    """Raises the error of the thing at hand with a reason, and what to do about it."""
+
+    def __call__(self, reason: str, hint: str = "", /) -> NoReturn: ...
+
 
 _TEXTS: Final = {
     Code.TUPLE_FOUND: "Duplicate key exists in unique index '{index}' in space '{space}'",
@@ -93,8 +96,8 @@ def refused(code: Code, hint: str = "", /, **details: object) -> RequestError:
 def refusing(code: Code, **details: object) -> Fail:
     """What raises the error of that code with a `reason`."""
 
-    def fail(reason: str) -> NoReturn:
-        raise refused(code, reason=reason, **details)
+    def fail(reason: str, hint: str = "", /) -> NoReturn:
+        raise refused(code, hint, reason=reason, **details)
 
     return fail
 
@@ -109,6 +112,15 @@ def refuse_first(refuse: Fail, *checks: tuple[bool, str]) -> None:
 def unsupported(text: str, hint: str = "", **details: object) -> RequestError:
     """Error 5: what the text says is not done here."""
     return RequestError(Code.UNSUPPORTED, text, hint=hint, details=details)
+
+
+def no_array() -> RequestError:
+    """Error 22: a tuple or a key has to be a list."""
+    return RequestError(
+        Code.TUPLE_NOT_ARRAY,
+        "Tuple/Key must be MsgPack array",
+        hint='give all fields in one list or tuple: [1, "x"]',
+    )
 
 
 def illegal(text: str, hint: str = "") -> RequestError:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError
 from logweir.limits import IDENTIFIER_BYTES
 from logweir.store.schema.fieldtype import MP_TYPE_NAMES, MpType
-from logweir.store.schema.refused import Fail, refused
+from logweir.store.schema.refused import Fail, no_array, refused
 from logweir.store.schema.values import invalid_msgpack
 from logweir.wal.meta import parse_uuid
 from logweir.wal.mp import MapPairs, unpack
@@ -48,7 +48,7 @@ def read_row(data: bytes) -> list[Any]:
     except (DecodeError, LimitExceeded):
         raise invalid_msgpack() from None
     if not isinstance(row, list):
-        raise RequestError(ErrorCode.TUPLE_NOT_ARRAY, "Tuple/Key must be MsgPack array")
+        raise no_array()
     return row
 
 

@@ -14,6 +14,7 @@ import msgpack  # type: ignore[import-untyped]
 from logweir.errors import ErrorCode, RequestError
 from logweir.store.schema import jsonpath
 from logweir.store.schema.fieldtype import MpType, mp_type
+from logweir.store.schema.refused import no_array
 from logweir.wal import kernel
 from logweir.wal.mp import pack
 
@@ -60,7 +61,7 @@ def read_array(data: bytes, at: int) -> tuple[int, int]:
     if 0x90 <= first < 0xA0:
         return first & 0x0F, at + 1
     if first not in (0xDC, 0xDD):
-        raise RequestError(ErrorCode.TUPLE_NOT_ARRAY, "Tuple/Key must be MsgPack array")
+        raise no_array()
     width = 2 if first == 0xDC else 4
     return _length(data, at, width), at + 1 + width
 

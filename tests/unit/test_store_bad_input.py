@@ -170,3 +170,14 @@ def test_use_after_close_and_of_nested_transactions(tmp_path: Path) -> None:
         with pytest.raises(RequestError) as caught:
             call()
         assert caught.value.code == ErrorCode.SESSION_CLOSED
+
+
+def test_what_is_no_tuple_and_what_is_no_type_are_told_with_what_to_write(tmp_path: Path) -> None:
+    with logweir.open(tmp_path) as log:
+        log.create_space("t", [("id", "unsigned")], primary=["id"])
+        for given in (5, "abc", {"id": 1}):
+            with pytest.raises(RequestError, match=r"MsgPack array\. Hint: .* \[1, "):
+                log.insert("t", given)  # type: ignore[arg-type]
+        with pytest.raises(RequestError, match=r"unknown field type\. Hint: .* unsigned, string,"):
+            log.create_space("u", [("id", "integre")], primary=["id"])
+        assert list(log.select("t")) == []
