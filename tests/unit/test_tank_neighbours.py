@@ -162,6 +162,11 @@ def test_topics_are_chosen_by_the_address(log: logweir.Log, upstream: MemoryStor
                 await until(lambda: runner.status.state is SourceState.FOLLOWING)
                 assert set(topics_of(log)) == {"a", "c", "d"}
                 assert contents(log, "c", 1) == [1]
+            async with following(log, f"{url}?topics=x*,no") as runner:
+                await until(lambda: "no topic 'x*,no'" in runner.status.last_error)
+                upstream.create("xa", 1)
+                await until(lambda: runner.status.state is SourceState.FOLLOWING)
+                assert set(topics_of(log)) == {"a", "c", "d", "xa"}
         with pytest.raises(ConfigError, match="chooses topics"):
             Server(log, ServerOptions()).runner(parse_url(f"{url}/a?topics=b"))
 

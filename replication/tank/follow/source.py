@@ -205,12 +205,13 @@ class TankSource(UrlSource):
     async def _names(self, connection: Connection) -> Sequence[str]:
         if self._options.topic:
             return [self._options.topic]
-        return [
-            name
-            for name, enabled, _ in (await connection.answer(Topics(0), TopicsAnswer)).topics
-            if enabled and any(fnmatchcase(name, one) for one in self._options.only)
-            if not self._skips(name)
-        ]
+        topics = (await connection.answer(Topics(0), TopicsAnswer)).topics
+        enabled = [name for name, is_enabled, _ in topics if is_enabled]
+        only = self._options.only
+        found = [name for name in enabled if any(fnmatchcase(name, one) for one in only)]
+        if enabled and not found:
+            raise await connection.unknown(",".join(only), PublishResult.UNKNOWN_TOPIC)
+        return [name for name in found if not self._skips(name)]
 
     def _skips(self, name: str) -> bool:
         return any(fnmatchcase(name, one) for one in self._options.skip)
