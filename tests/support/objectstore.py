@@ -8,6 +8,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from support.ports import free_port
 from support.waiting import until
@@ -27,7 +28,7 @@ def _answers(port: int) -> bool:
 def object_store() -> Iterator[int]:
     """The server, which holds what it is given in memory. Its port."""
     port = free_port()
-    words = ["-P", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    words = ["-P", str(Path(__file__).with_name("objectserver.py")), str(port)]
     with subprocess.Popen(
         [sys.executable, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as server:
