@@ -140,7 +140,7 @@ def upstream(tmp_path: Path) -> Iterator[Upstream]:
     broker.start()
     try:
         broker.create()
-        broker.publish(40)
+        broker.publish(20)
         yield broker
     finally:
         broker.stop()
@@ -297,6 +297,7 @@ def test_log_cut_anywhere_has_content_and_position_of_one_moment(
 ) -> None:
     """What a power cut leaves of the newest log is a beginning: it is gone on from there."""
     dice = random.Random(SEED)
+    upstream.publish(20)
     follow(upstream.url, tmp_path / "store")
     with logweir.open(tmp_path / "store") as log:
         total = check(log, upstream.url)
