@@ -286,6 +286,12 @@ class Backfill(Chunks):
         self._read(vclock, None if is_whole else self._after)
         return found
 
+    def was_seen(self, change: Change) -> bool:
+        """As of all chunks. Of a vbucket that is not wanted, since it is newer, nothing was."""
+        item = change.item
+        is_wanted = item is None or change.partial or item.vbucket in self._wanted
+        return is_wanted and super().was_seen(change)
+
     def _key(self, change: Change) -> bytes:
         assert change.item is not None
         return change.item.key

@@ -17,6 +17,7 @@ from interop.serving import Serving
 from interop.tapserver import Peer, TapServer
 from interop.test_memcached_source import mutation, opaque
 from logweir.limits import BACKFILL_CHUNK_ITEMS
+from logweir.replication.bucket.feed import Backfill
 from logweir.replication.bucket.item import VbucketState
 from logweir.replication.bucket.store import STATES_SPACE, Buckets
 from logweir.replication.greenstack.wire import messages
@@ -91,6 +92,29 @@ def test_a_copy_larger_than_one_chunk_loses_what_is_gone(tmp_path: Path, scheme:
         with following(tmp_path / "f", scheme, upstream.port) as follower:
             follower.wait(lambda: len(held(follower)) == count // 2)
             assert held(follower) == held(upstream)
+
+
+@BOTH
+def test_a_vbucket_that_is_made_during_the_copy_is_copied(
+    tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what was put into it before the copy came there, of whose vbuckets it is none."""
+    take = Backfill.take_tuples
+
+    def late(backfill: Backfill) -> list[bytes]:
+        if upstream.log.get("b", b"late") is None:
+            with upstream.log.transaction() as tx:
+                tx.replace(STATES_SPACE, ("b", 1, VbucketState.ACTIVE))
+                tx.replace("b", (b"late", 1, b"v", 0, 0, 77, 0, 0, "", b""))
+        return take(backfill)
+
+    monkeypatch.setattr(Backfill, "take_tuples", late)
+    with serve(tmp_path / "a", scheme) as upstream:
+        fill(upstream, range(3))
+        with following(tmp_path / "b", scheme, upstream.port) as follower:
+            follower.wait(lambda: len(held(follower)) >= 3 and follower.server.is_caught_up)
+            assert held(follower) == held(upstream)
+            assert b"late" in held(follower)
 
 
 def forget_position(server: Serving) -> None:

@@ -284,12 +284,10 @@ class Streaming:
         while not emptied and not reader.vclock.covers(end):
             fresh: list[Change] = []
             for change in self._located(await reader.next()):
-                item = change.item
-                unknown = item is None or change.partial  # which vbucket that concerns
-                may_be_had = is_first if unknown else item is not None and item.vbucket in new
-                if not (may_be_had and backfill.was_seen(change)):
+                is_known = change.item is not None and not change.partial  # of which vbucket it is
+                if not ((is_known or is_first) and backfill.was_seen(change)):
                     fresh.append(change)
-                    emptied |= item is None
+                    emptied |= change.item is None
             changes, looked_at = self.feed.resolved(fresh)
             if looked_at is not None and further:
                 # What was looked up is of then, so what was not has to come that far too.
