@@ -4,7 +4,7 @@
 place. `Backfill` reads what is there in chunks, each in its own short read view, so that a slow
 follower pins nothing: a chunk has the position of its view, and a change of the log that is not
 after the position of the chunk in which its key falls was seen already (`was_seen`). Once the log
-was followed from `start` to `end`, what was given is exactly the bucket as it was at `end`.
+was followed to `end`, what was given is exactly the bucket as it was at `end`.
 """
 
 from __future__ import annotations
@@ -213,14 +213,14 @@ def vbucket_table(wanted: Iterable[int] | None) -> bytes:
 
 
 class Chunks(ABC):
-    """What there is, in chunks. `start`: the position from which the log has to be followed; `end`:
-    up to which, None before the last chunk was read."""
+    """What there is, in chunks, behind which the log has to be followed: from a position that was
+    there before the vbuckets were looked up and this was made, to `end`, None before the last chunk
+    was read."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._ends: list[bytes] = []
         self._signatures: list[int] = []
-        self.start = log.applied
         self.end: VClock | None = None
 
     @abstractmethod

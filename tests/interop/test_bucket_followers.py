@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from interop.serving import Serving
 from interop.tapserver import Peer, TapServer
 from interop.test_memcached_source import mutation, opaque
 from logweir.limits import BACKFILL_CHUNK_ITEMS
-from logweir.replication.bucket.feed import Backfill
+from logweir.replication.bucket.feed import Backfill, BucketFeed
 from logweir.replication.bucket.item import VbucketState
 from logweir.replication.bucket.store import STATES_SPACE, Buckets
 from logweir.replication.greenstack.wire import messages
@@ -95,20 +96,21 @@ def test_a_copy_larger_than_one_chunk_loses_what_is_gone(tmp_path: Path, scheme:
 
 
 @BOTH
+@pytest.mark.parametrize(("of", "step"), [(BucketFeed, "backfill"), (Backfill, "take_tuples")])
 def test_a_vbucket_that_is_made_during_the_copy_is_copied(
-    tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, scheme: str, of: type, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also what was put into it before the copy came there, of whose vbuckets it is none."""
-    take = Backfill.take_tuples
+    go_on = getattr(of, step)
 
-    def late(backfill: Backfill) -> list[bytes]:
+    def late(*given: Any) -> Any:
         if upstream.log.get("b", b"late") is None:
             with upstream.log.transaction() as tx:
                 tx.replace(STATES_SPACE, ("b", 1, VbucketState.ACTIVE))
                 tx.replace("b", (b"late", 1, b"v", 0, 0, 77, 0, 0, "", b""))
-        return take(backfill)
+        return go_on(*given)
 
-    monkeypatch.setattr(Backfill, "take_tuples", late)
+    monkeypatch.setattr(of, step, late)
     with serve(tmp_path / "a", scheme) as upstream:
         fill(upstream, range(3))
         with following(tmp_path / "b", scheme, upstream.port) as follower:
@@ -281,6 +283,28 @@ def look(server: Serving) -> None:
 
 
 # --- what is waiting ------------------------------------------------------------------------------
+
+
+def test_signs_of_life_of_an_idle_server_are_not_held_against_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TAP: however many there were, what comes next is read."""
+    monkeypatch.setattr("logweir.replication.dialer.UPSTREAM_WAITING_BYTES", 1000)
+
+    def idle(peer: Peer) -> None:
+        peer.connect()
+        for _ in range(40):
+            peer.answer(Packet(Opcode.NOOP))
+        peer.answer(Packet(Opcode.VERSION))  # which is refused once all before was read
+        assert peer.receive() is not None
+        peer.send(mutation(b"a"))
+        peer.receive()
+
+    with (
+        TapServer(idle) as upstream,
+        following(tmp_path / "f", "tap", upstream.port) as follower,
+    ):
+        follower.wait(lambda: set(held(follower)) == {b"a"})
 
 
 def test_changes_that_wait_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,11 +178,11 @@ class Streaming:
         self._link.limit_output(TAP_OUTPUT_HIGH_BYTES)
         self.producer.begin(self._link.time())
         plan = self._plan()
-        vbuckets = self._vbuckets()
         if plan.start is None:
-            while await self._backfill_once(vbuckets):
+            while (vbuckets := await self._backfill_once()) is None:
                 pass
         else:
+            vbuckets = self._vbuckets()
             await self._read_from(plan.start)
             if plan.missing:
                 await self._add(plan.missing, plan)
@@ -226,19 +226,22 @@ class Streaming:
 
     # --- what exists ------------------------------------------------------------------------------
 
-    async def _backfill_once(self, vbuckets: Sequence[int]) -> bool:
-        """Give what exists. Returns whether it has to begin again: the bucket was emptied."""
+    async def _backfill_once(self) -> Sequence[int] | None:
+        """Give what exists. Returns the vbuckets that it is of; None: it has to begin again, the
+        bucket was emptied."""
         await self._takes()
+        start = self._log.applied  # first: what comes into newer vbuckets is in the log after it
+        vbuckets = self._vbuckets()
         self.producer.open_backfill(vbuckets, self._link.time())
         backfill = self.feed.backfill(vbuckets, self._service.now)
-        await self._read_from(backfill.start)
+        await self._read_from(start)
         await self._put_chunks(backfill, vbuckets)
         assert self._reader is not None
         if await self._catch_up(backfill, frozenset(vbuckets), Plan(), is_first=True):
-            return True
+            return None
         await self._takes()
         self.producer.close_backfill(vbuckets, self._link.time(), self._reader.vclock)
-        return False
+        return vbuckets
 
     async def _put_chunks(self, backfill: Chunks, vbuckets: Iterable[int]) -> None:
         """Everything that is there; the log is kept from where it is to be followed."""
