@@ -106,9 +106,9 @@ class _Upstream(Inbox[StreamEvent]):
         Raises `Unreachable` once the connection is gone and nothing is left, `SourceStopped`.
         """
         taken: list[TapMessage] = []
-        size = 0
         while not taken:
             await self.first()
+            size = 0
             while self._waiting and (size < UPSTREAM_STEP_BYTES or not taken):
                 event = self._waiting.popleft()
                 size += _size(event)
@@ -123,7 +123,7 @@ class _Upstream(Inbox[StreamEvent]):
                             hint="write expiry=ignore or expiry=absolute",
                         )
                     self.started = event.at
-        self._unanswered.add(-size)
+            self._unanswered.add(-size)
         return taken
 
     def _refusal(self, event: Refused) -> SourceStopped | Unreachable:
