@@ -8,6 +8,7 @@ import random
 import shutil
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -201,13 +202,14 @@ class Node:
         """Those that it may copy or follow."""
         return range(1 if self.world.is_star else self.number) if self.number else ()
 
-    def _followed(self) -> list[int]:
+    def _followed(self) -> list[Url]:
         """Those that it follows in this life."""
         world = self.world
         if not self.number:
-            return [1] if world.nodes[1].writes_at_all else []
+            return [self._address(3301)] if world.nodes[1].writes_at_all else []
         count = world.dice.choice((1, 1, 2))
-        return sorted(world.dice.sample(self.upstreams, min(count, len(self.upstreams))))
+        chosen = sorted(world.dice.sample(self.upstreams, min(count, len(self.upstreams))))
+        return [self._address(3300 + one) for one in chosen]
 
     async def _serve(self) -> str:
         """Open, serve and follow, until a source has stopped: the reason."""
@@ -224,16 +226,16 @@ class Node:
             durability=self.durability,
         )
         self._take_up(log)
-        follow = [self._address(3300 + one) for one in self._followed()]
         server = Server(
             log,
             ServerOptions(
-                listen=[self._address(self.port)],
-                follow=follow,
+                listen=self._listened(),
+                follow=self._followed(),
                 guest="all",
                 retain_max_bytes=world.evicts if not self.number else 0,
             ),
         )
+        server.shared.options = replace(server.shared.options, clock=world.now)
         self.server = server
         try:
             await server.start()
@@ -259,8 +261,12 @@ class Node:
             log.close()
             self._is_ending = self._is_giving_up = False
 
+    def _listened(self) -> list[Url]:
+        """Where it listens."""
+        return [self._address(self.port)]
+
     def _address(self, port: int) -> Url:
-        """Where a node is followed."""
+        """Where a node listens, and is followed."""
         return parse_url(f"tarantool://127.0.0.1:{port}")
 
     def _take_up(self, log: logweir.Log) -> None:

@@ -38,6 +38,7 @@ LONG: tuple[str, ...] = (
     "interop/test_follower_contract",
     "sim/test_many_stores",
     "interop/test_pipeline_stores",
+    "sim/test_copy_stores",
     "interop/test_pipeline_s3",
     "interop/test_archive_s3",
     "interop/test_settled_followers",

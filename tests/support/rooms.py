@@ -163,10 +163,11 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "tank": (
         *("tank_*", "follower_contract", "fuzz_tank", "kernel_rooms", "listener_rights"),
-        "topic_stores",
+        "copy_stores",
     ),
     "memcached": (
         "memcached_*",
+        "copy_stores",
         "follower_contract",
         "bucket_*",
         "fuzz_bucket_servers",
@@ -177,6 +178,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "greenstack": (
         "greenstack_*",
+        "copy_stores",
         "follower_contract",
         "bucket_*",
         "fuzz_bucket_servers",
@@ -187,6 +189,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     ),
     "synapse": (
         "synapse_*",
+        "copy_stores",
         "follower_contract",
         "real_synapse",
         "fuzz_synapse",
