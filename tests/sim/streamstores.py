@@ -62,9 +62,8 @@ class StreamNode(AppendNode):
     def _units(self, log: logweir.Log) -> list[Unit]:
         """What the source has written since it looked last."""
         found: list[Unit] = []
-        space = log.schema.get(_STREAM)
         for made in log.rows(self.read_to):
-            rows: list[Any] = []
+            space, rows = log.schema.get(_STREAM), list[Any]()
             for row in made.rows:
                 self.read_to = self.read_to.with_lsn(row.replica_id, row.lsn)
                 body = row.decoded() if row.body else {}
