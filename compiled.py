@@ -43,6 +43,7 @@ KERNELS: Final = {
     "logweir.store.state.stacked": "store/state/stacked.py",
     "logweir.store.state.basekernel": "store/state/basekernel.pyx",
     "logweir.store.engine.tuplekernel": "store/engine/tuplekernel.pyx",
+    "logweir.store.engine.asking": "store/engine/asking.py",
     "logweir.store.engine.statementkernel": "store/engine/statementkernel.pyx",
     "logweir.store.engine.draftkernel": "store/engine/draftkernel.pyx",
     "logweir.store.commit.rowkernel": "store/commit/rowkernel.pyx",
@@ -74,6 +75,7 @@ KERNELS: Final = {
     ),
     "logweir.replication.iproto.wire.runs": "replication/iproto/wire/runs.py",
     "logweir.replication.iproto.serve.statements": "replication/iproto/serve/statements.py",
+    "logweir.replication.iproto.serve.selects": "replication/iproto/serve/selects.py",
     "logweir.replication.topic.kernel": "replication/topic/kernel.py",
     "logweir.replication.synapse.wire.kernel": "replication/synapse/wire/kernel.py",
     "logweir.replication.synapse.wire.linekernel": "replication/synapse/wire/linekernel.py",
@@ -93,6 +95,7 @@ KERNELS: Final = {
     "logweir.replication.memcached.wire.tellkernel": "replication/memcached/wire/tellkernel.py",
     "logweir.replication.memcached.wire.pushkernel": "replication/memcached/wire/pushkernel.py",
     "logweir.replication.memcached.serve.runs": "replication/memcached/serve/runs.py",
+    "logweir.replication.memcached.serve.reads": "replication/memcached/serve/reads.py",
 }
 """What is compiled where it can be: names of modules, and their sources."""
 

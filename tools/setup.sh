@@ -11,7 +11,7 @@ LOGWEIR_STAMP="$LOGWEIR_VENV/.logweir-setup"
 LOGWEIR_LOG="$LOGWEIR_VENV/setup.log"
 LOGWEIR_WHEELS="$LOGWEIR_VENV/wheels"
 # Kernels are found by their names, which end so, or by their room; rooms that begin with t have none, but tests of them.
-LOGWEIR_SOURCES="pyproject.toml setup.py compiled.py wal/kernels.c store/commit/*.py store/state/stacked.py store/state/viewers.py replication/bucket/*.py replication/service/line.py replication/*/serve/runs.py replication/iproto/wire/runs.py replication/iproto/serve/statements.py wal/tail.py [!t]*/*kernel.py [!t]*/*.px[di] [!t]*/*.pyx [!t]*/*/*kernel.py [!t]*/*/*.px[di] [!t]*/*/*.pyx replication/*/*/*kernel.py replication/*/*/*.px[di] replication/*/*/*.pyx"
+LOGWEIR_SOURCES="pyproject.toml setup.py compiled.py wal/kernels.c store/commit/*.py store/engine/asking.py store/state/stacked.py store/state/viewers.py replication/bucket/*.py replication/service/line.py replication/*/serve/runs.py replication/iproto/wire/runs.py replication/iproto/serve/statements.py replication/iproto/serve/selects.py replication/memcached/serve/reads.py wal/tail.py [!t]*/*kernel.py [!t]*/*.px[di] [!t]*/*.pyx [!t]*/*/*kernel.py [!t]*/*/*.px[di] [!t]*/*/*.pyx replication/*/*/*kernel.py replication/*/*/*.px[di] replication/*/*/*.pyx"
 
 say() {
     printf '%s\n' "$*" >&2

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
+from logweir.store.engine.asking import Asks
 from logweir.store.engine.batches import Answers, Asked
 from logweir.store.engine.engine import Engine, Plans
 from logweir.store.engine.executing import COMPILED, Answer, Executor
@@ -32,13 +32,11 @@ from logweir.store.engine.refusal import refusal
 from logweir.store.schema.schema import Schema
 from logweir.store.state.layers import Layers
 from logweir.store.state.stackkernel import LayeredTxn
-from logweir.store.state.state import State, StateError, explained
+from logweir.store.state.state import State
 
 if TYPE_CHECKING or COMPILED:
     from logweir.store.schema.definition import SpaceDef
     from logweir.store.state.layerkernel import Space
-
-T = TypeVar("T")
 
 _REFERRED: Final = 2
 
@@ -107,16 +105,23 @@ class PlainRequests:
         return b""
 
 
-@dataclass(frozen=True, slots=True)
-class Reader:
-    """For all threads of a store. `_guard`: held around what publishes; `_published`: the schema,
+class Reader(Asks):
+    """For all threads of a store. `guard`: held around what publishes; `published`: the schema,
     or what a closed store raises."""
 
-    _state: State
-    _layers: Layers
-    _guard: threading.Lock
-    _plans: Plans
-    _published: Callable[[], Schema]
+    def __init__(
+        self,
+        state: State,
+        layers: Layers,
+        guard: threading.Lock,
+        plans: Plans,
+        published: Callable[[], Schema],
+    ) -> None:
+        super().__init__(state)
+        self._layers = layers
+        self._guard = guard
+        self._plans = plans
+        self._published = published
 
     def rows(
         self,
@@ -163,25 +168,11 @@ class Reader:
         except _Referred:
             return None
 
-    def ask(self, ask: Callable[..., T], *given: Any) -> T:
-        """What `ask`, told a `Published` and `given`, finds in what is published now, which stays
-        so meanwhile: it is quick, and asks for nothing else."""
-        try:
-            while True:
-                with self._state.reading:
-                    reading: Published | None = self._state.shown
-                    if reading is not None:
-                        found = ask(reading, *given)
-                        break
-                self._renew()
-        except StateError as error:
-            raise explained(error, self._state.directory) from error
-        return found
-
-    def _renew(self) -> None:
+    def renew(self) -> None:
+        state = self.state
         self._published()  # in a child of `fork` the guard may be held for ever
-        with self._guard, self._state.reading:
+        with self._guard, state.reading:
             schema = self._published()
-            base = self._state.begin_latest()
+            base = state.begin_latest()
             txn = LayeredTxn(self._layers.stack, base, write=False)
-            self._state.shown = Published(txn, schema, self._plans)
+            state.shown = Published(txn, schema, self._plans)

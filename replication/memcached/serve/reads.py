@@ -1,8 +1,12 @@
+# cython: annotation_typing=False
 """What changes nothing, answered at once: as of what is published, not in the line of changes.
 
 Requests are answered as they come, from their bytes (`ItemReader`), where nothing is to be done
 before them. Those from one on that it leaves become commands, which are run with those of others
 that come in this turn of the loop.
+
+This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
+in `reads.pxd`.
 """
 
 from __future__ import annotations
