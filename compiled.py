@@ -73,6 +73,7 @@ KERNELS: Final = {
     "logweir.replication.iproto.wire.readselectkernel": (
         "replication/iproto/wire/readselectkernel.pyx"
     ),
+    "logweir.replication.iproto.wire.headkernel": "replication/iproto/wire/headkernel.py",
     "logweir.replication.iproto.wire.runs": "replication/iproto/wire/runs.py",
     "logweir.replication.iproto.serve.statements": "replication/iproto/serve/statements.py",
     "logweir.replication.iproto.serve.selects": "replication/iproto/serve/selects.py",

@@ -46,8 +46,8 @@ from typing import Final
 
 from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RemoteProtocolError, RequestError
 from logweir.limits import IPROTO_FRAME_BYTES, VCLOCK_COMPONENTS
-from logweir.wal import kernel
-from logweir.wal.mp import Ext, Value, decode_uint, pack, unpack_at
+from logweir.replication.iproto.wire import headkernel
+from logweir.wal.mp import Ext, Value, pack, unpack_at
 from logweir.wal.vclock import VClock
 
 GREETING_BYTES: Final = 128
@@ -55,7 +55,6 @@ SALT_BYTES: Final = 20
 VERSION: Final = (2, 11, 0)
 REPLICA_VERSION_ID: Final = 2 << 16 | 6 << 8
 ERROR_BIT: Final = 0x8000
-HEADER_KEY_END: Final = 0x53
 U32_MAX: Final = 0xFFFFFFFF
 
 
@@ -257,42 +256,8 @@ class Header:
     body_at: int = 0
 
 
-_HEADER_FIELDS: Final = {
-    0x00: "type",
-    0x01: "sync",
-    0x02: "replica_id",
-    0x03: "lsn",
-    0x05: "schema_version",
-    0x0A: "stream_id",
-}
 _FLOAT64: Final = struct.Struct(">d")
-
-
-def _kinds() -> tuple[str, ...]:
-    """What a value must be, by its key; keys that 2.6.0 knows nothing of must be nil there."""
-    kinds = ["uint"] * 0x20 + ["nil"] * (HEADER_KEY_END - 0x20)
-    kinds[0x04] = "double"
-    for key in (0x20, 0x21, 0x28):
-        kinds[key] = "array"
-    for key in (0x22, 0x23, 0x24, 0x25, 0x27):
-        kinds[key] = "str"
-    for key in (0x26, 0x29, 0x2A, 0x2B):
-        kinds[key] = "map"
-    return tuple(kinds)
-
-
-_KIND_OF_KEY: Final = _kinds()
-FIRST_BYTES: Final[Mapping[str, frozenset[int]]] = {
-    "nil": frozenset((0xC0,)),
-    "bool": frozenset((0xC2, 0xC3)),
-    "uint": frozenset((*range(0x80), *range(0xCC, 0xD0))),
-    "double": frozenset((0xCB,)),
-    "str": frozenset((*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB)),
-    "array": frozenset((*range(0x90, 0xA0), 0xDC, 0xDD)),
-    "map": frozenset((*range(0x80, 0x90), 0xDE, 0xDF)),
-}
-"""By kind of value, the bytes it may begin with."""
-FIT: Final = tuple(FIRST_BYTES[kind] for kind in _KIND_OF_KEY)
+_U64: Final = struct.Struct(">Q")
 
 
 def map_start(data: bytes, at: int) -> tuple[int, int] | None:
@@ -309,29 +274,25 @@ def map_start(data: bytes, at: int) -> tuple[int, int] | None:
 def decode_header(data: bytes, start: int, end: int, header: Header) -> None:
     """Read the header at `start` into `header`, as far as it goes, and check that one value at
     most follows. Raises `RequestError` 20."""
-    stop = kernel.skip(data, start) if start < end else -1
-    opened = map_start(data, start) if 0 < stop <= end else None
-    if opened is None:
-        raise malformed("packet header")
-    count, at = opened
-    for _ in range(count):
-        key = decode_uint(data, at)
-        if key is None or key[0] >= HEADER_KEY_END or data[key[1]] not in FIT[key[0]]:
-            raise malformed("packet header")
-        code, at = key
-        if code == 0x04:
-            (header.timestamp,) = _FLOAT64.unpack_from(data, at + 1)
-            at += 9
-        elif (name := _HEADER_FIELDS.get(code)) is not None:
-            number = decode_uint(data, at)
-            assert number is not None
-            setattr(header, name, number[0])
-            at = number[1]
-        else:
-            at = kernel.skip(data, at)
-    header.body_at = stop
-    if stop < end and (header.type == RequestType.NOP or kernel.skip(data, stop) != end):
-        raise malformed("packet body")
+    (
+        how,
+        header.type,
+        header.sync,
+        header.replica_id,
+        header.lsn,
+        bits,
+        header.schema_version,
+        header.stream_id,
+        header.body_at,
+    ) = headkernel.read_header(data, start, end)
+    (header.timestamp,) = _FLOAT64.unpack(_U64.pack(bits))
+    check_header(how)
+
+
+def check_header(how: int) -> None:
+    """Raise `RequestError` 20 if a header is not whole."""
+    if how != headkernel.WHOLE:
+        raise malformed("packet body" if how == headkernel.BEHIND else "packet header")
 
 
 # --- requests -------------------------------------------------------------------------------------

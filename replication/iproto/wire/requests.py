@@ -13,19 +13,16 @@ from typing import Any, Final
 from logweir.errors import DecodeError, ErrorCode, LimitExceeded, RequestError
 from logweir.limits import VCLOCK_COMPONENTS
 from logweir.replication.iproto.wire.codec import (
-    FIRST_BYTES,
-    FIT,
-    HEADER_KEY_END,
     U32_MAX,
-    Header,
     IprotoKey,
     RequestType,
-    decode_header,
+    check_header,
     frame,
     malformed,
     map_start,
     read_vclock,
 )
+from logweir.replication.iproto.wire.headkernel import FIRST_BYTES, FIT, KEY_END, read_header
 from logweir.store.schema.definition import LOGIN_METHOD
 from logweir.wal import kernel
 from logweir.wal.mp import Value, decode_uint, pack, unpack
@@ -181,7 +178,7 @@ def _dml_body(request: Request, data: bytes, start: int) -> set[int]:
     for key, at, stop in _body_items(data, start):
         if key in _NEWER_FIELDS:
             _take_newer(request, key, data, at, stop)
-        if key is None or key >= HEADER_KEY_END or key & 63 not in _DML_KEYS:
+        if key is None or key >= KEY_END or key & 63 not in _DML_KEYS:
             continue
         if key > 63 or data[at] not in FIT[key]:
             raise malformed("packet body")
@@ -337,18 +334,16 @@ def decode_request(data: bytes, start: int, end: int, request: Request) -> None:
     `RequestError`: 20 malformed, 48 unknown type, 69 a mandatory key is missing, 229 not in a
     stream, 230 only in one.
     """
-    header = Header()
     request.size_bytes = end - start + REQUEST_BYTES
-    try:
-        decode_header(data, start, end, header)
-    finally:
-        request.type, request.sync = header.type, header.sync
-        request.schema_version, request.stream_id = header.schema_version, header.stream_id
-    kind, at = header.type, header.body_at
+    how, kind, request.sync, _, _, _, request.schema_version, stream_id, at = read_header(
+        data, start, end
+    )
+    request.type, request.stream_id = kind, stream_id
+    check_header(how)
     if kind in (RequestType.CALL, RequestType.CALL_16):
         request.size_bytes += _CALL_BYTES
-    if header.stream_id or kind in _TRANSACTION_TYPES:
-        _check_stream(kind, header.stream_id)
+    if stream_id or kind in _TRANSACTION_TYPES:
+        _check_stream(kind, stream_id)
     if kind in DML_TYPES:
         seen = _dml_body(request, data, at) if at < end else set()
     elif kind in _BODILESS:
