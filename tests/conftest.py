@@ -194,14 +194,22 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One local session with two cores, two attempts per task and two shuffle partitions."""
-    from logweir import pipeline
+    """One local session with two cores, two attempts per task and two shuffle partitions. Classes
+    that it has after a first scan are kept for each Java that is started later."""
+    from samples import sample
 
-    session = pipeline.session(
-        "local[2,2]",
-        app_name="logweir tests",
-        spark__driver__memory="1g",
-        spark__sql__shuffle__partitions="2",
-    )
+    from logweir import pipeline
+    from logweir.pipeline.javastart import keep_classes
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOGWEIR_KEEP_CLASSES", "1")
+        session = pipeline.session(
+            "local[2,2]",
+            app_name="logweir tests",
+            spark__driver__memory="1g",
+            spark__sql__shuffle__partitions="2",
+        )
+    pipeline.scan(session, sample("04-crashed").folder).count()
+    keep_classes(session._jvm)
     yield session
     session.stop()

@@ -24,7 +24,7 @@ from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from interop.test_pipeline_spools import bucket_server, homeserver
 from logweir import pipeline
-from logweir.pipeline.sessions import without_zip
+from logweir.pipeline.javastart import without_zip
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.tank.client import Client
 from logweir.wal.mp import pack, unpack

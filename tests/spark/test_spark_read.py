@@ -34,7 +34,7 @@ def test_a_folder_is_read_without_registration(spark: SparkSession) -> None:
 
 def test_tasks_take_the_installed_pyspark(spark: SparkSession) -> None:
     """Not that of a zip file, which each process would compile anew; no other program gets the
-    home of Spark that is without it."""
+    home of Spark that is without it, nor the options of this Java."""
 
     def look(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -46,6 +46,7 @@ def test_tasks_take_the_installed_pyspark(spark: SparkSession) -> None:
     (row,) = spark.range(0, 1, 1, 1).mapInArrow(look, "file STRING").collect()
     assert row.file == pyspark.__file__
     assert "SPARK_HOME" not in os.environ
+    assert "classes" not in os.environ["SPARK_SUBMIT_OPTS"]
 
 
 def test_columns_come_as_asked(spark: SparkSession) -> None:

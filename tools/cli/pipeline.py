@@ -256,9 +256,8 @@ def _pairs(name: str, given: list[str] | None, mark: str = "=") -> dict[str, str
         if not is_pair or not key:
             raise ConfigError(name, f"{one!r} is not KEY{mark}VALUE")
         if name == "--conf" and not key.startswith("spark."):
-            raise ConfigError(
-                name, f"{key!r} is no setting of Spark", hint="they begin with spark."
-            )
+            hint = "they begin with spark."
+            raise ConfigError(name, f"{key!r} is no setting of Spark", hint=hint)
         found[key] = value
     return found
 
@@ -281,15 +280,16 @@ def _until(vclock: str | None, time: str | None) -> Until:
 
 @contextlib.contextmanager
 def _session(master: str | None, settings: dict[str, str]) -> Iterator[SparkSession]:
-    from logweir import pipeline
+    from logweir.pipeline import javastart, session
 
-    often = {"spark.executor.heartbeatInterval": "1s"}  # by which rows of tasks are counted
-    spark = pipeline.session(master, app_name="logweir pipeline", **{**often, **settings})
+    often = {"spark.executor.heartbeatInterval": "1s", **settings}  # which rows are counted by
+    spark = session(master, app_name="logweir pipeline", **often)
     with contextlib.suppress(AttributeError):
         spark.sparkContext.setLogLevel("OFF")
     spark_is_interrupted()
     try:
         yield spark
+        javastart.keep_classes(getattr(spark, "_jvm", None))
     finally:
         spark.stop()
 
