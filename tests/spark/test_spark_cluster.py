@@ -24,7 +24,8 @@ from interop.realtarantool import RealTarantool
 from interop.serving import Serving
 from interop.test_pipeline_spools import bucket_server, homeserver
 from logweir import pipeline
-from logweir.pipeline.javastart import without_zip
+from logweir.pipeline.javastart import archive_options, kept_home, without_zip
+from logweir.pipeline.sessions import find_java
 from logweir.replication.protocols import parse_listen_url
 from logweir.replication.tank.client import Client
 from logweir.wal.mp import pack, unpack
@@ -37,7 +38,6 @@ SETTINGS = {
     "spark.driver.memory": "512m",
     "spark.executor.memory": "512m",
     "spark.driver.host": "127.0.0.1",
-    "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],
     "spark.sql.shuffle.partitions": "2",
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",
@@ -89,13 +89,16 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     with ExitStack() as running:
         wanted, shown, sources = servers(running, folder)
         (folder / "servers").write_text(json.dumps(sources))
-        home = without_zip(folder)  # what Spark's programs leave there goes with it
+        java = find_java()
+        home = kept_home(java) or without_zip(folder)
+        options = " ".join([*archive_options(java, home), os.environ["SPARK_SUBMIT_OPTS"]])
         words = [str(home / "bin" / "spark-submit"), "--py-files"]
         words += [str(folder / "logweir.zip")]
-        for name, value in SETTINGS.items():
+        executors = {"spark.executor.extraJavaOptions": options}
+        for name, value in {**SETTINGS, **executors}.items():
             words += ["--conf", f"{name}={value}"]
         words += [str(JOB), *(str(folder / name) for name in ("from", "servers", "to"))]
-        given = run(words, folder, environment(SPARK_HOME=str(home)))
+        given = run(words, folder, environment(SPARK_HOME=str(home), SPARK_SUBMIT_OPTS=options))
     return Told(folder / "to", given, wanted, shown)
 
 
