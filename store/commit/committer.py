@@ -370,6 +370,7 @@ class Committer(Fails):
             # The log, the state.
             self.state.check_disk(2 * logged_bytes + self.layers.size_bytes)
         vclock, position, made = self.vclock, self.layers.position, last.vclock
+        durable = self.durable
         # What changes temporary spaces only is in no log.
         is_logged = bool(blocks) and self.durability != "none"
         # From the first byte to the last name one block: an interrupt between two would leave rows
@@ -383,6 +384,7 @@ class Committer(Fails):
                 if self.durability == "fsync":
                     self.writer.sync()
                 vclock, self.refused = made, None
+                durable = self.writer.end or durable
                 # A group is not kept for it.
                 block = self.writer.last_block
                 position = partial(self._position, vclock, last.waiting, block, not is_logged)
@@ -405,6 +407,7 @@ class Committer(Fails):
                     self.schema = last.schema
                 if last.waiting is not self.waiting:
                     self.settlement.tell(last.waiting)
+                self.durable = durable  # first: who sees a position reads the log to it
                 self.waiting, self.vclock = last.waiting, vclock  # in this order: see `applied`
                 self.ahead.published(groups)
         if ARMED:
@@ -427,7 +430,6 @@ class Committer(Fails):
         """Whoever wants to know that rows are there."""
         if self.durability == "write" and self.writer.unsynced_bytes >= SYNC_ASIDE_BYTES:
             self._background_sync.ask()
-        self.durable = self.writer.end or self.durable
         if self._wait_for_more:
             self.wake_followers()
         for callback in tuple(self.on_commit):

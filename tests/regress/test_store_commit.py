@@ -96,6 +96,23 @@ def test_an_interrupted_commit_never_gives_an_lsn_twice(place: str, tmp_path: Pa
         assert [row.decoded()["tuple"][0] for row in rows[3:]] == found
 
 
+def test_a_position_is_seen_when_its_rows_can_be_read(tmp_path: Path) -> None:
+    """Else who reads the log to a position that it has seen ends before it, and tells the position
+    as if it had not."""
+    found: list[list[int]] = []
+    with opened(tmp_path / "store") as log:
+        before = log.vclock
+
+        def look() -> None:
+            rows = [row for transaction in log.rows(before) for row in transaction.rows]
+            found.append([log.vclock.signature - before.signature, len(rows)])
+
+        failpoint.arm("store.after_publish", look)
+        log.insert("kv", (1, "x"))
+        log.insert("kv", (2, "y"))
+    assert found == [[1, 1], [2, 2]]
+
+
 def test_an_interrupted_leader_leaves_nobody_waiting(tmp_path: Path) -> None:
     """A thread stopped while it waits for the log gives the lead away."""
     armed = threading.Event()
