@@ -90,10 +90,10 @@ def keep_classes(jvm: Any) -> bool:
     of a client of Spark Connect."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-    wanted = jvm and jvm.System.getProperty(_WANTED)
-    if not wanted or (archive := Path(wanted)).exists():
-        return False
     try:
+        wanted = jvm and jvm.System.getProperty(_WANTED)
+        if not wanted or (archive := Path(wanted)).exists():
+            return False
         if shutil.disk_usage(archive.parent).free < FREE_BYTES:
             return False
         with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
@@ -102,7 +102,7 @@ def keep_classes(jvm: Any) -> bool:
             with open(made, "rb") as file:
                 os.fsync(file.fileno())
             made.rename(archive)
-    except (OSError, Py4JError):  # a disk that is full; a Java that cannot
+    except (OSError, Py4JError):  # a disk that is full; a Java that cannot, or is gone
         return False
     return True
 

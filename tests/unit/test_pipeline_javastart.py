@@ -99,6 +99,7 @@ def test_java_makes_and_takes_the_archive(cache: Path, monkeypatch: pytest.Monke
             made = keep_classes(gateway.jvm)
             gateway.shutdown()
             printed, _ = process.communicate()
+        assert not keep_classes(gateway.jvm)  # it is gone, as behind Ctrl-C
         assert printed == b""
         (line,) = (one for one in log.read_text().splitlines() if " py4j.GatewayServer " in one)
         return made, line.partition(" source: ")[2]
