@@ -74,12 +74,6 @@ def busy_poll(seconds: float) -> BusyPoll | None:
     return BusyPoll(seconds, partial(pollkernel.look, file), loop.call_soon)
 
 
-def has_come(loop: asyncio.AbstractEventLoop) -> Callable[[], bool] | None:
-    """Tells whether anything is there that a loop has not looked at yet; None as `busy_poll`."""
-    file = _waits_on(loop)
-    return None if pollkernel is None or file < 0 else partial(pollkernel.look, file, 0.0)
-
-
 def _waits_on(loop: Any) -> int:
     """The descriptor that can be read when a loop has something to do; below 0 for none."""
     try:

@@ -10,7 +10,7 @@ cdef class Line:
     cdef readonly Committer _committer
     cdef readonly object _loop
     cdef readonly object _finished
-    cdef object _sparing, _thread, _clock, _has_come
+    cdef object _sparing, _thread, _clock
     cdef list _fresh
     cdef dict _joint
     cdef bint _scheduled
@@ -18,7 +18,7 @@ cdef class Line:
     cdef Py_ssize_t _slow
     cdef double _aside_until, _took, _gather_until
     cdef readonly Py_ssize_t _asked_last
-    cdef Py_ssize_t _asked, _looks_left, _waited, _left
+    cdef Py_ssize_t _asked, _looks_left
 
     cpdef object submit(self, Job job, object done, object made=*)
 
@@ -29,8 +29,6 @@ cdef class Line:
 
     @cython.locals(now=double, took=double, cost=Py_ssize_t, aside=double)
     cdef object _judge(self, double began)
-
-    cdef object _judge_others(self)
 
     @cython.locals(now=double)
     cpdef object _gather(self)

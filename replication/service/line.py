@@ -11,10 +11,6 @@ A group that the loop makes itself costs a sync, however small it is. So where m
 together the last time it looks for as many before it makes the next, for a quarter of what a group
 takes: those who were answered together come back one after the other.
 
-And nobody else is served meanwhile. So it looks behind a group that it has made, before those who
-asked are answered, whether anything has come. If that was so for `_WAITED` groups on end, the next
-`_LEFT_GROUPS` are left to the log's thread; then one is tried again.
-
 This file is plain Python and runs as it is; Cython compiles the same file with the types that stand
 in `line.pxd`.
 """
@@ -31,7 +27,7 @@ from typing import Any, Final, TypeVar
 
 from logweir.errors import LogweirError, RequestError
 from logweir.replication.logs import SparingLog, get_logger
-from logweir.replication.loop import clock_of, has_come
+from logweir.replication.loop import clock_of
 from logweir.replication.metrics import Metrics
 from logweir.replication.portkernel import Turn
 from logweir.store.commit.group import Group
@@ -46,8 +42,6 @@ _SLOW_LIMIT: Final = 24  # tells little of the disk, two of them with few others
 _ASIDE_SECONDS: Final = 0.05  # for so long
 _LONG_SECONDS: Final = 0.25  # one that took longer, for which all connections waited, tells enough:
 _ASIDE_TIMES: Final = 10  # they are left to that thread for so many times as long
-_WAITED: Final = 2
-_LEFT_GROUPS: Final = 32
 _GATHER_PART: Final = 0.25  # of the time of a group, in which more may join the next one
 _LOOKS_MAX: Final = 100  # for them, in case that the clock stands
 _PARTS_MAX: Final = 64  # of a job: answering so many takes about a turn
@@ -77,9 +71,6 @@ class Line:
         self._took = 0.0  # the last one
         self._gather_until = 0.0
         self._looks_left = 0
-        self._has_come = has_come(self._loop)
-        self._waited = 0  # groups on end of this thread behind which something had come
-        self._left = 0  # groups that are not of this thread
 
     def submit(
         self,
@@ -139,15 +130,6 @@ class Line:
         self._slow = min(self._slow + cost, 2 * _SLOW_LIMIT)
         self._aside_until = max(self._aside_until, now + aside)
 
-    def _judge_others(self) -> None:
-        """See whether somebody else had to wait for a group of this thread."""
-        if self._has_come is not None and self._has_come():
-            self._waited += 1
-            if self._waited >= _WAITED:
-                self._left = _LEFT_GROUPS
-        else:
-            self._waited = 0
-
     def _gather(self) -> None:
         """Put in line what there is, or look once more for what belongs to it."""
         if self._asked < self._asked_last and not self._in_line:
@@ -174,18 +156,14 @@ class Line:
             not self._in_line
             and load <= 1
             and (self._slow < _SLOW_LIMIT or began >= self._aside_until)
-            and not self._left
             and self._is_made_at_once(jobs)
         ):
             self._judge(began)
-            self._judge_others()
             for job, done in fresh:
                 self._finished.append((job, done, -1.0))
             self._in_line += len(fresh)
             self._deliver()
             return
-        if self._left:
-            self._left -= 1
         self._in_line += len(fresh)
         for job, done in fresh:
             job.finished = partial(self._note, done, -1.0)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from array import array
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -101,7 +100,6 @@ class Hub:
         self._open = open_follower
         self._on_gap = on_gap
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
         self._tail: Follower | None = None
         self._tail_vclock = VClock()
         self._windows: deque[Window] = deque()
@@ -126,10 +124,8 @@ class Hub:
         """Rows became durable. From any thread; many calls before the loop turns count as one."""
         if not self._pending and self._readers:
             self._pending = True
-            is_here = threading.get_ident() == self._thread  # so that nobody need be woken
-            call = self._loop.call_soon if is_here else self._loop.call_soon_threadsafe
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody follows
-                call(self._wake)
+                self._loop.call_soon_threadsafe(self._wake)
 
     def reader(self, after: VClock, *, step_bytes: int = HUB_STEP_BYTES) -> Reader:
         """Begin to read above `after`. Raises `PositionUnavailable` at its first `take`.

@@ -12,7 +12,6 @@ import pytest
 
 from logweir import limits
 from logweir.errors import ChainGap, PositionUnavailable, WriteFailed
-from logweir.replication.loop import has_come
 from logweir.replication.stream import hub as hub_module
 from logweir.replication.stream.hub import Hub, Window
 from logweir.wal.directory import scan_directory
@@ -112,27 +111,6 @@ def test_waiting_reader_is_woken_by_a_commit_from_another_thread(log: Log) -> No
         assert rows(reader.take()) == [(1, 1)]
         hub.close()
 
-    asyncio.run(main())
-
-
-def test_commit_of_the_loop_s_own_thread_wakes_nobody_who_is_awake(log: Log) -> None:
-    """Nothing stands there that the loop has to look at, as a request of a client would."""
-
-    async def main() -> None:
-        look = has_come(asyncio.get_running_loop())
-        assert look is not None
-        hub = Hub(log.follow)
-        reader = hub.reader(VClock())
-        assert reader.take() is None
-        waiting = asyncio.create_task(reader.wait())
-        await asyncio.sleep(0)
-        log.write(1)
-        hub.committed()
-        assert not look()
-        await asyncio.wait_for(waiting, 20)
-        hub.close()
-
-    pytest.importorskip("logweir.replication.pollkernel", reason="only that can look")
     asyncio.run(main())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -131,44 +130,3 @@ def test_the_time_of_a_group_is_told_exactly(log: logweir.Log) -> None:
         assert taken * 1000 != int(taken * 1000)
 
     run(main)
-
-
-def asides(log: logweir.Log, *, is_waited: bool) -> list[bool]:
-    """Of some changes one after the other, whether the log's thread made them. `is_waited`: while
-    each is made something comes for which the loop waits."""
-    found: list[bool] = []
-
-    async def main() -> None:
-        found.clear()
-        made, loop = Line(log, Metrics()), asyncio.get_running_loop()
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            loop.add_reader(ours, ours.recv, 1)
-
-            def apply(group: object) -> None:
-                found.append(made.is_aside())
-                if is_waited:
-                    theirs.send(b"x")
-
-            for _ in range(line._WAITED + 10):
-                for _ in range(3):  # what waits is looked at, and taken
-                    await asyncio.sleep(0)
-                await made.run(Job(apply))
-            loop.remove_reader(ours)
-
-    run(main)
-    return found
-
-
-def test_where_others_have_to_wait_the_log_s_own_thread_makes_the_next(log: logweir.Log) -> None:
-    """Else a client that only reads would wait for the disk with those that write."""
-    pytest.importorskip("logweir.replication.pollkernel", reason="only that can look")
-    found = asides(log, is_waited=True)
-    waited = [at for at, is_aside in enumerate(found) if not is_aside]  # maybe not the first ones
-    assert len(waited) == line._WAITED
-    assert all(found[waited[-1] + 1 :])
-
-
-def test_where_nobody_else_waits_the_loop_makes_all(log: logweir.Log) -> None:
-    found = asides(log, is_waited=False)
-    assert found.count(True) < len(found) // 2  # by chance the log's thread has one
